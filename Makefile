@@ -23,7 +23,7 @@ NEIGHBOURS = ^TestNeighbour_
 # Names of the tests of plans, which fill big tables.
 PLANS      = PlansKeepToIndexes|^TestPlans_
 # The packages that start goroutines: CI runs them under the race detector.
-CONCURRENT = ./service/run ./service/schedule ./service/job ./scheduler ./server ./web ./access ./telemetry
+CONCURRENT = ./service/run/... ./service/schedule ./service/job ./scheduler ./server ./web ./access ./telemetry
 BENCH_ARGS =
 SCALE_ARGS =
 FAULTS_ARGS =

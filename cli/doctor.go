@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // finding is a result of a check. Its fields are those of --output json.
@@ -121,8 +121,8 @@ func (d *doctor) examine(ctx context.Context) error {
 	}
 	err := d.report(nil, all, func() {
 		d.print(all)
-		d.println("%s, %s", run.Pluralize(number[statusError], "error"),
-			run.Pluralize(number[statusWarning], "warning"))
+		d.println("%s, %s", format.Pluralize(number[statusError], "error"),
+			format.Pluralize(number[statusWarning], "warning"))
 	})
 	if err == nil && number[statusError] > 0 {
 		return &exitError{code: exitFailed}

@@ -20,6 +20,7 @@ import (
 	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 	"github.com/caretaker-go/caretaker/telemetry"
 	"github.com/caretaker-go/caretaker/web"
 )
@@ -113,7 +114,7 @@ func (i *instance) startTelemetry(ctx context.Context, o config.OpenTelemetry) (
 	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
 		Version: version(), Instance: i.replica, Disabled: o.Disabled, Traces: o.Traces,
 		Metrics: o.Metrics, Logger: i.logger, Quiet: server.ReadOnlyMethods(),
-		Propagators: o.Propagators, IDs: run.SpanIDs{},
+		Propagators: o.Propagators, IDs: spans.IDs{},
 	})
 	if err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 func jobsCommand(a *app) *cobra.Command {
@@ -142,7 +142,7 @@ func describeJob(out *terminal, job *pb.Job) error {
 			of = ""
 		}
 		out.println("left %s outside the database, %d%s pending: caretaker jobs outside %d",
-			run.Pluralize(o.GetAll(), "path"), o.GetPending(), of, job.GetId())
+			format.Pluralize(o.GetAll(), "path"), o.GetPending(), of, job.GetId())
 	}
 	if c := job.GetCancellation(); c != nil {
 		out.println("cancelled by %s at %s: %s", c.GetBy(), out.moment(c.GetAt()), c.GetReason())
@@ -365,7 +365,7 @@ func outsideDoneCommand(a *app) *cobra.Command {
 					if len(all.GetPaths()) == 1 {
 						verb = "is"
 					}
-					a.println("%s %s done", run.Pluralize(len(all.GetPaths()), "path"), verb)
+					a.println("%s %s done", format.Pluralize(len(all.GetPaths()), "path"), verb)
 					return nil
 				})
 			})

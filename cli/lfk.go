@@ -11,12 +11,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/lfk/orphans"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // lfkCommands are the commands for loose foreign keys. They are no clients: they connect to the
@@ -92,7 +94,7 @@ func (l *lfkCommands) withAll(do action) func(*cobra.Command, []string) error {
 			return keys.Only == "" || d.Name == keys.Only
 		})
 		if !known {
-			return fmt.Errorf("%w %q: configured are %s", run.ErrUnknownDatabase, keys.Only,
+			return fmt.Errorf("%w %q: configured are %s", fault.ErrUnknownDatabase, keys.Only,
 				run.DatabaseNames(keys.Databases))
 		}
 		return do(ctx, keys, args)
@@ -146,7 +148,7 @@ func (l *lfkCommands) findings(result admin.Lint) {
 		l.println("%-7s  %s  %s  %s: %s",
 			f.Severity, f.Code, cmp.Or(f.Database, none), f.Object, f.Advice)
 	}
-	summary := run.Pluralize(result.Errors, "error") + ", " + run.Pluralize(result.Warnings, "warning")
+	summary := format.Pluralize(result.Errors, "error") + ", " + format.Pluralize(result.Warnings, "warning")
 	if len(result.Unchecked) > 0 {
 		summary += "; not checked: " + strings.Join(result.Unchecked, ", ")
 	}
@@ -237,7 +239,7 @@ func (l *lfkCommands) agreeToOrphans(
 	if len(adopted) == 0 || yes {
 		return nil
 	}
-	names := run.SomeNames(adopted)
+	names := format.List(adopted)
 	return l.agree(fmt.Sprintf("nothing was dropped: without its triggers the rows of the adopted "+
 		"foreign keys %s stay when rows of %s are deleted: run `caretaker lfk revert`, or this command "+
 		"again with --yes", names, table),
@@ -289,7 +291,7 @@ func (l *lfkCommands) orphans() *cobra.Command {
 			}
 			if len(search.LeftOut) > 0 {
 				l.note("warning: left out: %s: `caretaker lfk lint` says what to do",
-					run.SomeNames(search.LeftOut))
+					format.List(search.LeftOut))
 			}
 			return l.showOrphans(found)
 		}),

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // listing is how a list of records is shown.
@@ -160,7 +160,7 @@ func (l *lfkCommands) reused() *cobra.Command {
 		}
 		done, err := keys.DecideReused(ctx, table, clean)
 		return reportDatabases(l, err, done, func(d admin.Retried) {
-			records := run.Pluralize(d.Records, "record")
+			records := format.Pluralize(d.Records, "record")
 			if clean {
 				l.println("%s: the next run cleans the children of %s", d.Database, records)
 			} else {

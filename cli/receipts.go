@@ -16,9 +16,9 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // receiptsCommand has commands for the records of changes. list asks the server; verify and head
@@ -201,7 +201,7 @@ func describeChecks(out *terminal, checks []service.ReceiptCheck) {
 			pruned = fmt.Sprintf(", those up to %d have been pruned", c.Pruned)
 		}
 		out.println("%s: %s, the last is %d%s: %s",
-			c.Database, run.Pluralize(c.Receipts, "receipt"), c.Sequence, pruned, result)
+			c.Database, format.Pluralize(c.Receipts, "receipt"), c.Sequence, pruned, result)
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/lfk"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 func runCommand(a *app) *cobra.Command {
@@ -326,7 +326,7 @@ func nothingDue(plan *pb.Run) bool {
 // extent is how much a run would change, for the question before it.
 func extent(plan *pb.Run) string {
 	if n := int64(len(plan.GetCandidates())) + plan.GetMoreCandidates(); n > 0 {
-		return run.Pluralize(n, "candidate")
+		return format.Pluralize(n, "candidate")
 	}
 	rows, least := int64(0), ""
 	for _, d := range plan.GetDefinitions() {
@@ -336,9 +336,9 @@ func extent(plan *pb.Run) string {
 		}
 	}
 	if records := plan.GetCounts()["processed_records"]; rows == 0 && records > 0 {
-		return run.Pluralize(records, "record") + " without rows"
+		return format.Pluralize(records, "record") + " without rows"
 	}
-	return least + run.Pluralize(rows, "row")
+	return least + format.Pluralize(rows, "row")
 }
 
 // errDeclined ends a command whose question was not answered with yes.

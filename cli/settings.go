@@ -13,6 +13,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/server"
@@ -179,7 +180,7 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("the schema maintenance is missing or old in %s: run caretaker migrate with "+
-			"the same configuration, then start again", run.SomeNames(missing))
+			"the same configuration, then start again", format.List(missing))
 	}
 	return nil
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/gitlab/group"
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/lfk"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 func statusCommand(a *app) *cobra.Command {
@@ -116,10 +116,10 @@ func describeDatabases(out *terminal, w *pb.WorkerStatus, each bool) error {
 	}
 	text := fmt.Sprintf("%s has %d databases", w.GetWorker(), len(w.GetDatabases()))
 	if len(trouble) > 0 {
-		text += "; in trouble: " + run.SomeNames(trouble)
+		text += "; in trouble: " + format.List(trouble)
 	}
 	if len(due) > 0 {
-		text += "; due: " + run.SomeNames(due)
+		text += "; due: " + format.List(due)
 	}
 	out.paragraph("", text+"; each: caretaker status "+w.GetWorker())
 	return nil
@@ -137,7 +137,7 @@ func explainCondition(out *terminal, w *pb.WorkerStatus) {
 	}
 	if dead := w.GetBacklog().GetDead(); dead > 0 && w.GetWorker() == lfk.Name {
 		out.println("")
-		out.paragraph("", w.GetWorker()+": "+run.Pluralize(dead, "dead record")+
+		out.paragraph("", w.GetWorker()+": "+format.Pluralize(dead, "dead record")+
 			": list them with caretaker lfk dead")
 	}
 	if pages := listPages(w); pages != "" {

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 func planCommand(a *app) *cobra.Command {
@@ -35,7 +35,7 @@ func describePlan(out *terminal, p *pb.Plan) error {
 		refused = strings.TrimSuffix(r.GetReason()+": "+asCommands(r.GetDetail()), ": ")
 	}
 	if n := p.GetOutside(); n > 0 {
-		outside = run.Pluralize(n, "path") + " outside the database"
+		outside = format.Pluralize(n, "path") + " outside the database"
 	}
 	if p.GetEstimate() != nil {
 		estimate = "about " + p.GetEstimate().AsDuration().Round(10_000_000).String()

@@ -16,7 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/internal/format"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // json writes a value as one indented JSON document.
@@ -120,7 +121,7 @@ const red, yellow, plain = "\x1b[31m", "\x1b[33m", "\x1b[0m"
 // colorize colours a text that begins with a state that may need attention.
 func (out *terminal) colorize(text string) string {
 	word, _, _ := strings.Cut(text, " ")
-	colour := map[string]string{"bad": red, "warn": yellow}[run.Tone(word)]
+	colour := map[string]string{"bad": red, "warn": yellow}[fault.Tone(word)]
 	if colour == "" || !out.useColor() {
 		return text
 	}
@@ -228,7 +229,7 @@ func errorLines(err error) string {
 // printableLines is printable for a text of several lines.
 func printableLines(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || !run.Misleading(r) {
+		if r == '\n' || r == '\t' || !format.Misleading(r) {
 			return r
 		}
 		return ' '

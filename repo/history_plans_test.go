@@ -28,6 +28,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/schedule"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -90,7 +91,7 @@ func newAged(t *testing.T) *aged {
 	c := service.Config{
 		Databases: []*repo.Database{a.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler),
 		HistoryKeep: 365 * 24 * time.Hour,
-		Load:        run.LoadConfig{MaxLockWait: time.Hour},
+		Load:        load.Config{MaxLockWait: time.Hour},
 	}
 	service.Settings[lfk.Config](&c).Definitions = definitions
 	config.Defaults(&c)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // runner is [service.Service]; tests have others, which fail.
@@ -118,7 +119,7 @@ func (s *Scheduler) tick() {
 // recover logs a panic, which ends one tick.
 func (s *Scheduler) recover() {
 	if p := recover(); p != nil {
-		s.logger.ErrorContext(s.running, "scheduler panicked", "error", run.NewPanicError(p))
+		s.logger.ErrorContext(s.running, "scheduler panicked", "error", fault.NewPanicError(p))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -60,8 +61,8 @@ func toRun(r *run.Run, most int, rest string) *pb.Run {
 		Id: r.ID, Worker: r.Worker, Database: r.Database,
 		Trigger:   enum[pb.Trigger](pb.Trigger_value, triggerPrefix, r.Trigger),
 		State:     enum[pb.RunState](pb.RunState_value, statePrefix, r.State),
-		Reason:    run.Shorten(r.Reason, most, rest),
-		Error:     run.Shorten(r.Error, most, rest),
+		Reason:    format.Shorten(r.Reason, most, rest),
+		Error:     format.Shorten(r.Error, most, rest),
 		DryRun:    r.DryRun,
 		StartedAt: toTime(r.StartedAt), FinishedAt: toTime(r.FinishedAt),
 		Counts: r.Counts, OverLimit: r.OverLimit, TurboMode: r.TurboMode,
@@ -90,7 +91,7 @@ func toRun(r *run.Run, most int, rest string) *pb.Run {
 func toFire(f *schedule.Fire) *pb.Fire {
 	fire := &pb.Fire{
 		Worker: f.Worker, FireTime: toTime(f.Time), RunId: f.RunID, ClaimedBy: f.ClaimedBy,
-		Reason:    run.Shorten(f.Reason, listText, "maintenance.fires has them"),
+		Reason:    format.Shorten(f.Reason, listText, "maintenance.fires has them"),
 		Outcome:   enum[pb.FireOutcome](pb.FireOutcome_value, outcomePrefix, f.Outcome),
 		ClaimedAt: toTime(f.ClaimedAt), StartedAt: toTime(f.StartedAt),
 	}
@@ -125,7 +126,7 @@ func toJob(j *job.Job, most int, rest string) *pb.Job {
 		Id: j.ID, Kind: j.Kind, State: j.State, Args: &structpb.Struct{},
 		JobState: enum[pb.JobState](pb.JobState_value, jobStatePrefix, j.State),
 		Attempt:  int32(j.Attempt), MaxAttempts: int32(j.MaxAttempts), //nolint:gosec // smallint
-		Outcome: j.Outcome, Reason: run.Shorten(j.Reason, most, rest),
+		Outcome: j.Outcome, Reason: format.Shorten(j.Reason, most, rest),
 		RunId: j.RunID, TraceId: j.TraceID,
 		CreatedAt: toTime(j.CreatedAt), ScheduledAt: toTime(j.ScheduledAt),
 		AttemptedAt: toTime(j.AttemptedAt), FinalizedAt: toTime(j.FinalizedAt),
@@ -136,7 +137,7 @@ func toJob(j *job.Job, most int, rest string) *pb.Job {
 	for _, e := range j.Errors {
 		job.Errors = append(job.Errors, &pb.JobError{
 			At: toTime(e.At), Attempt: int32(e.Attempt), //nolint:gosec // smallint
-			Error: run.Shorten(e.Error, most, rest),
+			Error: format.Shorten(e.Error, most, rest),
 		})
 	}
 	// Rows may be written by others: one whose arguments are no object must not hide the rest.
@@ -161,7 +162,7 @@ func toStatus(w service.WorkerStatus) *pb.WorkerStatus {
 		CurrentRun: listedRun(w.CurrentRun), LastRun: listedRun(w.LastRun),
 		LastSuccessAt:   toTime(w.LastSuccessAt),
 		Condition:       enum[pb.Condition](pb.Condition_value, conditionPrefix, string(w.Condition)),
-		ConditionDetail: run.Shorten(w.ConditionDetail, 4*listText, "GetRun, and the server's log"),
+		ConditionDetail: format.Shorten(w.ConditionDetail, 4*listText, "GetRun, and the server's log"),
 	}
 	if !w.BacklogUnknown {
 		status.Backlog = toBacklog(w.Backlog)
@@ -170,7 +171,7 @@ func toStatus(w service.WorkerStatus) *pb.WorkerStatus {
 		status.Failing = &pb.Failing{
 			Since: toTime(f.Since), Database: f.Database,
 			Class:   enum[pb.FailureClass](pb.FailureClass_value, classPrefix, string(f.Class)),
-			Message: run.Shorten(f.Message, listText, "GetRun"),
+			Message: format.Shorten(f.Message, listText, "GetRun"),
 		}
 	}
 	if p := w.Paused; p != nil {
@@ -183,7 +184,7 @@ func toStatus(w service.WorkerStatus) *pb.WorkerStatus {
 	}
 	for _, d := range w.Databases {
 		there := &pb.DatabaseStatus{
-			Database: d.Name, Problem: run.Shorten(d.Problem, listText, "GetRun"),
+			Database: d.Name, Problem: format.Shorten(d.Problem, listText, "GetRun"),
 		}
 		if d.Known {
 			there.Backlog = toBacklog(d.Backlog)

@@ -19,7 +19,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // unary is the order in which a call goes through the interceptors: log, table of errors, recovery
@@ -103,7 +103,7 @@ func skipHealth() selector.Matcher {
 	})
 }
 
-func recovered(panicked any) error { return run.NewPanicError(panicked) }
+func recovered(panicked any) error { return fault.NewPanicError(panicked) }
 
 // logger writes the one line of a call. Handlers add fields with logging.AddFields.
 func (s *Server) logger() logging.Logger {

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // limits are those of connections and calls. They are far beyond what is of use, and keep a client
@@ -94,14 +94,14 @@ func (l limits) fits(request any) error {
 	text, marked := bytes.CutPrefix(message.ProtoReflect().GetUnknown(), markTag())
 	if marked {
 		cause, _ := protowire.ConsumeString(text)
-		return fmt.Errorf("%s: %w", cause, &run.RefusedError{
+		return fmt.Errorf("%s: %w", cause, &fault.RefusedError{
 			Reason: invalidArgument,
 			Text: "the request is not a message of this API: check that the client's definitions are " +
 				"those of the server, and that all texts are UTF-8",
 		})
 	}
 	if size := proto.Size(message); size > l.message {
-		return &run.RefusedError{
+		return &fault.RefusedError{
 			Reason: "MESSAGE_TOO_LARGE", Text: fmt.Sprintf("the request has %d bytes: at most %d", size, l.message),
 			Metadata: map[string]string{"bytes": strconv.Itoa(size), "limit": strconv.Itoa(l.message)},
 		}
@@ -149,7 +149,7 @@ func (s slots) intercept(
 		defer func() { <-s }()
 		return handler(server, stream)
 	default:
-		return &run.RefusedError{
+		return &fault.RefusedError{
 			Reason: "STREAMS_BUSY", Retry: time.Second,
 			Text: fmt.Sprintf("%d streams are open, which is the server's limit: end some, or ask for the run "+
 				"with GetRun instead of WatchRun", cap(s)),
@@ -180,7 +180,7 @@ func (r *rates) take(method, client string) error {
 	}
 	missing := max(1-bucket.Tokens(), 0)
 	wait := max(time.Duration(missing/float64(r.rate)*float64(time.Second)), time.Millisecond)
-	return &run.RefusedError{
+	return &fault.RefusedError{
 		Reason: "RATE_LIMITED", Retry: wait,
 		Text: fmt.Sprintf("more than %g such calls a second: try again in %s", float64(r.rate), wait.Round(time.Millisecond)),
 	}

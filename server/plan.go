@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 // PlanDeletion says what a deletion would do.
@@ -25,7 +25,7 @@ func (m *maintenance) PlanDeletion(
 	return &pb.PlanDeletionResponse{Plan: toPlan(p)}, nil
 }
 
-func toPlan(p *run.Plan) *pb.Plan {
+func toPlan(p *plan.Plan) *pb.Plan {
 	plan := &pb.Plan{
 		Kind: p.Kind, Id: p.ID, Name: p.Name, Digest: p.Digest, Exact: p.Exact, Jobs: p.Jobs,
 		Outside: p.Outside, Remarks: p.Remarks,

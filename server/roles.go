@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // rule says who may call an RPC.
@@ -78,7 +78,7 @@ func rules() map[string]rule {
 // needed is the role that a call needs.
 func (r rule) needed(request any) access.Role {
 	if of, ok := request.(interface{ GetWorker() string }); ok && r.everything > r.role &&
-		strings.TrimSpace(of.GetWorker()) == run.AllWorkers {
+		strings.TrimSpace(of.GetWorker()) == fault.AllWorkers {
 		return r.everything
 	}
 	return r.role
@@ -89,7 +89,7 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 	r, known := s.rules[method]
 	if !known {
 		text := "no role may call this RPC: please report it"
-		return &run.RefusedError{Reason: "NO_ROLE_FOR_RPC", Text: text}
+		return &fault.RefusedError{Reason: "NO_ROLE_FOR_RPC", Text: text}
 	}
 	if needed := r.needed(request); c.Role < needed {
 		return tooLow(c.Role, needed)
@@ -111,7 +111,7 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 	about := cmp.Or(cut(worker, maxTarget), "no single worker")
 	text := "your token is for " + strings.Join(c.Workers, ", ") + " alone, and this is about " +
 		about + ": use a token that is for all workers"
-	return &run.RefusedError{Reason: "WORKER_NOT_ALLOWED", Text: text, Metadata: map[string]string{
+	return &fault.RefusedError{Reason: "WORKER_NOT_ALLOWED", Text: text, Metadata: map[string]string{
 		"worker": cut(worker, maxTarget), "workers": strings.Join(c.Workers, ","),
 	}}
 }
@@ -134,7 +134,7 @@ func (s *Server) workerOf(ctx context.Context, request any) (string, error) {
 }
 
 func notInUse(what string) error {
-	return &run.RefusedError{
+	return &fault.RefusedError{
 		Reason: "NOT_IN_USE", Metadata: map[string]string{"what": what},
 		Text: fmt.Sprintf("there are no %s here: the configuration has use: %s; for a GitLab database "+
 			"set use: %s, run caretaker migrate and start the servers again",
@@ -147,7 +147,7 @@ func tooLow(role, needed access.Role) error {
 	if role == access.None {
 		remedy = ": your certificate has no role here, auth.certificates gives it one"
 	}
-	return &run.RefusedError{
+	return &fault.RefusedError{
 		Reason: "ROLE_TOO_LOW",
 		Text:   "this needs the role " + needed.String() + ", you have " + role.String() + remedy,
 		Metadata: map[string]string{

@@ -42,7 +42,7 @@ import (
 	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Config is what a Server needs. Service is required.
@@ -131,7 +131,7 @@ func (s *Server) Serve(listener net.Listener) error {
 	s.readiness.check(s.stopping)
 	s.checks.Go(func() { s.readiness.watch(s.stopping) })
 	err := s.grpc.Serve(netutil.LimitListener(listener, s.limits.connections))
-	s.stop(run.ErrStopping)
+	s.stop(fault.ErrStopping)
 	s.checks.Wait()
 	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve gRPC on %s: %w", listener.Addr(), err)
@@ -157,7 +157,7 @@ func (s *Server) Stop(ctx context.Context) {
 	case <-ctx.Done():
 	case <-time.After(streamGrace):
 	}
-	s.stop(run.ErrStopping)
+	s.stop(fault.ErrStopping)
 	select {
 	case <-graceful:
 	case <-ctx.Done():

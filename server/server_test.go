@@ -41,7 +41,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 func (f *fixture) health(name string) healthv1.HealthCheckResponse_ServingStatus {
@@ -274,9 +274,9 @@ func TestClientError_OfAFailedCallItsSpanHasTheClass(t *testing.T) {
 		err           error
 		class, reason string
 	}{
-		{t.Context(), run.ErrUnreachable, "UNAVAILABLE", "DATABASE_UNREACHABLE"},
+		{t.Context(), fault.ErrUnreachable, "UNAVAILABLE", "DATABASE_UNREACHABLE"},
 		{t.Context(), errors.New("unexpected"), "INTERNAL", "INTERNAL"},
-		{t.Context(), run.Unknown(run.ErrUnknownRun, "run_id", "1", "not found"), "", "UNKNOWN_RUN"},
+		{t.Context(), fault.Unknown(fault.ErrUnknownRun, "run_id", "1", "not found"), "", "UNKNOWN_RUN"},
 		{t.Context(), fmt.Errorf("table users on main: %w", repo.ErrForbidden), "", "PRIVILEGE_MISSING"},
 		{t.Context(), &repo.Error{Database: "main", SQLState: "42P01"}, "", "NOT_MIGRATED"},
 		{gone, context.Canceled, "", "CLIENT_GONE"},

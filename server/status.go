@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // domain of every ErrorInfo.
@@ -91,7 +91,7 @@ func errorInfo(ctx context.Context, err error) failure {
 			f.metadata[key] = cut(text, maxTarget)
 		}
 	}
-	if invalid, ok := errors.AsType[*run.InvalidArgumentError](err); ok {
+	if invalid, ok := errors.AsType[*fault.InvalidArgumentError](err); ok {
 		f.details = []protoadapt.MessageV1{&errdetails.BadRequest{
 			FieldViolations: []*errdetails.BadRequest_FieldViolation{
 				{Field: invalid.Field, Description: invalid.Description},
@@ -117,7 +117,7 @@ func codeOf(reason string) codes.Code {
 		return codes.Unauthenticated
 	case "NO_ROLE_FOR_RPC", "ROLE_TOO_LOW", "WORKER_NOT_ALLOWED":
 		return codes.PermissionDenied
-	case "LEASE_HELD", run.ReasonTargetBusy:
+	case "LEASE_HELD", fault.ReasonTargetBusy:
 		return codes.Aborted
 	case "REQUEST_ID_REUSED":
 		return codes.AlreadyExists
@@ -133,7 +133,7 @@ func codeOf(reason string) codes.Code {
 // contextError is the part of the table about the end of the call or the server, and about databases.
 func contextError(ctx context.Context, err error) failure {
 	switch {
-	case errors.Is(err, run.ErrStopping), errors.Is(context.Cause(ctx), run.ErrStopping):
+	case errors.Is(err, fault.ErrStopping), errors.Is(context.Cause(ctx), fault.ErrStopping):
 		return failure{
 			code: codes.Unavailable, reason: "SERVER_STOPPING",
 			message: "the server is stopping: try again, on another replica at once",
@@ -150,13 +150,13 @@ func contextError(ctx context.Context, err error) failure {
 			code: codes.Canceled, reason: "CLIENT_GONE",
 			message: "the client hung up; a run that has started goes on",
 		}
-	case errors.Is(err, run.ErrUnreachable):
-		return unreachable(run.UnreachableDatabase(err))
+	case errors.Is(err, fault.ErrUnreachable):
+		return unreachable(fault.UnreachableDatabase(err))
 	}
-	if text, ok := run.PrivilegeMissing(err); ok {
+	if text, ok := fault.PrivilegeMissing(err); ok {
 		return failure{code: codes.FailedPrecondition, reason: "PRIVILEGE_MISSING", message: text}
 	}
-	if text, ok := run.SchemaMissing(err); ok {
+	if text, ok := fault.SchemaMissing(err); ok {
 		return failure{code: codes.FailedPrecondition, reason: "NOT_MIGRATED", message: text}
 	}
 	return unexpected(ctx)

@@ -11,7 +11,7 @@ import (
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 func TestRunBatch_RefusesOtherCandidatesThanThoseOfTheDigest(t *testing.T) {
@@ -81,7 +81,7 @@ func TestPlanDeletion_SaysWhatWouldGo(t *testing.T) {
 	f.failure(err, codes.NotFound, "UNKNOWN_TARGET")
 	_, err = plan("group", 5)
 	f.failure(err, codes.FailedPrecondition, "WORKER_NOT_CONFIGURED")
-	s := f.failure(clientError(t.Context(), &run.RefusedError{Reason: "PLANS_BUSY", Retry: 3 * time.Second}), codes.ResourceExhausted, "PLANS_BUSY")
+	s := f.failure(clientError(t.Context(), &fault.RefusedError{Reason: "PLANS_BUSY", Retry: 3 * time.Second}), codes.ResourceExhausted, "PLANS_BUSY")
 	assert.Equal(t, detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(), 3*time.Second, "retry delay")
 }
 

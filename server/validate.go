@@ -17,12 +17,12 @@ import (
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
 func invalid(field, format string, args ...any) error {
-	return &run.InvalidArgumentError{Field: field, Description: fmt.Sprintf(format, args...)}
+	return &fault.InvalidArgumentError{Field: field, Description: fmt.Sprintf(format, args...)}
 }
 
 // required refuses an empty text, and what printable refuses.

@@ -28,7 +28,10 @@ func (s *Service) RunScheduled(
 			return run.Run{}, false, err
 		}
 		l := ledgers[w.Name]
-		until := run.Latest(l.AccountedUntil, fire)
+		until := l.AccountedUntil
+		if until.Before(fire) {
+			until = fire
+		}
 		record, err = s.RunBatch(ctx, run.Request{Worker: w.Name, Fire: &run.Fire{
 			Time:  fire,
 			Claim: &repo.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until},

@@ -24,6 +24,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
@@ -111,7 +112,7 @@ func jobEnds() map[string]jobEnd {
 			return j.Postpone(job.Result{Attributes: []any{"note", said}}, fmt.Errorf("step: %w", err))
 		}
 	}
-	lost, refused := fmt.Errorf("step: %w", repo.ErrJobLost), &run.ReasonedError{Reason: run.ReasonInternalUser, Text: "no"}
+	lost, refused := fmt.Errorf("step: %w", repo.ErrJobLost), &fault.ReasonedError{Reason: repo.ReasonInternalUser, Text: "no"}
 	return map[string]jobEnd{
 		"succeeded":        {ends(job.Result{Outcome: job.Succeeded}, nil), 1, "INFO", "succeeded", "", "succeeded"},
 		"skipped":          {ends(job.Result{Outcome: job.Skipped, Reason: "SETTING_OFF"}, nil), 1, "INFO", "skipped", "SETTING_OFF", "skipped"},
@@ -191,7 +192,7 @@ func TestWorkJob_PanicIsAFailureThatKnowsItsStack(t *testing.T) {
 	if text, _ := w.line(t)["error"].(string); !strings.Contains(text, "secret of row 5") {
 		t.Errorf("logged %s", text)
 	}
-	panicked, _ := errors.AsType[*run.PanicError](err)
+	panicked, _ := errors.AsType[*fault.PanicError](err)
 	where := ""
 	for frames := runtime.CallersFrames(panicked.Callers()); !strings.Contains(where, "internal_test.go"); {
 		frame, more := frames.Next()

@@ -9,6 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -26,7 +27,7 @@ func isError(tb testing.TB, what string, err, target error) {
 // wantInvalid fails the test unless err says that this field of a request is invalid.
 func wantInvalid(tb testing.TB, what string, err error, field string) {
 	tb.Helper()
-	if invalid, ok := errors.AsType[*run.InvalidArgumentError](err); !ok || invalid.Field != field {
+	if invalid, ok := errors.AsType[*fault.InvalidArgumentError](err); !ok || invalid.Field != field {
 		tb.Errorf("%s: got error %v, want one about %s", what, err, field)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // beginWorker lets the counters of a worker that is used exist from the start, so that the first event is an increase of
@@ -45,7 +46,7 @@ func (s *Service) beginJobs() {
 		for _, outcome := range []string{job.Succeeded, job.Skipped, job.Refused, job.Restored, job.Failed, job.Discarded} {
 			m.Jobs.Add(ctx, 0, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))
 		}
-		for _, reason := range []string{run.ReasonPaused, run.ReasonThrottled} {
+		for _, reason := range []string{fault.ReasonPaused, fault.ReasonThrottled} {
 			m.JobsHeld.Add(ctx, 0, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", reason)))
 		}
 	}

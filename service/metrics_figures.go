@@ -8,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // figures are what the gauges show of the records in main: read when somebody asks, and at most
@@ -47,7 +48,7 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	}
 	f.workers, f.runs, f.flags, f.jobs = nil, nil, nil, nil
 	var err error
-	if f.workers, err = s.Main.WorkerFigures(ctx, names); !errors.Is(err, run.ErrUnreachable) {
+	if f.workers, err = s.Main.WorkerFigures(ctx, names); !errors.Is(err, fault.ErrUnreachable) {
 		// Where the scheduler is off nobody else may close these: what has died is counted in this reading
 		// or the next.
 		_ = s.CloseAbandoned(ctx)

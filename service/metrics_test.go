@@ -12,7 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -114,7 +114,7 @@ func TestMetrics_ShowWhatMainKnows(t *testing.T) {
 func TestMetrics_OfALoadThatNobodySeesAreMissing(t *testing.T) {
 	m := servicetest.NewMeter(t)
 	e := servicetest.New(t, servicetest.Small, "main")
-	e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxLockWait: time.Second}))
+	e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: time.Second}))
 	e.Open[0].Close()
 	assert.Equal(t, len(m.Values("maintenance.load.excess", "")), 0, "series of the load of a database that does not answer")
 	wantSeries(m, map[string][2]float64{"database.reachable database=main": {0, 0}})

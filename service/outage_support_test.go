@@ -19,6 +19,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -58,8 +59,8 @@ func again(ctx context.Context, t *testing.T, s *service.Service, worker string)
 	t.Helper()
 	for pace := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; <-pace.C {
 		_, err := s.RunBatch(context.WithoutCancel(ctx), run.Request{Worker: worker})
-		var held *run.LeaseHeldError
-		assert.That(t, err == nil || errors.Is(err, run.ErrUnreachable) || errors.As(err, &held), "%s: %v", worker, err)
+		var held *fault.LeaseHeldError
+		assert.That(t, err == nil || errors.Is(err, fault.ErrUnreachable) || errors.As(err, &held), "%s: %v", worker, err)
 	}
 }
 
@@ -84,7 +85,7 @@ func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 	}
 	// A statement that was answered just before is believed for 2.5 s.
 	devdb.Eventually(t, "health to say so", func() bool {
-		return errors.Is(r.Healthy(context.Background()), run.ErrUnreachable)
+		return errors.Is(r.Healthy(context.Background()), fault.ErrUnreachable)
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -61,7 +62,7 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T
 	r := <-result
 	wantOutage(t, r, "main")
 	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys})
-	isError(t, "the database is down", err, run.ErrUnreachable)
+	isError(t, "the database is down", err, fault.ErrUnreachable)
 	servicetest.WantCondition(t, s, service.ConditionFailing)
 
 	own.Start()
@@ -79,9 +80,9 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	st := servicetest.WantCondition(t, s, service.ConditionFailing, "ci")
 	assert.That(t, st.LastRun != nil && st.LastRun.ID == r.ID && len(st.Leases) == 0, "last run %v, leases %v", st.LastRun, st.Leases)
 	_, err := s.Leases(context.Background(), "")
-	isError(t, "the leases", err, run.ErrUnreachable)
+	isError(t, "the leases", err, fault.ErrUnreachable)
 	_, err = s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "ci"})
-	isError(t, "the database is down", err, run.ErrUnreachable)
+	isError(t, "the database is down", err, fault.ErrUnreachable)
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	// The other database has its turn all the same, and every tick that fails is on record.
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
@@ -118,7 +119,7 @@ func TestFault_Service_AnswersWhileADatabaseIsSilent(t *testing.T) {
 	assert.That(t, st.Condition == service.ConditionFailing && strings.Contains(st.ConditionDetail, "ci: unreachable"),
 		"condition %s: %s", st.Condition, st.ConditionDetail)
 	_, err = s.RunBatch(ctx, run.Request{Worker: servicetest.LooseForeignKeys, Database: "ci"})
-	isError(t, "the database is down", err, run.ErrUnreachable)
+	isError(t, "the database is down", err, fault.ErrUnreachable)
 }
 
 // The address of main is that of a proxy, as a virtual one or a name would be. It leads to the primary, by mistake to its

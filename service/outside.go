@@ -8,8 +8,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // ErrUnknownPath means that there is no path outside with one of the ids.
@@ -21,11 +23,11 @@ const MaxAck = 1000
 // AckOutside marks up to [MaxAck] paths as done, and returns them by id: whoever removes repositories
 // says so that nothing is left there. Those that are done already stay as they were. by is who asks.
 //
-// Errors: [*run.InvalidArgumentError]; [ErrUnknownPath], with nothing marked; [run.ErrUnreachable].
+// Errors: [*fault.InvalidArgumentError]; [ErrUnknownPath], with nothing marked; [fault.ErrUnreachable].
 func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]repo.OutsidePath, error) {
 	if len(ids) == 0 || len(ids) > MaxAck {
 		text := fmt.Sprintf("from 1 to %d of them: ListOutside lists the ids", MaxAck)
-		return nil, &run.InvalidArgumentError{Field: "ids", Description: text}
+		return nil, &fault.InvalidArgumentError{Field: "ids", Description: text}
 	}
 	by = run.TruncateActor(strings.TrimSpace(by))
 	done, unknown, err := s.Main.AckOutside(ctx, ids, by)
@@ -45,6 +47,6 @@ func unknownPaths(ids []int64) error {
 		words[i] = strconv.FormatInt(id, 10)
 	}
 	name := strings.Join(words, ",")
-	text := "unknown path " + run.SomeNames(words) + ", nothing was marked: ListOutside lists all"
-	return run.Unknown(ErrUnknownPath, "ids", name, text)
+	text := "unknown path " + format.List(words) + ", nothing was marked: ListOutside lists all"
+	return fault.Unknown(ErrUnknownPath, "ids", name, text)
 }

@@ -8,6 +8,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
 // minPause and maxPause bound a pause's ttl: a run hears of it with its heartbeat, and what is longer than a year is
@@ -26,12 +28,12 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 		return WorkerStatus{}, err
 	}
 	if ttl != 0 && (ttl < minPause || ttl > maxPause) {
-		return WorkerStatus{}, &run.InvalidArgumentError{Field: "ttl", Description: AllowedTTL}
+		return WorkerStatus{}, &fault.InvalidArgumentError{Field: "ttl", Description: AllowedTTL}
 	}
 	if err := s.pausable(name); err != nil {
 		return WorkerStatus{}, err
 	}
-	run.SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", name)
+	spans.SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", name)
 	by = run.TruncateActor(by)
 	if err := s.Main.Pause(ctx, name, reason, by, ttl); err != nil {
 		return WorkerStatus{}, err
@@ -55,7 +57,7 @@ func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStat
 	s.Pauses.Invalidate()
 	s.Logger.InfoContext(ctx, "worker resumed", "worker", name, "by", run.TruncateActor(strings.TrimSpace(by)))
 	st, err := s.pauseStatus(ctx, name)
-	if ended && st.Worker == run.AllWorkers && st.Paused == nil {
+	if ended && st.Worker == fault.AllWorkers && st.Paused == nil {
 		st.ConditionDetail = "the global pause has ended" + strings.TrimPrefix(st.ConditionDetail, noPauseOfAll)
 	}
 	return st, err
@@ -63,7 +65,7 @@ func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStat
 
 // pausable refuses names of nothing.
 func (s *Service) pausable(name string) error {
-	if name == run.AllWorkers {
+	if name == fault.AllWorkers {
 		return nil
 	}
 	_, err := s.Worker(name)
@@ -75,7 +77,7 @@ const noPauseOfAll = "there is no global pause"
 
 // pauseStatus is what PauseWorker and ResumeWorker answer with. For all workers it has no more than the pause.
 func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, error) {
-	if name != run.AllWorkers {
+	if name != fault.AllWorkers {
 		w, err := s.Worker(name)
 		if err != nil {
 			return WorkerStatus{}, err
@@ -86,10 +88,10 @@ func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, e
 	if err != nil {
 		return WorkerStatus{}, err
 	}
-	st := WorkerStatus{Worker: run.AllWorkers, BacklogUnknown: true}
+	st := WorkerStatus{Worker: fault.AllWorkers, BacklogUnknown: true}
 	var alone []string
 	for _, p := range all {
-		if p.Worker == run.AllWorkers {
+		if p.Worker == fault.AllWorkers {
 			st.Paused = &p
 		} else {
 			alone = append(alone, p.Worker)
@@ -97,7 +99,7 @@ func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, e
 	}
 	individually := "also paused individually: " + strings.Join(alone, ", ")
 	st.conclude([]string{when(len(alone) > 0, individually)}, []problem{
-		{ConditionPaused, paused(run.AllWorkers, st.Paused)},
+		{ConditionPaused, paused(fault.AllWorkers, st.Paused)},
 		{ConditionIdle, noPauseOfAll},
 	})
 	return st, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -18,7 +19,7 @@ import (
 func pausedBy(t *testing.T, s *service.Service, worker string) string {
 	t.Helper()
 	_, err := s.RunBatch(context.Background(), run.Request{Worker: worker, DryRun: true})
-	paused, ok := errors.AsType[*run.WorkerPausedError](err)
+	paused, ok := errors.AsType[*fault.WorkerPausedError](err)
 	if !ok {
 		return ""
 	}
@@ -37,13 +38,13 @@ func TestPause(t *testing.T) {
 func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "main", "main")
 	s, replica := e.Service(servicetest.OneChild, e.WithQueue), e.Service(servicetest.OneChild, e.WithQueue, servicetest.Audited)
-	st := servicetest.Pause(t, s, run.AllWorkers)
+	st := servicetest.Pause(t, s, fault.AllWorkers)
 	assert.That(t, st.Worker == "*" && st.Condition == service.ConditionPaused && st.Paused != nil &&
 		st.Paused.Reason == "an incident" && st.Paused.By == "alice", "%+v", st)
 	all := assert.Must(replica.Status(context.Background(), ""))(t)
 	assert.Require(t, len(all) == len(servicetest.Workers()), "%v", all)
 	for _, w := range all {
-		assert.Equal(t, pausedBy(t, replica, w.Worker), run.AllWorkers, w.Worker+" is paused by")
+		assert.Equal(t, pausedBy(t, replica, w.Worker), fault.AllWorkers, w.Worker+" is paused by")
 		since := "since " + w.Paused.Since.UTC().Format(time.RFC3339)
 		if w.Condition != service.ConditionPaused || w.Paused.By != "alice" || !strings.Contains(w.ConditionDetail, "all workers are paused by alice "+since+": an incident") ||
 			!strings.Contains(w.ConditionDetail, "caretaker resume --all") {
@@ -54,11 +55,11 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	assert.That(t, r.State == repo.RunSkipped && strings.Contains(r.Reason, "WORKER_PAUSED"), "%+v", r)
 
 	// The end of it leaves those that are paused by themselves.
-	servicetest.Resume(t, s, run.AllWorkers)
+	servicetest.Resume(t, s, fault.AllWorkers)
 	servicetest.Pause(t, s, servicetest.AdjournedGroups)
-	servicetest.Pause(t, s, run.AllWorkers)
-	assert.Equal(t, pausedBy(t, s, servicetest.AdjournedGroups), run.AllWorkers, "the pause of all comes first")
-	st = servicetest.Resume(t, s, run.AllWorkers)
+	servicetest.Pause(t, s, fault.AllWorkers)
+	assert.Equal(t, pausedBy(t, s, servicetest.AdjournedGroups), fault.AllWorkers, "the pause of all comes first")
+	st = servicetest.Resume(t, s, fault.AllWorkers)
 	if st.Paused != nil || st.Condition != service.ConditionIdle || !strings.Contains(st.ConditionDetail, "also paused individually: "+servicetest.AdjournedGroups) {
 		t.Errorf("%+v", st)
 	}
@@ -67,13 +68,13 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	}
 
 	// The other way round: a worker resumed while all are paused.
-	servicetest.Pause(t, s, run.AllWorkers)
+	servicetest.Pause(t, s, fault.AllWorkers)
 	st = servicetest.Resume(t, s, servicetest.AdjournedGroups)
 	assert.That(t, st.Condition == service.ConditionPaused && strings.Contains(st.ConditionDetail, "all workers are paused"), "%+v", st)
-	servicetest.Resume(t, s, run.AllWorkers)
+	servicetest.Resume(t, s, fault.AllWorkers)
 	assert.Equal(t, pausedBy(t, s, servicetest.AdjournedGroups), "", "paused by")
 	// The second time there is nothing to resume.
-	assert.Equal(t, servicetest.Resume(t, s, run.AllWorkers).ConditionDetail, "there is no global pause", "a second end")
+	assert.Equal(t, servicetest.Resume(t, s, fault.AllWorkers).ConditionDetail, "there is no global pause", "a second end")
 }
 
 func pauseBySQLWithoutAReasonStopsARunAtWork(e *servicetest.Estate) {
@@ -133,20 +134,20 @@ func pauseWorkerNeedsAReasonAndATTLFromASecondToAYear(e *servicetest.Estate) {
 		{"r", "ttl", 365*24*time.Hour + 1},
 		{"r", "ttl", 1<<63 - 1},
 	} {
-		for _, worker := range []string{servicetest.LooseForeignKeys, run.AllWorkers} {
+		for _, worker := range []string{servicetest.LooseForeignKeys, fault.AllWorkers} {
 			_, err := s.PauseWorker(context.Background(), worker, c.reason, "alice", c.ttl)
-			var invalid *run.InvalidArgumentError
+			var invalid *fault.InvalidArgumentError
 			if is := errors.As(err, &invalid); is != (c.field != "") || is && (invalid.Field != c.field || c.field == "ttl" && invalid.Description != service.AllowedTTL) {
 				t.Errorf("%s: reason of %d bytes, ttl %s: %v", worker, len(c.reason), c.ttl, err)
 			}
 		}
 	}
-	st := assert.Must(s.PauseWorker(context.Background(), run.AllWorkers, "r", strings.Repeat("ü", 1000), 0))(t)
+	st := assert.Must(s.PauseWorker(context.Background(), fault.AllWorkers, "r", strings.Repeat("ü", 1000), 0))(t)
 	assert.That(t, len([]rune(st.Paused.By)) == 200, "%+v", st.Paused)
 	_, err := s.PauseWorker(context.Background(), "nobody", "fine", "alice", 0)
-	isError(t, "pause", err, run.ErrUnknownWorker)
+	isError(t, "pause", err, fault.ErrUnknownWorker)
 	_, err = s.ResumeWorker(context.Background(), "nobody", "")
-	isError(t, "resume", err, run.ErrUnknownWorker)
+	isError(t, "resume", err, fault.ErrUnknownWorker)
 }
 
 func TestCancelJob_NeverStartsOrStopsAfterItsStatementUntilItIsRetried(t *testing.T) {

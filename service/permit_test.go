@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -75,7 +76,7 @@ func misuses(t *testing.T) works {
 			return err
 		},
 		"panicking": func(ctx context.Context, x *run.Execution) error {
-			err := run.RecoverPanic(func() error { return panics(ctx, x) })
+			err := fault.RecoverPanic(func() error { return panics(ctx, x) })
 			// A renewal, which takes a fence elsewhere as here, does not wait for the one that panicked.
 			permit, second := permitted(ctx, x)
 			if second != nil {
@@ -87,8 +88,8 @@ func misuses(t *testing.T) works {
 		},
 		// A run that ends early fails if its items have.
 		"early": func(_ context.Context, x *run.Execution) error {
-			x.RequestStop(run.StopError{Reason: repo.Reason{Code: run.ReasonThrottled, Detail: "load"}, Early: true})
-			return fmt.Errorf("%w: %w", &run.FailedError{Text: failure}, x.Stopped())
+			x.RequestStop(fault.StopError{Reason: repo.Reason{Code: fault.ReasonThrottled, Detail: "load"}, Early: true})
+			return fmt.Errorf("%w: %w", &fault.FailedError{Text: failure}, x.Stopped())
 		},
 	}
 }

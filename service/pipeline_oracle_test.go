@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -95,8 +96,8 @@ func TestFault_PipelineOracle_TerminatedBackendsMakeNoDifference(t *testing.T) {
 	for round := range 40 {
 		for _, w := range servicetest.Configured(t, p.service) {
 			_, err := p.service.RunBatch(t.Context(), run.Request{Worker: w, DryRun: round%3 == 0})
-			_, held := errors.AsType[*run.LeaseHeldError](err)
-			assert.That(t, err == nil || held || errors.Is(err, run.ErrUnreachable), "%s: %v", w, err)
+			_, held := errors.AsType[*fault.LeaseHeldError](err)
+			assert.That(t, err == nil || held || errors.Is(err, fault.ErrUnreachable), "%s: %v", w, err)
 		}
 		p.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 minute'`)
 		p.Exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE state IN ('retryable', 'scheduled')`)

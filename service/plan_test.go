@@ -16,6 +16,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -42,7 +44,7 @@ func newPlanned(t *testing.T, seed uint64) planned {
 	return p
 }
 
-func (p planned) plan(kind string, id int) *run.Plan {
+func (p planned) plan(kind string, id int) *plan.Plan {
 	p.T.Helper()
 	plan, err := p.service.PlanDeletion(context.Background(), kind, int64(id))
 	assert.Require(p.T, err == nil, "%s %d: %v", kind, id, err)
@@ -69,7 +71,7 @@ func (p planned) job(args repo.JobArgs) (state, reason string) {
 }
 
 // wantDone fails the test unless exactly what was planned has been deleted, table by table. It returns what is left.
-func (p planned) wantDone(plan *run.Plan, before map[string]int64) (now map[string]int64) {
+func (p planned) wantDone(plan *plan.Plan, before map[string]int64) (now map[string]int64) {
 	p.T.Helper()
 	now = p.counts()
 	want := map[string]int64{}
@@ -108,7 +110,7 @@ func (p planned) column(sql string) []string {
 
 // wantLeft fails the test unless as many paths are gone as were planned, and these are noted, row by
 // row. It forgets them.
-func (p planned) wantLeft(plan *run.Plan, before []string) {
+func (p planned) wantLeft(plan *plan.Plan, before []string) {
 	p.T.Helper()
 	now := p.paths()
 	gone := slices.DeleteFunc(before, func(path string) bool { return slices.Contains(now, path) })
@@ -119,7 +121,7 @@ func (p planned) wantLeft(plan *run.Plan, before []string) {
 }
 
 // wantUpdated fails the test unless the run has changed what was planned.
-func (p planned) wantUpdated(plan *run.Plan, r run.Run) {
+func (p planned) wantUpdated(plan *plan.Plan, r run.Run) {
 	p.T.Helper()
 	want, got := map[string]int64{}, map[string]int64{}
 	for _, t := range plan.Tables {
@@ -275,13 +277,13 @@ func (p planned) wrong() {
 		var id int64
 		_, _ = fmt.Sscan(target[1], &id)
 		_, err := p.service.PlanDeletion(ctx, target[0], id)
-		assert.That(t, errors.Is(err, run.ErrUnknownTarget) && strings.Contains(err.Error(), words), "%s: %v", target, err)
+		assert.That(t, errors.Is(err, plan.ErrUnknownTarget) && strings.Contains(err.Error(), words), "%s: %v", target, err)
 	}
 	for field, request := range map[string]func() error{
 		"kind": func() error { _, err := p.service.PlanDeletion(ctx, "project", 1); return err },
 		"id":   func() error { _, err := p.service.PlanDeletion(ctx, "user", 0); return err },
 	} {
-		invalid, ok := errors.AsType[*run.InvalidArgumentError](request())
+		invalid, ok := errors.AsType[*fault.InvalidArgumentError](request())
 		assert.That(t, ok && invalid.Field == field, "%s: %v", field, request())
 	}
 	assert.Must(p.service.Protect(ctx, service.Protection{Kind: "user", ID: 20, Reason: "audit", By: "me"}, 0))(t)
@@ -323,10 +325,10 @@ func (p planned) counted() {
 	t := p.T
 	p.Exec("main", `INSERT INTO events (author_id, action, group_id, created_at, updated_at) SELECT 20, 1, $1, now(), now() FROM generate_series(1, 10500)`, oracle.FirstGroup)
 	for kind, id := range map[string]int{"user": 20, "group": oracle.FirstGroup} {
-		plan := p.plan(kind, id)
-		i := slices.IndexFunc(plan.Tables, func(t run.PlannedTable) bool { return t.Table == "events" })
-		assert.That(t, i >= 0 && !plan.Exact && plan.Tables[i].AtLeast && plan.Tables[i].Moved+plan.Tables[i].Deleted == 10_000,
-			"planned were %+v", plan.Tables)
+		got := p.plan(kind, id)
+		i := slices.IndexFunc(got.Tables, func(t plan.Table) bool { return t.Table == "events" })
+		assert.That(t, i >= 0 && !got.Exact && got.Tables[i].AtLeast && got.Tables[i].Moved+got.Tables[i].Deleted == 10_000,
+			"planned were %+v", got.Tables)
 	}
 }
 
@@ -338,25 +340,25 @@ func TestPlanDeletion_SaysWhatTheNextRunWouldSay(t *testing.T) {
 		ALTER TABLE users ADD COLUMN manager_id bigint REFERENCES users ON DELETE CASCADE; INSERT INTO application_settings (deletion_adjourned_period) VALUES (14)`)
 	g.PersonalProjects(28, 901)
 	s := g.Service(g.WithQueue)
-	plan := func(kind string, id int64) *run.Plan {
+	planOf := func(kind string, id int64) *plan.Plan {
 		return assert.Must(s.PlanDeletion(t.Context(), kind, id))(t)
 	}
-	active := plan("user", 27)
+	active := planOf("user", 27)
 	dry := g.Runs(s, true)
 	assert.That(t, active.Refused == nil && active.Exact && len(active.Remarks) == 1 && strings.HasPrefix(active.Remarks[0], "the user is active again"), "%+v", active)
 	assert.That(t, len(dry.Candidates) == 2 && dry.Candidates[0].Action == "delete" && dry.Candidates[0].Reason == active.Remarks[0], "%v", dry.Candidates)
-	refused := plan("user", 28).Refused
+	refused := planOf("user", 28).Refused
 	assert.That(t, refused != nil && dry.Candidates[1].Reason == refused.Reason+": "+refused.Detail && refused.Reason == "PERSONAL_PROJECTS", "%v, %v", refused, dry.Candidates)
 	// Those of user 27 are counted, and the database deletes those of user 29 by itself.
 	for id := 29; id < 31; id++ {
 		g.User(id, 0)
 		g.Exec("main", fmt.Sprintf(`UPDATE users SET manager_id = %d WHERE id = %d`, map[int]int{29: 27, 30: 29}[id], id))
-		i := slices.IndexFunc(plan("user", 27).Tables, func(t run.PlannedTable) bool { return t.Table == "users" })
-		got := plan("user", 27)
+		i := slices.IndexFunc(planOf("user", 27).Tables, func(t plan.Table) bool { return t.Table == "users" })
+		got := planOf("user", 27)
 		assert.That(t, got.Exact == (id == 29) && got.Tables[i].Deleted == 2, "%d: %+v", id, got)
 	}
 	g.Exec("main", `UPDATE namespaces SET state = 4 WHERE id = 100`)
-	lost := plan("group", 100).Refused
+	lost := planOf("group", 100).Refused
 	assert.That(t, lost != nil && lost.Reason == "SCHEDULE_LOST", "%v", lost)
 	held := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.AdjournedGroups, DryRun: true}))(t)
 	assert.That(t, fmt.Sprint(held.Candidates) == "[{group 100  hold SCHEDULE_LOST}]", "%v", held.Candidates)

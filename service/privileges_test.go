@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -70,24 +71,24 @@ func TestPrivileges_OneThatIsMissingIsNotGuessed(t *testing.T) {
 	role := asRole(e, documentedRights+`GRANT DELETE ON c TO {role}`)
 	// Its name is in PostgreSQL's message about row-level security, and the role has no right on it.
 	e.Exec("main", `CREATE TABLE level (id int)`)
-	for fault, repair := range map[string]string{
+	for broken, repair := range map[string]string{
 		"DELETE ON c": "", "SELECT, DELETE ON c": "", "DELETE ON loose_foreign_keys_deleted_records": "", "SELECT ON loose_foreign_keys_deleted_records": "",
 		"INSERT, UPDATE ON maintenance.runs": "", "SELECT ON maintenance.leases": "", "SELECT ON maintenance.pauses": "",
 		"SELECT ON maintenance.queue_partitions": "", "USAGE ON SCHEMA maintenance": "", "UPDATE ON maintenance.leases": "",
 		"ALTER TABLE c ENABLE ROW LEVEL SECURITY": "ALTER TABLE c DISABLE ROW LEVEL SECURITY",
 	} {
 		if repair == "" {
-			fault, repair = `REVOKE `+fault+` FROM `+role, `GRANT `+fault+` TO `+role
+			broken, repair = `REVOKE `+broken+` FROM `+role, `GRANT `+broken+` TO `+role
 		}
-		e.Exec("main", fault+`; UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+		e.Exec("main", broken+`; UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 		r, err := e.Service(servicetest.OneChild).RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"})
 		said := r.Error
 		if err != nil {
-			said, _ = run.PrivilegeMissing(err)
+			said, _ = fault.PrivilegeMissing(err)
 		}
-		assert.That(t, strings.Contains(said, " on main: 42501 insufficient_privilege (see caretaker doctor)"), "%s: %q (%v)", fault, said, err)
+		assert.That(t, strings.Contains(said, " on main: 42501 insufficient_privilege (see caretaker doctor)"), "%s: %q (%v)", broken, said, err)
 		for _, guess := range []string{"permission denied", "SQLSTATE", "GRANT", "level"} {
-			assert.That(t, !strings.Contains(said, guess), "%s: %q has %q", fault, said, guess)
+			assert.That(t, !strings.Contains(said, guess), "%s: %q has %q", broken, said, guess)
 		}
 		e.Exec("main", repair)
 	}
@@ -140,7 +141,7 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 			s := e.Service(servicetest.OneChild, e.WithQueue)
 			for _, worker := range []string{servicetest.InactiveTokens, servicetest.AdjournedGroups, servicetest.GhostUsers, servicetest.PlaceholderUsers} {
 				_, err := s.RunBatch(t.Context(), run.Request{Worker: worker})
-				missing, ok := errors.AsType[*run.NotConfiguredError](err)
+				missing, ok := errors.AsType[*fault.NotConfiguredError](err)
 				assert.That(t, ok && strings.HasPrefix(missing.Missing, name), "%s: %v", worker, err)
 				st := servicetest.StatusOf(t, s, worker)
 				assert.That(t, st.Condition == service.ConditionNotConfigured && strings.HasPrefix(st.ConditionDetail, name), "%+v", st)

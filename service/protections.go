@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Protection keeps a user or group from being deleted.
@@ -27,29 +28,29 @@ const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out t
 // is 0, for good: see docs/veto.md. A protection in force is replaced by a longer one only, and
 // returned otherwise.
 //
-// Errors: [*run.InvalidArgumentError], [*repo.DeletionBegunError], [*run.RefusedError], [run.ErrUnreachable].
+// Errors: [*fault.InvalidArgumentError], [*repo.DeletionBegunError], [*fault.RefusedError], [fault.ErrUnreachable].
 func (s *Service) Protect(
 	ctx context.Context, p Protection, ttl time.Duration,
 ) (Protection, error) {
 	p.Reason, p.By = strings.TrimSpace(p.Reason), run.TruncateActor(strings.TrimSpace(p.By))
 	err := errors.Join(checkTarget(p.Kind, p.ID), run.CheckReason(p.Reason))
 	if ttl != 0 && (ttl < minPause || ttl > maxProtection) {
-		err = errors.Join(err, &run.InvalidArgumentError{Field: "ttl", Description: AllowedProtection})
+		err = errors.Join(err, &fault.InvalidArgumentError{Field: "ttl", Description: AllowedProtection})
 	}
 	if err != nil {
 		return Protection{}, err
 	}
 	protected, err := s.Main.Protect(ctx, p, ttl)
 	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Class() == repo.ClassLock {
-		busy := &run.RefusedError{
-			Reason: run.ReasonTargetBusy, Retry: time.Second, Metadata: map[string]string{"kind": p.Kind},
+		busy := &fault.RefusedError{
+			Reason: fault.ReasonTargetBusy, Retry: time.Second, Metadata: map[string]string{"kind": p.Kind},
 			Text: "another transaction is changing the " + p.Kind +
 				", perhaps one that deletes it: try again in a moment",
 		}
 		return Protection{}, errors.Join(busy, err)
 	}
 	if other, ok := errors.AsType[*repo.NotAGroupError](err); ok {
-		err = &run.InvalidArgumentError{Field: "id", Description: other.Error()}
+		err = &fault.InvalidArgumentError{Field: "id", Description: other.Error()}
 	}
 	if err != nil {
 		return Protection{}, err
@@ -61,7 +62,7 @@ func (s *Service) Protect(
 
 // Unprotect ends a protection, and returns it as it was. by is for the log.
 //
-// Errors: [*run.InvalidArgumentError], [ErrUnknownProtection], [run.ErrUnreachable].
+// Errors: [*fault.InvalidArgumentError], [ErrUnknownProtection], [fault.ErrUnreachable].
 func (s *Service) Unprotect(
 	ctx context.Context, kind string, id int64, by string,
 ) (Protection, error) {
@@ -70,7 +71,7 @@ func (s *Service) Unprotect(
 	}
 	ended, err := s.Main.Unprotect(ctx, kind, id)
 	if errors.Is(err, repo.ErrNotFound) {
-		return Protection{}, run.Unknown(ErrUnknownProtection, "target", fmt.Sprintf("%s %d", kind, id),
+		return Protection{}, fault.Unknown(ErrUnknownProtection, "target", fmt.Sprintf("%s %d", kind, id),
 			"nothing of this kind and id is protected; ListProtected has all")
 	}
 	if err != nil {
@@ -98,7 +99,7 @@ func checkKind(kind string) error {
 	if kind == repo.KindUser || kind == repo.KindGroup {
 		return nil
 	}
-	return &run.InvalidArgumentError{
+	return &fault.InvalidArgumentError{
 		Field: "kind", Description: fmt.Sprintf("%q is neither user nor group", kind),
 	}
 }
@@ -106,7 +107,7 @@ func checkKind(kind string) error {
 func checkTarget(kind string, id int64) error {
 	err := checkKind(kind)
 	if err == nil && id < 1 {
-		err = &run.InvalidArgumentError{Field: "id", Description: "is required, a positive number"}
+		err = &fault.InvalidArgumentError{Field: "id", Description: "is required, a positive number"}
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -70,8 +71,8 @@ func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 			assert.Require(e.T, err == nil && planned.CandidatesDigest != "", "%v %v", planned, err)
 			protect(e.T, s, "user", 7)
 			_, err = s.RunBatch(e.T.Context(), run.Request{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
-			refused, ok := errors.AsType[*run.RefusedError](err)
-			assert.That(e.T, ok && refused.Reason == run.ReasonPlanChanged, "%v", err)
+			refused, ok := errors.AsType[*fault.RefusedError](err)
+			assert.That(e.T, ok && refused.Reason == fault.ReasonPlanChanged, "%v", err)
 			e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 		},
 		"protected again after it has expired": func() {
@@ -229,8 +230,8 @@ func groupIsAttackedThroughEveryPath(e *servicetest.Estate) {
 			protect(g.T, g.Service, "user", 3)
 			expecting := run.Request{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest}
 			_, err = g.Service.RunBatch(g.T.Context(), expecting)
-			changed, ok := errors.AsType[*run.RefusedError](err)
-			assert.That(g.T, ok && changed.Reason == run.ReasonPlanChanged, "%v", err)
+			changed, ok := errors.AsType[*fault.RefusedError](err)
+			assert.That(g.T, ok && changed.Reason == fault.ReasonPlanChanged, "%v", err)
 		},
 		"a project of it that is named as one": func() {
 			g.QueueJob(10, 1)

@@ -29,7 +29,7 @@ type ReceiptFilter struct {
 }
 
 // Receipts lists receipts of a database, the newest first. before is for the next page, 0 if there
-// is none. Errors: [run.ErrUnknownDatabase], [run.ErrUnreachable].
+// is none. Errors: [fault.ErrUnknownDatabase], [fault.ErrUnreachable].
 func (s *Service) Receipts(
 	ctx context.Context, f ReceiptFilter,
 ) (receipts []Receipt, before int64, err error) {

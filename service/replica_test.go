@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -208,22 +209,22 @@ func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *tes
 	m := servicetest.NewMirrored(servicetest.Parallel(t))
 	m.Candidates()
 	s := m.Service()
-	plan := func() *run.Plan {
+	planned := func() *plan.Plan {
 		t.Helper()
 		return assert.Must(s.PlanDeletion(t.Context(), "user", 501))(t)
 	}
-	same := func(what string, got, want *run.Plan) {
+	same := func(what string, got, want *plan.Plan) {
 		t.Helper()
 		assert.That(t, reflect.DeepEqual(got.Tables, want.Tables) && got.Digest == want.Digest && got.Name == want.Name,
 			"%s: %+v, want %+v", what, got, want)
 	}
 	// What other tests write may leave the standby behind for a moment.
-	readThere := func() (p *run.Plan) {
+	readThere := func() (p *plan.Plan) {
 		t.Helper()
 		before := m.Asked(namesOfUsers)
 		devdb.Eventually(t, "a plan read on the standby", func() bool {
 			m.CaughtUp()
-			p = plan()
+			p = planned()
 			return m.Asked(namesOfUsers) == before+1
 		})
 		return p
@@ -234,7 +235,7 @@ func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *tes
 	// Late: what was just written is in the plan, so it is the primary's.
 	m.Pause()
 	m.Exec("main", `INSERT INTO emails (user_id, email, created_at, updated_at) VALUES (501, 'another@x', now(), now())`)
-	late := plan()
+	late := planned()
 	m.WantRead(namesOfUsers, asked)
 	assert.That(t, late.Digest != first.Digest, "a row more, and the plan is the same: %+v", late)
 	m.Replay()
@@ -244,9 +245,9 @@ func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *tes
 	// It answers, but cannot be read: the primary is asked for the whole plan.
 	assert.Must(m.Mirror.Exec(t.Context(), `ALTER SYSTEM SET search_path = 'nowhere'`))(t)
 	m.OnMirror(`SELECT pg_reload_conf()`)
-	same("the replica refuses", plan(), late)
+	same("the replica refuses", planned(), late)
 	m.WantRead(namesOfUsers, asked)
 
 	assert.NoError(t, m.Standby.Kill())
-	same("the replica is down", plan(), late)
+	same("the replica is down", planned(), late)
 }

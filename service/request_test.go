@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -63,7 +64,7 @@ func runBatchSameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(e *servicetest.
 	}
 	// All of them are refused, also those that find the record of another that has not been refused yet.
 	atOnce(24, func(_ run.Run, err error) {
-		held, ok := errors.AsType[*run.LeaseHeldError](err)
+		held, ok := errors.AsType[*fault.LeaseHeldError](err)
 		assert.That(t, ok && held.Lease.Holder == "somebody", "error %v, want that somebody has the lease", err)
 	})
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
@@ -82,12 +83,12 @@ func runBatchNothingIsDoneForARequestThatIsWrong(e *servicetest.Estate) {
 	t := e.T
 	s, unconfigured := e.Service(servicetest.OneChild), e.Service("")
 	_, err := unconfigured.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, RequestID: "once"})
-	missing, ok := errors.AsType[*run.NotConfiguredError](err)
+	missing, ok := errors.AsType[*fault.NotConfiguredError](err)
 	assert.That(t, ok && strings.Contains(missing.Missing, "definitions"), "error %v", err)
 	for what, is := range map[run.Request]error{
-		{Worker: "nobody"}: run.ErrUnknownWorker,
-		{Worker: servicetest.LooseForeignKeys, Database: "nowhere"}: run.ErrUnknownDatabase,
-		{Worker: servicetest.LooseForeignKeys, Database: "ci"}:      run.ErrUnknownDatabase,
+		{Worker: "nobody"}: fault.ErrUnknownWorker,
+		{Worker: servicetest.LooseForeignKeys, Database: "nowhere"}: fault.ErrUnknownDatabase,
+		{Worker: servicetest.LooseForeignKeys, Database: "ci"}:      fault.ErrUnknownDatabase,
 	} {
 		_, err := s.RunBatch(t.Context(), what)
 		isError(t, fmt.Sprintf("%+v", what), err, is)
@@ -125,7 +126,7 @@ func runBatchARequestIDIsThatOfOneRun(e *servicetest.Estate) {
 	} {
 		r.RequestID = "once"
 		_, err := s.RunBatch(context.Background(), r)
-		reused, ok := errors.AsType[*run.RefusedError](err)
+		reused, ok := errors.AsType[*fault.RefusedError](err)
 		assert.That(t, ok && reused.Reason == "REQUEST_ID_REUSED" && reused.Metadata["run_id"] == first.ID && strings.Contains(err.Error(), first.ID+" of "+servicetest.LooseForeignKeys+" on main"),
 			"another %s: %v, want that the id is used for %s", name, err, first.ID)
 	}
@@ -169,7 +170,7 @@ func runBatchARunAtWorkOutlivesItsClientIsJoinedAndNamed(e *servicetest.Estate) 
 		again, err := request(replica, "once", true)
 		assert.That(t, err == nil && again.ID == first.ID && again.State == repo.RunRunning, "%+v, %v, want the run at work", again, err)
 		_, err = replica.RunBatch(context.Background(), asked)
-		held, ok := errors.AsType[*run.LeaseHeldError](err)
+		held, ok := errors.AsType[*fault.LeaseHeldError](err)
 		assert.That(t, ok && held.RunID == first.ID && strings.Contains(err.Error(), "caretaker watch "+first.ID),
 			"%v, want that run %s is named", err, first.ID)
 		joined.Go(func() {
@@ -200,8 +201,8 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 				"dry run: state %s, %q, %v", r.State, r.Error, err)
 			continue
 		}
-		database, why := run.UnreachableDatabase(err)
-		assert.That(t, errors.Is(err, run.ErrUnreachable) && database == "ci" && why == same, "dry run %t: %v", dry, err)
+		database, why := fault.UnreachableDatabase(err)
+		assert.That(t, errors.Is(err, fault.ErrUnreachable) && database == "ci" && why == same, "dry run %t: %v", dry, err)
 	}
 	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
 	assert.That(t, r.Database == "ci" && r.State == repo.RunFailed && strings.Contains(r.Error, same), "%v", r)
@@ -250,10 +251,10 @@ func shutdownTakesNoNewRunsAndLeavesFiresToOthers(e *servicetest.Estate) {
 		assert.NoError(t, s.Shutdown(context.Background()))
 	}
 	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	isError(t, "a request", err, run.ErrStopping)
+	isError(t, "a request", err, fault.ErrStopping)
 	assert.Equal(t, assert.Must(request(s, "once", false))(t).ID, first.ID, "the run of a request that is known")
 	fire := time.Now().Truncate(time.Minute)
-	if _, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); ours || !errors.Is(err, run.ErrStopping) {
+	if _, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); ours || !errors.Is(err, fault.ErrStopping) {
 		t.Errorf("ours %t, error %v, want that the server is stopping", ours, err)
 	}
 	servicetest.WantState(t, fired(t, other, servicetest.LooseForeignKeys, fire), repo.RunSucceeded)
@@ -272,7 +273,7 @@ func pauseWorkerStopsTheRunOfWhateverReplica(e *servicetest.Estate) {
 		_, err := s.RunBatch(context.Background(), run.Request{
 			Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dryRun, RequestID: "once",
 		})
-		paused, ok := errors.AsType[*run.WorkerPausedError](err)
+		paused, ok := errors.AsType[*fault.WorkerPausedError](err)
 		assert.That(t, ok && paused.Pause.Reason == "migration of the disks", "error %v, want that it is paused", err)
 	}
 	skipped := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))

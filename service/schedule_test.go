@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/schedule"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -80,7 +81,7 @@ func TestRunScheduled_SkipsWhatIsNotConfiguredAndDoesNotKnowOthers(t *testing.T)
 	e.Exec("main", `DROP TABLE ghost_user_migrations CASCADE`)
 	s := e.Service("", e.WithQueue)
 	_, _, err := s.RunScheduled(context.Background(), "nobody", minute(25772282))
-	isError(t, "nobody", err, run.ErrUnknownWorker)
+	isError(t, "nobody", err, fault.ErrUnknownWorker)
 	e.Want("main", `SELECT count(*) FROM maintenance.fires`, "0")
 	for worker, missing := range map[string]string{
 		servicetest.LooseForeignKeys: "definitions", servicetest.GhostUsers: "ghost_user_migrations",
@@ -165,7 +166,7 @@ func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
 	isError(t, "a caller that ends", <-done, enough)
 	done = background(func() error { return s.RunDue(context.Background()) })
 	assert.NoError(t, s.Shutdown(context.Background()))
-	isError(t, "a service that ends", <-done, run.ErrStopping)
+	isError(t, "a service that ends", <-done, fault.ErrStopping)
 	c.wantFires("11-20 12:01 ran +0")
 	// The fire is run by another server.
 	c.at("11-20 12:02:01")
@@ -243,7 +244,7 @@ func TestFault_RunDue_ADatabaseThatWasDownLosesNoFireAndNoLedger(t *testing.T) {
 	s := c.scheduled("* * * * *")
 	for _, at := range []string{"11-20 12:01:20", "11-20 12:05:10"} {
 		own.Stop()
-		isError(t, "while main is down", s.RunDue(context.Background()), run.ErrUnreachable)
+		isError(t, "while main is down", s.RunDue(context.Background()), fault.ErrUnreachable)
 		// Its tables cannot be seen, but the worker is used all the same.
 		st := servicetest.StatusOf(t, s, servicetest.GhostUsers)
 		assert.That(t, st.NotUsed == "" && st.Condition == service.ConditionFailing, "status %+v", st)
@@ -313,7 +314,7 @@ func TestFires_AreWrittenAndListedInEveryModeOfTheDriver(t *testing.T) {
 				assert.That(t, err == nil && text == want, "%+v: %s, %v, want %s", f, text, err, want)
 			}
 			_, err := s.Fires(context.Background(), schedule.Filter{Worker: "nobody"})
-			isError(t, "nobody", err, run.ErrUnknownWorker)
+			isError(t, "nobody", err, fault.ErrUnknownWorker)
 			servicetest.Status(t, s)
 		})
 	}

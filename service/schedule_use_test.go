@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -58,7 +59,7 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 	assert.That(t, st.Condition == service.ConditionNotConfigured && st.NextRunAt.IsZero() &&
 		strings.Contains(st.NotUsed, "ghost_user_migrations"), "status %+v", st)
 	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.GhostUsers})
-	_, ok := errors.AsType[*run.NotConfiguredError](err)
+	_, ok := errors.AsType[*fault.NotConfiguredError](err)
 	assert.That(t, ok, "error %v, want that it is not configured", err)
 	assert.Equal(t, len(m.Values("maintenance.runs", "worker="+servicetest.LooseForeignKeys)), 4, "series of runs of a worker that is used")
 }
@@ -139,7 +140,7 @@ func TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother(t *testing.T) {
 			one, other := c.scheduled("0 0 * * *, catch up"), c.scheduled("0 0 * * *, catch up")
 			c.breakOnce(at.table, at.event)
 			c.at("11-21 00:00:05")
-			isError(t, "main goes away", one.RunDue(context.Background()), run.ErrUnreachable)
+			isError(t, "main goes away", one.RunDue(context.Background()), fault.ErrUnreachable)
 			c.wantFires()
 			c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "0")
 			c.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")

@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -246,7 +247,7 @@ func wantNamed(e *servicetest.Estate, s *service.Service, worker, table, columns
 	for column := range strings.FieldsSeq(columns) {
 		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN `+column+` TO renamed`)
 		_, err := s.RunBatch(context.Background(), run.Request{Worker: worker})
-		missing, ok := errors.AsType[*run.NotConfiguredError](err)
+		missing, ok := errors.AsType[*fault.NotConfiguredError](err)
 		assert.That(e.T, ok && strings.Contains(missing.Missing, "no column "+column+" in its table "+table),
 			"without %s.%s: %v", table, column, err)
 		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN renamed TO `+column)

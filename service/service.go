@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/plan"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
@@ -39,7 +40,7 @@ type Config struct {
 	// Receipts says what is kept of the rows that were changed.
 	Receipts ReceiptsConfig `key:"receipts"`
 	// Load says from which load of a database on runs and jobs slow down.
-	Load run.LoadConfig `key:"load"`
+	Load load.Config `key:"load"`
 	// Logger gets one line a run; nil: slog.Default.
 	Logger *slog.Logger
 

@@ -21,6 +21,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -53,7 +55,7 @@ func TestSettings_Defaults(t *testing.T) {
 	got, err := configured(servicetest.Parallel(t), "workers: {ghost_user_migration: {schedule: ''}}")
 	want := []any{
 		720 * time.Hour,
-		run.LoadConfig{
+		load.Config{
 			MaxReplicaLag: 30 * time.Second, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second,
 		},
 		lfk.Config{
@@ -94,7 +96,7 @@ workers:
 `)
 	want := []any{
 		48 * time.Hour,
-		run.LoadConfig{
+		load.Config{
 			MaxReplicaLag: time.Minute, IgnoredReplicas: []string{"delayed", "far away"}, MaxWALRate: 64 << 20,
 			Patience: 17 * time.Second,
 		},
@@ -238,7 +240,7 @@ func TestUse_LooseForeignKeysAloneWorkWithoutTheOtherTables(t *testing.T) {
 	values := m.Values("maintenance.runs", "worker=ghost_user_migration")
 	assert.That(t, len(values) == 0, "a series of another worker: %v", values)
 	_, err = s.RunBatch(ctx, run.Request{Worker: "ghost_user_migration"})
-	assert.That(t, errors.Is(err, run.ErrUnknownWorker) && strings.Contains(err.Error(), "use: gitlab"), "got %v", err)
+	assert.That(t, errors.Is(err, fault.ErrUnknownWorker) && strings.Contains(err.Error(), "use: gitlab"), "got %v", err)
 	_, err = s.RunBatch(ctx, run.Request{Worker: "other"})
 	assert.That(t, !strings.Contains(err.Error(), "use:"), "got %v", err)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
@@ -137,7 +138,7 @@ func paused(worker string, p *run.Pause) string {
 	if p == nil {
 		return ""
 	}
-	return (&run.WorkerPausedError{Worker: worker, Pause: *p}).Error()
+	return (&fault.WorkerPausedError{Worker: worker, Pause: *p}).Error()
 }
 
 func (s *Service) elsewhere(leases []run.Lease) (holding string) {
@@ -176,7 +177,7 @@ func (s *Service) throttled(
 			return slow
 		}
 		// Its server says so with each heartbeat.
-		if slow := repo.ReadReason(st.CurrentRun.Reason); slow.Code == run.ReasonThrottled {
+		if slow := repo.ReadReason(st.CurrentRun.Reason); slow.Code == fault.ReasonThrottled {
 			return slow.Detail
 		}
 	}
@@ -189,7 +190,7 @@ func (s *Service) throttled(
 			return e.String()
 		}
 	}
-	resumed := early != "" && (repo.ReadReason(st.LastRun.Reason).Code == run.ReasonQueueFull ||
+	resumed := early != "" && (repo.ReadReason(st.LastRun.Reason).Code == fault.ReasonQueueFull ||
 		!s.schedulerOff && s.ResumesAfterLoad(w))
 	return when(resumed, early)
 }
@@ -201,7 +202,7 @@ func lastRun(w *run.Worker, st WorkerStatus) (early, undone string) {
 	if st.CurrentRun != nil || r == nil {
 		return "", ""
 	}
-	if run.EndedEarly(r.Reason) {
+	if fault.EndedEarly(r.Reason) {
 		return "the last run ended early, the next one goes on: " + r.Reason, ""
 	}
 	reason := r.Reason

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
@@ -99,7 +100,7 @@ func (s *Service) failingOf(ctx context.Context, err error) Failing {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return Failing{}
 	}
-	f := Failing{Class: FailureInternal, Message: run.PublicText(err)}
+	f := Failing{Class: FailureInternal, Message: fault.PublicText(err)}
 	switch {
 	case ok:
 		f.Class, f.Database = failureClass(refused.Class()), refused.Database
@@ -151,10 +152,10 @@ func failedRun(record repo.Failure) Failing {
 		f.Class = FailureData
 	case repo.ReasonKeyMismatch, repo.ReasonQueueMoved:
 		f.Class = FailureSchema
-	case run.ReasonLeaseLost:
+	case fault.ReasonLeaseLost:
 		f.Class = FailureLeaseLost
 		f.Message += "; RunBatch starts it at once"
-	case run.ReasonSettingInvalid, run.ReasonSettingOff:
+	case fault.ReasonSettingInvalid, repo.ReasonSettingOff:
 		f.Class = FailureSetting
 	default:
 		if named {

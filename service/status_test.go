@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -176,9 +176,9 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 		assert.That(t, slices.Equal(got, want), "leases %v, want %v", got, want)
 	}
 	_, err = s.Leases(context.Background(), "nobody")
-	isError(t, "leases", err, run.ErrUnknownWorker)
+	isError(t, "leases", err, fault.ErrUnknownWorker)
 	_, err = s.Status(context.Background(), "nobody")
-	isError(t, "status", err, run.ErrUnknownWorker)
+	isError(t, "status", err, fault.ErrUnknownWorker)
 }
 
 func featureFlagsAreOffUntilSet(e *servicetest.Estate) {
@@ -198,7 +198,7 @@ func featureFlagsAreOffUntilSet(e *servicetest.Estate) {
 	}
 	assert.Equal(t, flags(), "loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main", "flags")
 	err := s.SetFeatureFlag(context.Background(), "last", true)
-	isError(t, "a flag that nobody knows", err, run.ErrUnknownFlag)
+	isError(t, "a flag that nobody knows", err, fault.ErrUnknownFlag)
 	servicetest.WantError(t, err, `"last": known are loose_foreign_keys_turbo_mode_ci, loose_foreign_keys_turbo_mode_main`)
 	// What an earlier version, or SQL, has set is known.
 	e.Exec("main", `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('another_1', false), ('last', true)`)

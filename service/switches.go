@@ -6,14 +6,16 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // SetFeatureFlag switches a flag; runs read it at their start. One that no worker reads, and that was
 // never set, is most likely mistyped: [ErrUnknownFlag].
 func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool) error {
 	if len(name) > 128 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || strings.TrimLeft(name, "0123456789_") != name || name == "" {
-		return &run.InvalidArgumentError{Field: "name", Description: "lower-case letters, digits and underscores, beginning with a letter, at most 128"}
+		return &fault.InvalidArgumentError{Field: "name", Description: "lower-case letters, digits and underscores, beginning with a letter, at most 128"}
 	}
 	known, err := s.FeatureFlags(ctx)
 	if err != nil {
@@ -25,8 +27,8 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 			read = append(read, w.Flags...)
 		}
 		slices.Sort(read)
-		text := fmt.Sprintf("%s %q: known are %s", run.ErrUnknownFlag, name, run.SomeNames(read))
-		return run.Unknown(run.ErrUnknownFlag, "flag", name, text)
+		text := fmt.Sprintf("%s %q: known are %s", fault.ErrUnknownFlag, name, format.List(read))
+		return fault.Unknown(fault.ErrUnknownFlag, "flag", name, text)
 	}
 	if err := s.Main.SetFeatureFlag(ctx, name, enabled); err != nil {
 		return err

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Waiting is something in one database that a worker will not work on now.
@@ -43,7 +43,7 @@ func (s *Service) Waiting(ctx context.Context, name string, dead bool) (list Wai
 		}
 	}
 	if len(list.Items) == 0 && len(list.NotRead) > 0 {
-		return list, fmt.Errorf("list what waits of %s: %w", name, run.ErrUnreachable)
+		return list, fmt.Errorf("list what waits of %s: %w", name, fault.ErrUnreachable)
 	}
 	return list, nil
 }

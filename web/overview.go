@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
@@ -220,7 +221,7 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	all := p.statuses(ctx)
 	i := slices.IndexFunc(all.Value, func(s service.WorkerStatus) bool { return s.Worker == name })
 	if i < 0 {
-		p.fail(w, r, run.Unknown(run.ErrUnknownWorker, "worker", name, "worker "+name+" not found"))
+		p.fail(w, r, fault.Unknown(fault.ErrUnknownWorker, "worker", name, "worker "+name+" not found"))
 		return
 	}
 	page := &workerPage{Status: all.Value[i]}

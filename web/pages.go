@@ -16,7 +16,9 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/internal/format"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 //go:embed templates static
@@ -165,7 +167,7 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name str
 
 // printable replaces misleading characters of names. White space of the page stays.
 func printable(r rune) rune {
-	if run.Misleading(r) && !(unicode.IsControl(r) && unicode.IsSpace(r)) {
+	if format.Misleading(r) && !(unicode.IsControl(r) && unicode.IsSpace(r)) {
 		return ' '
 	}
 	return r
@@ -186,15 +188,15 @@ func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 // refused writes that there is nothing to show, or that it cannot be asked for so, and reports
 // whether it did. A database that does not answer is no such error: a list says so where it is.
 func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool {
-	invalid, isInvalid := errors.AsType[*run.InvalidArgumentError](err)
-	missing, isMissing := errors.AsType[*run.NotConfiguredError](err)
-	refused, isRefused := errors.AsType[*run.RefusedError](err)
+	invalid, isInvalid := errors.AsType[*fault.InvalidArgumentError](err)
+	missing, isMissing := errors.AsType[*fault.NotConfiguredError](err)
+	refused, isRefused := errors.AsType[*fault.RefusedError](err)
 	switch {
 	case isInvalid:
 		p.renderError(w, r, http.StatusBadRequest, invalid.Field+": "+invalid.Description+".")
 	case isMissing:
 		p.renderError(w, r, http.StatusConflict, missing.Error()+".")
-	case errors.Is(err, run.ErrUnknownTarget):
+	case errors.Is(err, plan.ErrUnknownTarget):
 		p.renderError(w, r, http.StatusNotFound, "It may be gone already: "+err.Error()+".")
 	case isRefused && refused.What != nil:
 		p.renderError(w, r, http.StatusNotFound,
@@ -212,7 +214,7 @@ func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool 
 func jobOf(r *http.Request) (int64, error) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil || id < 1 {
-		return 0, run.Unknown(run.ErrUnknownJob, "job_id", r.PathValue("id"), "job "+r.PathValue("id")+" not found")
+		return 0, fault.Unknown(fault.ErrUnknownJob, "job_id", r.PathValue("id"), "job "+r.PathValue("id")+" not found")
 	}
 	return id, nil
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/service/gitlab/plan"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/run"
+	deletion "github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 
 // planPage is the data of the page of a plan.
 type planPage struct {
-	*run.Plan
+	*deletion.Plan
 	// At is when it was made.
 	At time.Time
 }
@@ -48,7 +48,7 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	found := readWithin(r.Context(), p.recent, fmt.Sprintf("plan %s %d", kind, id),
-		times{planEvery, planTimeout}, func(ctx context.Context) (*run.Plan, error) {
+		times{planEvery, planTimeout}, func(ctx context.Context) (*deletion.Plan, error) {
 			return p.config.Service.PlanDeletion(ctx, kind, id)
 		})
 	if found.Err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // oneSQL is an id that the demo data has of each kind.
@@ -92,7 +92,7 @@ func TestPlan_IsForViewers(t *testing.T) {
 func TestPlan_SaysWhenTooManyAreBeingMade(t *testing.T) {
 	f := start(assert.Parallel(t))
 	answer := httptest.NewRecorder()
-	f.site.pages.fail(answer, httptest.NewRequest(http.MethodGet, "/plan/user/1", http.NoBody), &run.RefusedError{Text: "try again in 3s", Retry: 3 * time.Second})
+	f.site.pages.fail(answer, httptest.NewRequest(http.MethodGet, "/plan/user/1", http.NoBody), &fault.RefusedError{Text: "try again in 3s", Retry: 3 * time.Second})
 	if answer.Code != http.StatusTooManyRequests || answer.Header().Get("Retry-After") != "3" || !strings.Contains(answer.Body.String(), "try again in 3s") {
 		t.Errorf("%d, %v, %s", answer.Code, answer.Header(), answer.Body)
 	}

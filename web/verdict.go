@@ -7,7 +7,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // verdict is the overall state in a few words.
@@ -51,7 +51,7 @@ func judge(workers []service.WorkerStatus, down bool) verdict {
 		if len(names) > 0 {
 			return verdict{
 				Short: fmt.Sprintf("%d %s", len(names), words(c)),
-				Long:  strings.Join(names, ", ") + ": " + words(c) + ".", Tone: run.Tone(words(c)),
+				Long:  strings.Join(names, ", ") + ": " + words(c) + ".", Tone: fault.Tone(words(c)),
 			}
 		}
 	}

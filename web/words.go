@@ -11,16 +11,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // functions are those of the templates.
 func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number,
-		"brief": brief, "words": words, "tone": run.Tone, "took": took, "lasted": lasted, "counts": counts,
+		"brief": brief, "words": words, "tone": fault.Tone, "took": took, "lasted": lasted, "counts": counts,
 		"plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "args": args, "short": short,
 		"cut": cut, "busiest": busiest,
 		"planned": planned, "plannedBy": plannedBy,
@@ -160,7 +162,7 @@ func why(j job.Job) string {
 }
 
 // cut shortens a text for a list.
-func cut(text string) string { return run.Shorten(text, 2<<10, "its page has all") }
+func cut(text string) string { return format.Shorten(text, 2<<10, "its page has all") }
 
 // args are the arguments of a job that are set, each as name and value.
 func args(raw json.RawMessage) []string {

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // dependant is a table some rows of which depend on rows of another one, its parent.
@@ -265,7 +265,7 @@ func Probe(
 		return nil, err
 	}
 	has, err := d.Any(ctx, rows, repo.Limits{Statement: StatementTime, Lock: LongLockTime})
-	if err == nil || !isLockOrTimeout(err) && !run.Forbidden(err) {
+	if err == nil || !isLockOrTimeout(err) && !fault.Forbidden(err) {
 		return has, err
 	}
 	has = make([]bool, len(rows))

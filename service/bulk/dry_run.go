@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 // DryRun is the [RowChanger] of a dry run. It walks through the same rows as a [Sweeper], counts
@@ -17,12 +17,12 @@ type DryRun struct {
 	CheckStop func() error
 	Count     func(ctx context.Context, table string, c repo.Change, rows int64)
 	// For is the plan that is counted for, up to its limits; nil: a dry run, all rows are counted.
-	For     *run.Plan
+	For     *plan.Plan
 	Catalog *repo.Catalog
 }
 
 // ForPlan is a [DryRun] that counts for a plan, in the database of a catalogue.
-func ForPlan(p *run.Plan, c *repo.Catalog) *DryRun {
+func ForPlan(p *plan.Plan, c *repo.Catalog) *DryRun {
 	gone, _ := p.Visited(c.Database)
 	return &DryRun{
 		Seen: gone, CheckStop: p.CheckStop, For: p, Catalog: c,

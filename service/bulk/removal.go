@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // StillReferencedError means that rows cannot be removed because others refer to them: by a foreign
@@ -20,7 +20,7 @@ type StillReferencedError struct {
 }
 
 func (e *StillReferencedError) Error() string {
-	text := fmt.Sprintf("%s: %s.%s still refers to it", run.ReasonStillReferenced, e.Table, e.Column)
+	text := fmt.Sprintf("%s: %s.%s still refers to it", fault.ReasonStillReferenced, e.Table, e.Column)
 	if e.Missing != "" {
 		text += fmt.Sprintf(", or to something else: %s has no column %s that would say so",
 			e.Table, e.Missing)
@@ -32,7 +32,7 @@ func (e *StillReferencedError) Error() string {
 func (e *StillReferencedError) Public() {}
 
 // TypedReason is STILL_REFERENCED.
-func (e *StillReferencedError) TypedReason() string { return run.ReasonStillReferenced }
+func (e *StillReferencedError) TypedReason() string { return fault.ReasonStillReferenced }
 
 // IsStillReferenced reports whether an error is a [StillReferencedError].
 func IsStillReferenced(err error) bool {
@@ -54,7 +54,7 @@ func Deleted(c *repo.Catalog, err error) error {
 
 // RequiredError means that a reference cannot be set to NULL.
 func RequiredError(table, column string) error {
-	return &run.FailedError{Text: table + "." + column + " is NOT NULL: it cannot be cleared"}
+	return &fault.FailedError{Text: table + "." + column + " is NOT NULL: it cannot be cleared"}
 }
 
 // Removal removes rows of one table with all that depends on them.

@@ -51,7 +51,7 @@ func (p *Pool) JobsOfRun(ctx context.Context, record string, limit int) ([]Job, 
 	return p.Main.JobsOfRun(ctx, record, limit, jobsSearched)
 }
 
-// Job is a job by its id. Errors: [run.ErrUnknownJob], [*run.InvalidArgumentError].
+// Job is a job by its id. Errors: [fault.ErrUnknownJob], [*fault.InvalidArgumentError].
 func (p *Pool) Job(ctx context.Context, id int64) (Job, error) {
 	if id <= 0 {
 		return Job{}, errNoJobID()
@@ -60,7 +60,7 @@ func (p *Pool) Job(ctx context.Context, id int64) (Job, error) {
 	return job, unknownJob(id, err)
 }
 
-// JobWorker is the worker that a job is of, "" for one of none, or [run.ErrUnknownJob].
+// JobWorker is the worker that a job is of, "" for one of none, or [fault.ErrUnknownJob].
 func (p *Pool) JobWorker(ctx context.Context, id int64) (string, error) {
 	found, err := p.Job(ctx, id)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // A job is held while all workers are paused, while its worker is ([Kind].Owner), or while main is
@@ -32,17 +33,17 @@ type hold struct {
 func (p *Pool) holdReason(ctx context.Context, j *Attempt) *hold {
 	pauses, known := p.Pauses.Get(ctx)
 	if !known {
-		return &hold{run.ReasonPaused + ": " + run.PausesUnknown, holdPause}
+		return &hold{fault.ReasonPaused + ": " + run.PausesUnknown, holdPause}
 	}
 	if run.PauseFor(p.owner(j.Request), pauses) != nil {
-		return &hold{run.ReasonPaused, holdPause}
+		return &hold{fault.ReasonPaused, holdPause}
 	}
 	return j.loadHold(ctx, p.Main, repo.Table{})
 }
 
 func (j *Attempt) loadHold(ctx context.Context, d *repo.Database, t repo.Table) *hold {
 	if e := j.loads.Overloaded(ctx, d, t); e != nil && e.Severe() {
-		return &hold{run.ReasonThrottled + ": " + e.String(), holdLoad}
+		return &hold{fault.ReasonThrottled + ": " + e.String(), holdLoad}
 	}
 	return nil
 }
@@ -106,13 +107,16 @@ const (
 func (j *Attempt) Postpone(r Result, err error) (Result, error) {
 	switch {
 	case errors.Is(err, ErrSliceOver) && j.stops():
-		r.Snooze, r.Reason = SliceSnooze, run.ErrShutdown.Reason.Code
+		r.Snooze, r.Reason = SliceSnooze, fault.ErrShutdown.Reason.Code
 	case errors.Is(err, ErrSliceOver):
-		r.Snooze, r.Reason = SliceSnooze, run.ReasonSliceUsed
+		r.Snooze, r.Reason = SliceSnooze, reasonSliceUsed
 	case errors.Is(err, repo.ErrBusy):
-		r.Snooze, r.Reason = busySnooze, run.ReasonTargetBusy
+		r.Snooze, r.Reason = busySnooze, fault.ReasonTargetBusy
 	default:
 		return r, err
 	}
 	return r, nil
 }
+
+// reasonSliceUsed is that of jobs whose attempt has worked as long as it may: they continue later.
+const reasonSliceUsed = "SLICE_USED"

@@ -10,7 +10,8 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -31,12 +32,12 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 	e := servicetest.NewTokens(servicetest.Parallel(t))
 	s := e.Service(servicetest.OneChild, e.WithQueue)
 	held := map[string][]string{
-		run.AllWorkers:               {"group", "placeholder", "continuation", "user for its tokens", "user as a placeholder", "user with its group", "user for other reasons"},
+		fault.AllWorkers:             {"group", "placeholder", "continuation", "user for its tokens", "user as a placeholder", "user with its group", "user for other reasons"},
 		servicetest.AdjournedGroups:  {"group", "user with its group"},
 		servicetest.PlaceholderUsers: {"placeholder", "user as a placeholder"},
 		servicetest.InactiveTokens:   {"user for its tokens"},
 	}
-	for _, paused := range append(servicetest.Workers(), run.AllWorkers) {
+	for _, paused := range append(servicetest.Workers(), fault.AllWorkers) {
 		servicetest.Pause(t, s, paused)
 		want := map[string]bool{}
 		for _, name := range held[paused] {
@@ -53,9 +54,9 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 	}
 	// It hears of a pause and of its end from other replicas.
 	job, replica := repo.DestroyGroup{GroupID: 4711}, e.Service("", e.WithQueue)
-	servicetest.Pause(t, replica, run.AllWorkers)
+	servicetest.Pause(t, replica, fault.AllWorkers)
 	devdb.Eventually(t, "the job to be held", func() bool { return e.Holds(s, job) })
-	servicetest.Resume(t, replica, run.AllWorkers)
+	servicetest.Resume(t, replica, fault.AllWorkers)
 	devdb.Eventually(t, "the job to be worked", func() bool { return !e.Holds(s, job) })
 
 	// A job waits while the pauses cannot be read.
@@ -71,7 +72,7 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 
 func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testing.T) {
 	t.Parallel()
-	for _, paused := range []string{run.AllWorkers, servicetest.AdjournedGroups} {
+	for _, paused := range []string{fault.AllWorkers, servicetest.AdjournedGroups} {
 		t.Run(paused, func(t *testing.T) {
 			g := servicetest.NewGroups(servicetest.Parallel(t))
 			g.Owned(10, 15)
@@ -98,7 +99,7 @@ func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testi
 
 func TestFault_WorkJob_WaitsWhileMainIsOverALimitOfItsLoad(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 1)
-	s := e.Service("", e.WithQueue, servicetest.LoadLimits(run.LoadConfig{MaxWALRate: 1}))
+	s := e.Service("", e.WithQueue, servicetest.LoadLimits(load.Config{MaxWALRate: 1}))
 	job := e.Running(repo.DestroyGroup{GroupID: 4711})
 	devdb.Eventually(t, "the job to be held", func() bool {
 		e.Exec("main", `SELECT pg_logical_emit_message(true, '', repeat('x', 100000))`)
@@ -109,7 +110,7 @@ func TestFault_WorkJob_WaitsWhileMainIsOverALimitOfItsLoad(t *testing.T) {
 
 func TestDestroyGroup_ASliceAtWorkEndsBeforeATableInALockQueue(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGroups(t, servicetest.LoadLimits(run.LoadConfig{MaxLockWait: 100 * time.Millisecond}))
+	g := servicetest.NewGroups(t, servicetest.LoadLimits(load.Config{MaxLockWait: 100 * time.Millisecond}))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Content(1)

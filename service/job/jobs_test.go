@@ -12,7 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -70,7 +70,7 @@ func areListedNewestFirstByKindAndState(e *servicetest.Estate) {
 // wantInvalid fails the test at once unless an error says that a field of a request is invalid.
 func wantInvalid(t *testing.T, err error, field string) {
 	t.Helper()
-	invalid, ok := errors.AsType[*run.InvalidArgumentError](err)
+	invalid, ok := errors.AsType[*fault.InvalidArgumentError](err)
 	assert.Require(t, ok && invalid.Field == field, "%s: got %v", field, err)
 }
 
@@ -140,7 +140,7 @@ func leavesAttemptsThatAreThereAndNamesTheJobThatDoesTheSame(e *servicetest.Esta
 	assert.That(e.T, ok && duplicate.ID == 2, "got %v, want that job 2 waits", err)
 	e.Want("main", `SELECT string_agg(state::text, ',' ORDER BY id) FROM maintenance.river_job`, "discarded,available")
 	_, err = s.RetryJob(context.Background(), 77)
-	assert.That(e.T, errors.Is(err, run.ErrUnknownJob), "got %v, want ErrUnknownJob", err)
+	assert.That(e.T, errors.Is(err, fault.ErrUnknownJob), "got %v, want ErrUnknownJob", err)
 	_, err = s.RetryJob(context.Background(), 0)
 	wantInvalid(e.T, err, "id")
 }

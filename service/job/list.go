@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Job is a deferred job as it stands in the queue.
@@ -39,8 +40,8 @@ func States() []string {
 	}
 }
 
-// Jobs lists deferred jobs, the newest first. Errors: [*run.InvalidArgumentError],
-// [run.ErrUnreachable].
+// Jobs lists deferred jobs, the newest first. Errors: [*fault.InvalidArgumentError],
+// [fault.ErrUnreachable].
 func (p *Pool) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	if err := oneOf("kind", f.Kind, p.JobKinds()); err != nil {
 		return nil, err
@@ -55,13 +56,13 @@ func oneOf(field, value string, allowed []string) error {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil
 	}
-	return &run.InvalidArgumentError{Field: field, Description: fmt.Sprintf("%q is none of %s: leave it empty for all", value, strings.Join(allowed, ", "))}
+	return &fault.InvalidArgumentError{Field: field, Description: fmt.Sprintf("%q is none of %s: leave it empty for all", value, strings.Join(allowed, ", "))}
 }
 
 // RetryJob lets a job be worked now, with one more attempt if it has used up its own; whatever it did before, it checks
 // everything again. A job at work, or due, stays as it is.
 //
-// Errors: [run.ErrUnknownJob], [*run.InvalidArgumentError], [*DuplicateJobError], [run.ErrUnreachable].
+// Errors: [fault.ErrUnknownJob], [*fault.InvalidArgumentError], [*DuplicateJobError], [fault.ErrUnreachable].
 func (p *Pool) RetryJob(ctx context.Context, id int64) (Job, error) {
 	if id <= 0 {
 		return Job{}, errNoJobID()
@@ -88,16 +89,16 @@ func (p *Pool) CancelJob(ctx context.Context, id int64, reason, by string) (Job,
 }
 
 func errNoJobID() error {
-	return &run.InvalidArgumentError{
+	return &fault.InvalidArgumentError{
 		Field: "id", Description: "is required, a positive number: ListJobs lists the ids",
 	}
 }
 
-// unknownJob is [run.ErrUnknownJob] if the job has not been found.
+// unknownJob is [fault.ErrUnknownJob] if the job has not been found.
 func unknownJob(id int64, err error) error {
 	if errors.Is(err, repo.ErrNotFound) {
 		name := strconv.FormatInt(id, 10)
-		return run.Unknown(run.ErrUnknownJob, "job_id", name, "job "+name+" not found: ListJobs lists the jobs")
+		return fault.Unknown(fault.ErrUnknownJob, "job_id", name, "job "+name+" not found: ListJobs lists the jobs")
 	}
 	return err
 }

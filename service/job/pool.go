@@ -13,6 +13,9 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/load"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
 // Deferred jobs: whatever the queue is, it calls WorkJob, and WorkJob is the one place where a
@@ -127,7 +130,7 @@ type Kind struct {
 type Attempt struct {
 	Request
 	Log     *slog.Logger
-	loads   *run.Loads
+	loads   *load.Loads
 	started time.Time
 	// currentHold says what holds the job at this moment, nil: nothing; heldBy is what did.
 	currentHold func() *hold
@@ -206,7 +209,7 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 		result, err = p.cancelled(ctx, j, result)
 	}
 	if err != nil && result.Reason == "" {
-		result.Reason = run.ReasonOf(err)
+		result.Reason = fault.ReasonOf(err)
 	}
 	result.Took = time.Since(j.started)
 	result.Attributes = append(result.Attributes, p.outcome(ctx, j, result, err)...)
@@ -224,11 +227,11 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err error) {
 	work := p.Kinds[j.Kind].Work
 	if work == nil {
-		return Result{}, &run.FailedError{Text: fmt.Sprintf("this version of caretaker knows no kind %q", j.Kind)}
+		return Result{}, &fault.FailedError{Text: fmt.Sprintf("this version of caretaker knows no kind %q", j.Kind)}
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			result, err = Result{}, run.NewPanicError(p)
+			result, err = Result{}, fault.NewPanicError(p)
 		}
 	}()
 	result, err = work(repo.WithWork(ctx, j.Kind), j)
@@ -268,31 +271,31 @@ func (p *Pool) outcome(ctx context.Context, j *Attempt, r Result, err error) []a
 func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 	lost := errors.Is(err, repo.ErrJobLost)
 	interrupted := err != nil && !lost && errors.Is(ctx.Err(), context.Canceled)
-	level, outcome := slog.LevelInfo, r.Outcome
+	level, end := slog.LevelInfo, r.Outcome
 	switch {
 	case lost:
-		level, outcome, r.Reason = slog.LevelWarn, run.OutcomeLost, run.ReasonJobLost
+		level, end, r.Reason = slog.LevelWarn, spans.OutcomeLost, fault.ReasonJobLost
 	case interrupted:
-		level, outcome, r.Reason = slog.LevelDebug, run.OutcomeInterrupted, run.ReasonInterrupted
+		level, end, r.Reason = slog.LevelDebug, spans.OutcomeInterrupted, fault.ReasonInterrupted
 	case err != nil && j.Attempt >= j.MaxAttempts:
-		level, outcome = slog.LevelError, Discarded
+		level, end = slog.LevelError, Discarded
 	case err != nil:
-		level, outcome = slog.LevelError, Failed
+		level, end = slog.LevelError, Failed
 	case r.Snooze > 0:
-		level, outcome = slog.LevelDebug, run.OutcomeSnoozed
+		level, end = slog.LevelDebug, spans.OutcomeSnoozed
 	case r.LogAtDebug:
 		level = slog.LevelDebug
-	case outcome == Refused:
+	case end == Refused:
 		level = slog.LevelWarn
 	}
 	attrs := append([]any{
-		"outcome", outcome, "reason", r.Reason, "attempt", j.Attempt, "run_id", j.RunID,
+		"outcome", end, "reason", r.Reason, "attempt", j.Attempt, "run_id", j.RunID,
 		"duration_seconds", r.Took.Seconds(),
 	}, r.Attributes...)
 	if err != nil {
 		attrs = append(attrs, "error", redacted(err))
 	}
-	recordJob(ctx, r, outcome, err)
+	recordJob(ctx, r, end, err)
 	switch {
 	case interrupted:
 		j.Log.Log(ctx, level, "job interrupted, it will be worked again", attrs...)
@@ -305,7 +308,7 @@ func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 		j.Log.Log(ctx, level, "job snoozed", append(attrs, "snooze", r.Snooze.String())...)
 	default:
 		j.Log.Log(ctx, level, "job finished", attrs...)
-		p.Metrics.AddJob(ctx, j.Kind, outcome)
+		p.Metrics.AddJob(ctx, j.Kind, end)
 	}
 }
 
@@ -330,5 +333,5 @@ func redacted(err error) error {
 
 // PublicError is a job's error in words fit for clients and for the queue's table.
 func PublicError(err error) error {
-	return errors.New(strings.ReplaceAll(run.PublicText(err), "this run", "this job"))
+	return errors.New(strings.ReplaceAll(fault.PublicText(err), "this run", "this job"))
 }

@@ -15,13 +15,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
 // startJob begins the span of an attempt: a trace of its own, linked to the run or job that has queued it. Its attributes
 // are those of the semantic conventions for messaging, and ours.
 func (p *Pool) startJob(ctx context.Context, r Request) (context.Context, trace.Span) {
-	ctx, span := p.Tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), run.LinkTo(ctx, r.TraceParent), //nolint:spancheck // WorkJob ends it
+	ctx, span := p.Tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), spans.LinkTo(ctx, r.TraceParent), //nolint:spancheck // WorkJob ends it
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(jobAttributes(r)...))
 	return repo.WithSpans(ctx), span //nolint:spancheck // WorkJob ends it
 }
@@ -50,14 +50,14 @@ func recordJob(ctx context.Context, r Result, outcome string, err error) {
 	if !span.IsRecording() {
 		return
 	}
-	run.SetTexts(span, "maintenance.outcome", outcome, "maintenance.reason", r.Reason)
+	spans.SetTexts(span, "maintenance.outcome", outcome, "maintenance.reason", r.Reason)
 	if r.Snooze > 0 {
 		span.SetAttributes(attribute.Float64("maintenance.job.snooze_seconds", r.Snooze.Seconds()))
 	}
 	recordAttributes(span, r.Attributes, r.traced)
 	span.SetAttributes(repo.SpansAttributes(ctx)...)
-	if err != nil && outcome != run.OutcomeInterrupted {
-		run.NoteError(span, err)
+	if err != nil && outcome != spans.OutcomeInterrupted {
+		spans.NoteError(span, err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -16,7 +17,7 @@ import (
 // leftText reports that a server lacks adopted keys, and what to do about it.
 func leftText(keys []string) string {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
-	return "the definitions of this server lack the adopted foreign keys " + run.SomeNames(keys) +
+	return "the definitions of this server lack the adopted foreign keys " + format.List(keys) +
 		": add them to its file and send SIGHUP to it, or run caretaker lfk revert"
 }
 

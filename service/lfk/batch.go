@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
 // batch is the records in hand, by key.
@@ -289,13 +290,13 @@ func (c *cleanup) report(ctx context.Context, b *batch, locked map[string]int) {
 		}
 	}
 	if err := failures.err(); err != nil {
-		run.RecordFailure(ctx, err)
+		spans.RecordFailure(ctx, err)
 		trace.SpanFromContext(ctx).SetAttributes(keysAttribute(keys[:min(len(keys), maxFailedKeys)]))
 	} else if len(locked) > 0 {
 		places := strings.Join(slices.Sorted(maps.Keys(locked)), ", ")
-		run.RecordOutcome(ctx, run.OutcomeDeferred, "locked: "+places)
+		spans.RecordOutcome(ctx, spans.OutcomeDeferred, "locked: "+places)
 	} else if len(b.absent) > 0 {
-		run.RecordOutcome(ctx, run.OutcomeDeferred, "held, "+c.absentText(b.absentChildren()))
+		spans.RecordOutcome(ctx, spans.OutcomeDeferred, "held, "+c.absentText(b.absentChildren()))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -228,7 +229,7 @@ func TestShards_AServerThatDoesNotKnowTheNewDatabaseYetHoldsTheRecords(t *testin
 	assert.Contains(t, r.Reason, "1 record held, no configured database has their child tables orders")
 	e.WantQueue("main", "1")
 	_, err := old.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "shop_eu"})
-	assert.That(t, errors.Is(err, run.ErrUnknownDatabase), "got %v", err)
+	assert.That(t, errors.Is(err, fault.ErrUnknownDatabase), "got %v", err)
 	dueAgain(e, "main")
 	wantRun(t, fresh, "processed_records=1 deleted_rows=1")
 

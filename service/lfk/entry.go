@@ -8,8 +8,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // entry is one definition of a definitions file while it is read.
@@ -137,7 +137,7 @@ func (e *entry) columns(key string, value *yaml.Node) (names []string) {
 func (e *entry) checkKey() {
 	if e.key.Key != nil && e.key.Columns != nil && len(e.key.Key) != len(e.key.Columns) {
 		e.problem("key", "has %s, column has %d: they refer one by one",
-			run.Pluralize(len(e.key.Key), "column"), len(e.key.Columns))
+			format.Pluralize(len(e.key.Key), "column"), len(e.key.Columns))
 	}
 }
 

@@ -13,13 +13,14 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // wantHeld fails the test unless the error says that this holder has the lease, and for how long.
 func wantHeld(t *testing.T, err error, holder string, atMost time.Duration) {
 	t.Helper()
-	var held *run.LeaseHeldError
+	var held *fault.LeaseHeldError
 	assert.Require(t, errors.As(err, &held), "error %v, want that the lease is held", err)
 	assert.That(t, held.Lease.Holder == holder && held.Remaining > 0 && held.Remaining <= atMost && !held.Lease.ExpiresAt.IsZero(),
 		"%+v, want held by %s for at most %s", held, holder, atMost)

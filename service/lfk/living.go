@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -234,15 +235,15 @@ func (c *cleanup) reportLiving(ctx context.Context) {
 	table := func(recorded string) string { return strings.TrimPrefix(recorded, c.queue.Schema+".") }
 	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.reused)) {
 		held = append(held, fmt.Sprintf("%s held for reused keys: check them with caretaker lfk reused %s",
-			run.Pluralize(c.outcome.living.reused[recorded], "record"), repo.Argument(table(recorded))))
+			format.Pluralize(c.outcome.living.reused[recorded], "record"), repo.Argument(table(recorded))))
 	}
 	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.unknown)) {
 		held = append(held, fmt.Sprintf("%s held, because %s has no trigger that says by which columns they "+
 			"were recorded: name them as key in the definitions, or decide with caretaker lfk reused %s",
-			run.Pluralize(c.outcome.living.unknown[recorded], "record"), table(recorded), repo.Argument(table(recorded))))
+			format.Pluralize(c.outcome.living.unknown[recorded], "record"), table(recorded), repo.Argument(table(recorded))))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(c.outcome.living.protected)) {
-		held = append(held, run.Pluralize(c.outcome.living.protected[reason], "record")+" held, "+reason)
+		held = append(held, format.Pluralize(c.outcome.living.protected[reason], "record")+" held, "+reason)
 	}
 	if len(held) > 0 {
 		text := strings.Join(held, "; ")

@@ -11,8 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // failure is why a definition could not be done for a key.
@@ -94,7 +96,7 @@ func (t *tally) err() error {
 		return nil
 	}
 	slices.Sort(texts)
-	return &run.ItemsFailedError{Text: strings.Join(texts, "; "), Class: t.class, Reason: t.reason}
+	return &fault.ItemsFailedError{Text: strings.Join(texts, "; "), Class: t.class, Reason: t.reason}
 }
 
 // outcome is what a run has to report at its end besides its counts. Its batches add to it.
@@ -189,13 +191,13 @@ func (o *outcome) err() error {
 // with adds the failures so far to an error that ended the run. A run that was cancelled or lost
 // its lease stays so.
 func (o *outcome) with(err error) error {
-	_, stopped := errors.AsType[run.StopError](err)
+	_, stopped := errors.AsType[fault.StopError](err)
 	failed := o.err()
-	if failed == nil || stopped && !run.EndsEarly(err) || errors.Is(err, repo.ErrLeaseLost) {
+	if failed == nil || stopped && !fault.EndsEarly(err) || errors.Is(err, repo.ErrLeaseLost) {
 		return err
 	}
-	text := failed.Error() + "; " + run.PublicText(err)
-	return fmt.Errorf("%w: %w", &run.FailedError{Text: text}, err)
+	text := failed.Error() + "; " + fault.PublicText(err)
+	return fmt.Errorf("%w: %w", &fault.FailedError{Text: text}, err)
 }
 
 // maxPlaces is how many places a run's reason and log name, those with most records.
@@ -218,9 +220,9 @@ func (o *outcome) lockedText() string {
 		return ""
 	}
 	if len(places) > maxPlaces {
-		named = append(named, "and "+run.Pluralize(len(places)-maxPlaces, "more table"))
+		named = append(named, "and "+format.Pluralize(len(places)-maxPlaces, "more table"))
 	}
-	return run.Pluralize(total, "record") + " postponed, others hold locks: " + strings.Join(named, ", ")
+	return format.Pluralize(total, "record") + " postponed, others hold locks: " + strings.Join(named, ", ")
 }
 
 // reportLocked says what a run has postponed for locks, in one line and, unless the run has another
@@ -242,7 +244,7 @@ func (c *cleanup) reportHeld() {
 		return
 	}
 	slices.Sort(c.outcome.heldBy)
-	text := run.Pluralize(c.outcome.held, "record") + " held, " + c.absentText(c.outcome.heldBy)
+	text := format.Pluralize(c.outcome.held, "record") + " held, " + c.absentText(c.outcome.heldBy)
 	c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+text, "; ") })
 }
 

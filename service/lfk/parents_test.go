@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -76,7 +77,7 @@ func TestLooseForeignKeysCleanup_WithoutDefinitionsNothingIsDone(t *testing.T) {
 	e.Deleted("main", "p", 1, 3)
 	s := e.Service("")
 	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	_, ok := errors.AsType[*run.NotConfiguredError](err)
+	_, ok := errors.AsType[*fault.NotConfiguredError](err)
 	assert.That(t, ok, "RunBatch: %v, want a *NotConfiguredError", err)
 	servicetest.WantCondition(t, s, service.ConditionNotConfigured)
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")

@@ -9,6 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // cleanup is one run of the worker.
@@ -81,9 +82,9 @@ func (c *cleanup) run(ctx context.Context) error {
 	errs := make([]error, inFlight)
 	for i := range inFlight {
 		wait.Go(func() {
-			errs[i] = run.RecoverPanic(func() error { return c.drain(ctx, i > 0) })
+			errs[i] = fault.RecoverPanic(func() error { return c.drain(ctx, i > 0) })
 			if errs[i] != nil {
-				c.x.RequestStop(run.ErrOtherBatch)
+				c.x.RequestStop(fault.ErrOtherBatch)
 			}
 		})
 	}
@@ -91,7 +92,7 @@ func (c *cleanup) run(ctx context.Context) error {
 	c.reportLocked(ctx)
 	c.reportRecovered(ctx)
 	if i := slices.IndexFunc(errs, func(err error) bool {
-		return err != nil && !errors.Is(err, run.ErrOtherBatch)
+		return err != nil && !errors.Is(err, fault.ErrOtherBatch)
 	}); i >= 0 {
 		return c.outcome.with(errs[i])
 	}

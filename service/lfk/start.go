@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // What a run finds out and puts in order before its first batch: the queue and its partitions, the
@@ -22,14 +23,14 @@ import (
 func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (repo.DeletedRecords, error) {
 	queue, err := x.Database.DeletedRecords(ctx)
 	if none, ok := errors.AsType[*repo.NoSchemaError](err); ok {
-		return queue, &run.SkippedError{Reason: none.Error()}
+		return queue, &fault.SkippedError{Reason: none.Error()}
 	}
 	name := x.Database.Name
 	switch {
 	case err != nil:
 		return queue, err
 	case !queue.Exists:
-		return queue, &run.SkippedError{Reason: fmt.Sprintf("database %s has no table "+
+		return queue, &fault.SkippedError{Reason: fmt.Sprintf("database %s has no table "+
 			"loose_foreign_keys_deleted_records: caretaker lfk install --database %s makes it", name, name)}
 	}
 	if err := checkPartitioned(queue, name); err != nil || x.DryRun {
@@ -58,7 +59,7 @@ func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (rep
 func checkPartitioned(queue repo.DeletedRecords, database string) error {
 	for _, t := range queue.Existing() {
 		if !t.Partitioned {
-			return &run.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: caretaker lfk lint "+
+			return &fault.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: caretaker lfk lint "+
 				"says what it should look like", t.Name, database)}
 		}
 	}

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Deletions from a parent whose triggers are lost are not recorded, and its children stay: nothing is
@@ -93,7 +93,7 @@ func (k *looseForeignKeys) untracked(
 	if names := strings.Join(parents, ", "); names != newest.warned {
 		if newest.warned = names; names != "" {
 			k.Logger.WarnContext(ctx, "parents not tracked", "worker", Name, "database", d.Name,
-				"parents", run.SomeNames(parents))
+				"parents", format.List(parents))
 		}
 		k.looks.of[d.Name] = newest
 	}
@@ -106,5 +106,5 @@ func untrackedRemark(d *repo.Database, parents []string) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("deletions on %s are not recorded for the parents %s "+
-		"(caretaker lfk lint)", d.Name, run.SomeNames(parents))}
+		"(caretaker lfk lint)", d.Name, format.List(parents))}
 }

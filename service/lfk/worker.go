@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/job"
@@ -182,12 +183,12 @@ func (k *looseForeignKeys) warnOfStarvation() (remark string) {
 	}
 	k.Logger.Warn("the schedule never fires in a minute in which it is this database's turn: "+
 		"choose one that fires every minute, or set rotation to all",
-		"worker", Name, "database", run.SomeNames(names), "schedule", k.config.Schedule)
+		"worker", Name, "database", format.List(names), "schedule", k.config.Schedule)
 	return fmt.Sprintf("the schedule %s never fires in a minute in which it is the turn of %s, so "+
 		"only requests start runs there: "+
 		"choose a schedule that fires every minute, or set "+
 		"workers.loose_foreign_keys_cleanup.rotation to all",
-		k.config.Schedule, run.SomeNames(names))
+		k.config.Schedule, format.List(names))
 }
 
 // StarvedDatabases are those of n databases that have no turn within 24 hours from a fire of a

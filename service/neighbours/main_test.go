@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -144,8 +145,8 @@ func TestNeighbour_AServerWithTwoHostsInItsURLFollowsAFailOver(t *testing.T) {
 	e.Exec("main", `DELETE FROM p WHERE id <= 25`)
 	devdb.Eventually(t, "the next run", func() bool {
 		_, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys})
-		var held *run.LeaseHeldError
-		assert.Require(t, err == nil || errors.Is(err, run.ErrUnreachable) || errors.As(err, &held), "%v", err)
+		var held *fault.LeaseHeldError
+		assert.Require(t, err == nil || errors.Is(err, fault.ErrUnreachable) || errors.As(err, &held), "%v", err)
 		return err == nil
 	})
 	servicetest.WantState(t, servicetest.Ended(t, s, begun.ID), repo.RunFailed)

@@ -10,20 +10,21 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 const (
 	// BacklogAge is how old a figure may be before it is read again.
 	BacklogAge = 15 * time.Second
-	// DearAge is how old one may be that is dear to read.
-	DearAge = time.Minute
+	// maxAge is how old one may be that is dear to read.
+	maxAge = time.Minute
 	// BacklogPatience is how long one reading may take.
 	BacklogPatience = 2 * time.Second
 )
 
 // backlogs keeps the last known backlog of each worker and database, so that status calls and
 // metrics cost at most one bounded query every [BacklogAge], and less often where that takes long:
-// a 200th of the time goes into it, until figures are as old as [DearAge].
+// a 200th of the time goes into it, until figures are as old as [maxAge].
 type backlogs struct {
 	mu    sync.Mutex
 	known map[backlogKey]*backlogEntry
@@ -63,7 +64,7 @@ func (e *backlogEntry) due() bool {
 	if e.stale.Load() && (!e.Known || e.Backlog.Pending < manyPending) {
 		return true
 	}
-	return time.Since(e.readAt) > min(max(BacklogAge, 200*e.took), DearAge)
+	return time.Since(e.readAt) > min(max(BacklogAge, 200*e.took), maxAge)
 }
 
 func newBacklogs() *backlogs { return &backlogs{known: map[backlogKey]*backlogEntry{}} }
@@ -95,21 +96,21 @@ func (b *backlogs) Get(
 	known := e.KnownBacklog
 	if err := cmp.Or(trouble, e.failure); err != nil && known.Known {
 		known.Remark = fmt.Sprintf("backlog of %s not read (%s), last known figures",
-			d.Name, briefText(err))
+			d.Name, fault.BriefText(err))
 	} else if err != nil {
 		known.Remark = fmt.Sprintf("backlog of %s not known: not read since this server was started (%s)",
-			d.Name, briefText(err))
+			d.Name, fault.BriefText(err))
 	}
 	return known
 }
 
 // Renew lets the next Get read figures that others would soon have to. It is for who comes each
-// [DearAge] and has time: then nobody else waits for what is dear to read.
+// [maxAge] and has time: then nobody else waits for what is dear to read.
 func (b *backlogs) Renew(w *Worker, d *repo.Database) {
 	e := b.entry(backlogKey{w.Name, d})
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if time.Since(e.readAt) > DearAge/2 {
+	if time.Since(e.readAt) > maxAge/2 {
 		e.readAt = time.Time{}
 	}
 }

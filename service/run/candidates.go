@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // A dry run of a worker with Candidates says one by one what a run would work on. The first 1,000
@@ -27,9 +28,6 @@ const (
 	ActionHold     = "hold"
 	ActionPostpone = "postpone"
 )
-
-// JobWaits is the reason of candidates that need no job of their own.
-const JobWaits = "JOB_WAITING: a job for it waits already"
 
 const (
 	// maxCandidates is how many are on record.
@@ -147,15 +145,12 @@ func (x *Execution) keepCandidates(ctx context.Context, into *Run, complete bool
 	}
 }
 
-// ReasonPlanChanged is the reason of runs that found other candidates than those expected.
-const ReasonPlanChanged = "PLAN_CHANGED"
-
 // orPlanChanged turns a run that found other candidates than expected into an error.
 func orPlanChanged(run Run, err error) (Run, error) {
-	if err != nil || run.State != repo.RunSkipped || run.Reason != ReasonPlanChanged {
+	if err != nil || run.State != repo.RunSkipped || run.Reason != fault.ReasonPlanChanged {
 		return run, err
 	}
-	return run, &RefusedError{Reason: ReasonPlanChanged, Text: run.Error, Metadata: map[string]string{
+	return run, &fault.RefusedError{Reason: fault.ReasonPlanChanged, Text: run.Error, Metadata: map[string]string{
 		"run_id": run.ID, "worker": run.Worker, "candidates_digest": run.CandidatesDigest,
 	}}
 }
@@ -167,7 +162,7 @@ func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 		return nil
 	}
 	plan := r.dryRunWithin(x)
-	err := RecoverPanic(func() error { return x.Worker.Work(ctx, plan) })
+	err := fault.RecoverPanic(func() error { return x.Worker.Work(ctx, plan) })
 	if err != nil {
 		return err
 	}
@@ -189,7 +184,7 @@ func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 	if found.CandidatesDigest == "" {
 		text = unknown
 	}
-	return &SkippedError{Reason: ReasonPlanChanged, Text: fmt.Sprintf(text, x.Snapshot().ID)}
+	return &fault.SkippedError{Reason: fault.ReasonPlanChanged, Text: fmt.Sprintf(text, x.Snapshot().ID)}
 }
 
 // dryRunWithin is a dry run in the place of a run, at its time and in its trace, with its limit of time.
@@ -221,11 +216,11 @@ func validDigest(w *Worker, req Request) error {
 	case req.ExpectedDigest == "":
 		return nil
 	case !w.Candidates:
-		return &InvalidArgumentError{Field: field, Description: w.Name + " has no candidates: leave it empty"}
+		return &fault.InvalidArgumentError{Field: field, Description: w.Name + " has no candidates: leave it empty"}
 	case req.DryRun:
-		return &InvalidArgumentError{Field: field, Description: "not for a dry run: compare it with its candidates_digest"}
+		return &fault.InvalidArgumentError{Field: field, Description: "not for a dry run: compare it with its candidates_digest"}
 	case !digestForm.MatchString(req.ExpectedDigest):
-		return &InvalidArgumentError{Field: field, Description: "is no candidates_digest: 64 characters 0-9, a-f"}
+		return &fault.InvalidArgumentError{Field: field, Description: "is no candidates_digest: 64 characters 0-9, a-f"}
 	}
 	return nil
 }

@@ -21,8 +21,8 @@
 //     checks, in the database that it writes to, that the lease is still held (see [Execution.Permit]).
 //   - A run belongs to the process, not to the caller: it ends by itself, at its limit, by CancelRun, by
 //     a pause, by Shutdown, or when its lease is lost.
-//   - A run ends as SUCCEEDED, FAILED, CANCELLED or SKIPPED. An error of the work fails it; a [StopError]
-//     cancels it or ends it early; a [SkippedError] skips it. Panics are errors.
+//   - A run ends as SUCCEEDED, FAILED, CANCELLED or SKIPPED. An error of the work fails it; a [fault.StopError]
+//     cancels it or ends it early; a [fault.SkippedError] skips it. Panics are errors.
 //   - A run whose process dies is closed as FAILED, LEASE_LOST, by any other process that looks, and
 //     reported by that one.
 //   - What was committed stays, is counted, and the next run goes on.

@@ -3,7 +3,6 @@ package run
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -14,6 +13,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/load"
 )
 
 // Execution is a run at work: all that a worker needs of the runner.
@@ -31,7 +32,7 @@ type Execution struct {
 	Span    trace.Span
 	leases  *leaseSet
 	reader  *repo.Reader
-	loads   *Loads
+	loads   *load.Loads
 	// started and ended are of the host's clock.
 	started, ended time.Time
 	cancel         context.CancelCauseFunc
@@ -61,32 +62,17 @@ type Execution struct {
 	// counted wakes the heartbeat when there are counts to save.
 	counted chan struct{}
 
-	throttle throttle
+	throttle load.Throttle
 }
 
-// StopError is why a run is to stop after the statement in flight. It is then CANCELLED or, if it ends
-// early on purpose, SUCCEEDED and over_limit.
-type StopError struct {
-	Reason repo.Reason
-	Early  bool
-	// Message is the run's error, fit for clients.
-	Message string
-}
-
-func (r StopError) Error() string { return r.Reason.String() }
-
-var (
-	// ErrShutdown ends runs because the process stops.
-	ErrShutdown = StopError{Reason: repo.Reason{Code: "SHUTDOWN"}}
-	// errNoHeartbeat: nobody could have paused or cancelled the run, and main is too busy for it.
-	errNoHeartbeat = StopError{Early: true, Reason: repo.Reason{
-		Code: ReasonThrottled, Detail: "main has not taken the run's heartbeats for " + heartbeatTimeout.String(),
-	}}
-)
+// errNoHeartbeat: nobody could have paused or cancelled the run, and main is too busy for it.
+var errNoHeartbeat = fault.StopError{Early: true, Reason: repo.Reason{
+	Code: fault.ReasonThrottled, Detail: "main has not taken the run's heartbeats for " + heartbeatTimeout.String(),
+}}
 
 // cancelled stops a run for CancelRun, whose message says who wanted that.
-func cancelled(message string) StopError {
-	return StopError{Reason: repo.Reason{Code: "CANCELLED"}, Message: message}
+func cancelled(message string) fault.StopError {
+	return fault.StopError{Reason: repo.Reason{Code: "CANCELLED"}, Message: message}
 }
 
 // Now is T, the instant at which the run started by main's clock: what is due is decided by it.
@@ -188,10 +174,6 @@ func (x *Execution) Snapshot() Run {
 	run.Definitions = slices.Clone(run.Definitions)
 	return run
 }
-
-// ErrOtherBatch ends a batch after its statement in flight, and charges its records nothing, because the one beside it
-// has found that the run cannot go on.
-var ErrOtherBatch = errors.New("another batch has ended the run")
 
 // Origin is a job that this run queues, without arguments. It leads to the run, whose span is always in the trace.
 func (x *Execution) Origin(ctx context.Context) repo.Job {

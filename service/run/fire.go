@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // ErrFireTaken means that another replica has claimed the fire.
@@ -64,7 +65,7 @@ func (r *Runner) claim(
 // workFire is work for a run that is on record whatever becomes of it.
 func (r *Runner) workFire(ctx context.Context, x *Execution, began time.Time) {
 	why := r.retryWhileMainUnreachable(x, func() error {
-		return RecoverPanic(func() error { return r.takeLease(ctx, x, began) })
+		return fault.RecoverPanic(func() error { return r.takeLease(ctx, x, began) })
 	})
 	if why == nil {
 		r.addFire(ctx, x.Snapshot(), repo.FireRan)
@@ -111,7 +112,7 @@ func (r *Runner) retryWhileMainUnreachable(x *Execution, do func() error) error 
 
 // mainIsSilent reports whether an error says that main does not answer.
 func (r *Runner) mainIsSilent(err error) bool {
-	silent, _ := UnreachableDatabase(err)
+	silent, _ := fault.UnreachableDatabase(err)
 	return errors.Is(err, repo.ErrUnreachable) && silent == r.Main.Name
 }
 
@@ -125,12 +126,12 @@ func (x *Execution) endedAs(stored Run) {
 
 // setRefused sets the end of a run that could not start.
 func setRefused(run *Run, why error) {
-	reason := SkipReason(why)
+	reason := fault.SkipReason(why)
 	switch reason.Code {
 	case "":
-		run.State, run.Error = repo.RunFailed, PublicText(why)
+		run.State, run.Error = repo.RunFailed, fault.PublicText(why)
 		return
-	case reasonLeaseHeld:
+	case fault.ReasonLeaseHeld:
 		run.Error = why.Error()
 	}
 	run.State, run.Reason = repo.RunSkipped, reason.String()
@@ -141,15 +142,15 @@ func (r *Runner) reportRefused(ctx context.Context, x *Execution, why error) {
 	run := x.Snapshot()
 	// The reason on record has the words of whoever has paused the worker, the log has its code.
 	logged := run
-	logged.Reason = SkipReason(why).Code
+	logged.Reason = fault.SkipReason(why).Code
 	attrs := lineOf(logged, 0)
 	if !run.Fire.IsZero() {
 		attrs = append(attrs, "fire", run.Fire)
 	}
-	outcome := repo.FireRan
+	became := repo.FireRan
 	if run.State == repo.RunSkipped {
-		outcome = repo.FireSkipped
-		if _, paused := errors.AsType[*WorkerPausedError](why); !paused {
+		became = repo.FireSkipped
+		if _, paused := errors.AsType[*fault.WorkerPausedError](why); !paused {
 			attrs = append(attrs, "why", why.Error())
 		}
 		x.Log.InfoContext(ctx, "run skipped", attrs...)
@@ -157,7 +158,7 @@ func (r *Runner) reportRefused(ctx context.Context, x *Execution, why error) {
 		x.Log.ErrorContext(ctx, "run did not start", append(attrs, "error", why)...)
 	}
 	r.Metrics.addRun(ctx, run, 0)
-	r.addFire(ctx, run, outcome)
+	r.addFire(ctx, run, became)
 	if x.Worker.Sli {
 		r.Metrics.addSLI(ctx, run)
 	}

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 func TestExpected_TheFirstHundredThatArePassedOverAreLogged(t *testing.T) {
@@ -74,39 +74,6 @@ func FuzzCandidatesDigest(f *testing.F) {
 	})
 }
 
-// A plan's digest does not depend on the order in which its tables and jobs were counted.
-func FuzzPlanDigest(f *testing.F) {
-	f.Add("issues", int64(3), "notes", int64(4), "delete_user")
-	f.Add("a", int64(0), "a", int64(-1), "")
-	f.Fuzz(func(t *testing.T, table string, n int64, other string, m int64, job string) {
-		digest := func(first, second string, a, b int64) string {
-			p := &Plan{Kind: "user", ID: 1, Exact: true, tables: map[string]*PlannedTable{}}
-			p.tables[first] = &PlannedTable{Table: first, Deleted: a}
-			if first != second {
-				p.tables[second] = &PlannedTable{Table: second, Deleted: b}
-			}
-			p.Jobs = append(p.Jobs, "destroy_group", job)
-			assert.NoError(t, p.Finish())
-			return p.Digest
-		}
-		assert.That(t, table == other || digest(table, other, n, m) == digest(other, table, m, n),
-			"the order of tables is in the digest")
-		if n != 0 && table != other && digest(table, other, n, m) == digest(table, other, n+1, m) {
-			t.Error("the number of rows is not in the digest")
-		}
-	})
-}
-
-func TestPlan_ThatTakesTooLongHasCountedAtLeastWhatItHas(t *testing.T) {
-	t.Parallel()
-	p := &Plan{Exact: true, ends: time.Now().Add(-time.Second), tables: map[string]*PlannedTable{"issues": {Table: "issues", Deleted: 7}}}
-	err := p.CheckStop()
-	assert.Require(t, errors.Is(err, ErrPlanTime), "%v", err)
-	if err := p.AddRefusal(t.Context(), err); err != nil || p.Exact || !p.tables["issues"].AtLeast || p.tables["issues"].Deleted != 7 {
-		t.Errorf("%v, %+v", err, p)
-	}
-}
-
 // renewing is a run whose lease is being renewed.
 func renewing(t *testing.T) *Execution {
 	t.Helper()
@@ -120,9 +87,9 @@ func TestPermit_WaitForARenewalEndsWhenTheRunIsToStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		x := renewing(t)
-		time.AfterFunc(time.Second, func() { x.RequestStop(ErrShutdown) }) //nolint:gocritic // elapses: by the clock of the bubble
-		if err := x.waitForRenewal(t.Context()); !errors.Is(err, ErrShutdown) {
-			t.Errorf("%v, want %v", err, ErrShutdown)
+		time.AfterFunc(time.Second, func() { x.RequestStop(fault.ErrShutdown) }) //nolint:gocritic // elapses: by the clock of the bubble
+		if err := x.waitForRenewal(t.Context()); !errors.Is(err, fault.ErrShutdown) {
+			t.Errorf("%v, want %v", err, fault.ErrShutdown)
 		}
 	})
 }
@@ -176,99 +143,6 @@ func FuzzParseSchedule(f *testing.F) {
 			if next := schedule.Next(minute.Add(-time.Second)); !next.Equal(fire) {
 				t.Fatalf("%q fires at %s, which is between %s and %s", expression, next, from, fire)
 			}
-		}
-	})
-}
-
-func TestRestOf_IsInProportionToTheWorkAndToTheExcess(t *testing.T) {
-	for _, c := range []struct {
-		worked time.Duration
-		ratio  float64
-		want   time.Duration
-	}{
-		{0, 3, minPause},
-		{20 * time.Millisecond, 2, minPause},
-		{250 * time.Millisecond, 1.2, 300 * time.Millisecond},
-		{250 * time.Millisecond, 3, 750 * time.Millisecond},
-		{time.Hour, 1.01, maxPause},
-	} {
-		if got := pauseFor(c.worked, c.ratio); got != c.want {
-			t.Errorf("after %s at %v times the limit: %s, want %s", c.worked, c.ratio, got, c.want)
-		}
-	}
-}
-
-func TestExcess_LastsAsLongAsOneLookAfterTheOtherSeesIt(t *testing.T) {
-	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	seen := func(measure string) []Excess { return []Excess{{measure: measure, ratio: 2}} }
-	first := since(seen("a"), nil, at(1), true)
-	for what, c := range map[string]struct {
-		excess Excess
-		began  time.Time
-	}{
-		"first seen":                       {first[0], at(1)},
-		"seen again":                       {since(seen("a"), first, at(2), true)[0], at(1)},
-		"after a long time without a look": {since(seen("a"), first, at(99), false)[0], at(99)},
-		"another one":                      {since(seen("b"), first, at(3), true)[0], at(3)},
-	} {
-		assert.Equal(t, c.excess.began, c.began, what, "since when")
-	}
-}
-
-func TestExcess_OfBeforeTheRunCountsFromItsStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := &Execution{started: time.Now(), loads: &Loads{config: LoadConfig{Patience: 20 * time.Second}}}
-		e := &Excess{began: time.Now().Add(-time.Hour)}
-		assert.That(t, !x.timedOut(e), "timed out at the start of the run")
-		time.Sleep(20 * time.Second) //nolint:forbidigo // in a synctest bubble
-		assert.That(t, x.timedOut(e), "not timed out after 20 s")
-	})
-}
-
-func TestExcess_IsNamedWithItsValueItsLimitAndItsKey(t *testing.T) {
-	c := LoadConfig{MaxReplicaLag: 30 * time.Second, MaxWALRate: 64 << 20, MaxLockWait: 5 * time.Second}
-	load := repo.Load{Replica: "r1", Lag: 72500 * time.Millisecond, WALRate: 100 << 20, Queues: []repo.LockQueue{
-		{Table: "public.notes", Root: "public.notes", Seconds: 7},
-		{Table: "public.issues", Root: "public.issues", Seconds: 5},
-	}}
-	var got []string
-	for _, e := range c.excesses("ci", load) {
-		got = append(got, e.String())
-	}
-	want := []string{
-		"replica r1 of ci is late: 1m12.5s, over load.max_replica_lag = 30s",
-		"write-ahead log of ci a second: 100MB, over load.max_wal_rate = 64MB",
-		"somebody waits for a lock on public.notes of ci: 7s, over load.max_lock_wait = 5s",
-	}
-	assert.That(t, slices.Equal(got, want), "got %q", got)
-}
-
-func TestThrottle_PartsOfARunThatRestSideBySideAreCountedOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		throttle, e := throttle{stopRequested: make(chan struct{})}, &Excess{}
-		var wait sync.WaitGroup
-		var mu sync.Mutex
-		var counted time.Duration
-		firsts := 0
-		for i := range 2 {
-			wait.Go(func() {
-				time.Sleep(time.Duration(i) * time.Second) //nolint:forbidigo // in a synctest bubble
-				rested, ofRun, first := throttle.pause(t.Context(), e, 3*time.Second)
-				assert.That(t, rested == 3*time.Second, "rested for %s", rested)
-				mu.Lock()
-				defer mu.Unlock()
-				counted += ofRun
-				if first {
-					firsts++
-				}
-			})
-		}
-		wait.Wait()
-		time.Sleep(time.Minute) //nolint:forbidigo // in a synctest bubble
-		_, last, _ := throttle.pause(t.Context(), e, time.Second)
-		if _, rested := throttle.state(); rested != 5*time.Second || counted+last != rested || firsts != 1 {
-			t.Errorf("the run has rested for %s, counted as %s, begun %d times; want 5s, once", rested, counted+last, firsts)
 		}
 	})
 }

@@ -12,6 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
 const (
@@ -87,8 +89,8 @@ func sleep(ctx context.Context, wait time.Duration, woken <-chan struct{}) {
 // if somebody has asked for that.
 func (r *Runner) heartbeat(ctx context.Context, x *Execution) error {
 	run := x.Snapshot()
-	if slow := x.throttle.words(); slow != "" {
-		run.Reason = repo.Reason{Code: ReasonThrottled, Detail: slow}.String()
+	if slow := x.throttle.Reason(); slow != "" {
+		run.Reason = repo.Reason{Code: fault.ReasonThrottled, Detail: slow}.String()
 	}
 	stop, err := r.Main.SaveProgress(ctx, run)
 	switch {
@@ -100,7 +102,7 @@ func (r *Runner) heartbeat(ctx context.Context, x *Execution) error {
 	case stop.Cancelled:
 		x.RequestStop(cancelled(stop.Words))
 	case stop.Paused:
-		x.RequestStop(StopError{Reason: repo.Reason{Code: "PAUSED"}, Message: r.pausedBy(ctx, x.Worker)})
+		x.RequestStop(fault.StopError{Reason: repo.Reason{Code: "PAUSED"}, Message: r.pausedBy(ctx, x.Worker)})
 	}
 	return nil
 }
@@ -111,7 +113,7 @@ func (r *Runner) pausedBy(ctx context.Context, w *Worker) string {
 	if err != nil || state.Pause == nil {
 		return ""
 	}
-	return (&WorkerPausedError{Worker: w.Name, Pause: *state.Pause}).Error()
+	return (&fault.WorkerPausedError{Worker: w.Name, Pause: *state.Pause}).Error()
 }
 
 // runEnd is a run that has ended.
@@ -287,7 +289,7 @@ func (r *Runner) recordAbandoned(ctx context.Context, run Run) {
 // reportLateEnd is what report is for a run that others have closed and reported meanwhile: its process had
 // only stood still, or could not reach main. Its record has the real end now, but is not counted again.
 func (*Runner) reportLateEnd(ctx context.Context, x *Execution, run Run, err error) {
-	Withhold(x.Span)
+	spans.Withhold(x.Span)
 	x.Span.End()
 	x.Log.WarnContext(ctx, "the run had been taken for dead, its record is corrected", x.endLine(run, err)...)
 }
@@ -301,9 +303,6 @@ func (x *Execution) endLine(run Run, err error) []any {
 	return attrs
 }
 
-// Withhold keeps a span from being sent: another process has sent one with its id, or it says nothing.
-func Withhold(span trace.Span) { span.SetAttributes(attribute.Bool("maintenance.withheld", true)) }
-
 // abandonedSpan is the span of a run in its trace, in the place and with the id of the one that has died with its process.
 // It is a root: which span was the caller's nobody knows any more.
 func (r *Runner) abandonedSpan(ctx context.Context, run Run) (context.Context, trace.Span) {
@@ -312,7 +311,7 @@ func (r *Runner) abandonedSpan(ctx context.Context, run Run) (context.Context, t
 	ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(of))
 	ctx, span := r.startRunSpan(ctx, run, trace.WithTimestamp(run.StartedAt))
 	span.SetAttributes(attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch))
-	SetTexts(span, "maintenance.outcome", run.State, "maintenance.reason", run.Reason,
+	spans.SetTexts(span, "maintenance.outcome", run.State, "maintenance.reason", run.Reason,
 		"maintenance.stopped_because", run.Error, "error.type", run.Reason)
 	span.SetAttributes(countAttributes(run.Counts)...)
 	span.SetStatus(codes.Error, run.Error)

@@ -15,13 +15,15 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	replica := standby(servicetest.Parallel(t))
 	e := servicetest.NewLoaded(t, "main", 100)
-	lag := run.LoadConfig{MaxReplicaLag: 700 * time.Millisecond, Patience: short}
+	lag := load.Config{MaxReplicaLag: 700 * time.Millisecond, Patience: short}
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(lag))
 	lag.IgnoredReplicas = []string{"standby"}
 	careless := e.Service(servicetest.OneChild, servicetest.LoadLimits(lag))
@@ -46,7 +48,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 	const onC = "THROTTLED: somebody waits for a lock on public.c of main: "
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 100 * time.Millisecond, Patience: short}))
 	dissolve := e.LockQueue("c", "1 s")
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantEarly(t, r, onC)
@@ -55,7 +57,7 @@ func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testi
 	// A rest far over a limit ends with the run's time, however long the patience.
 	servicetest.WantEarly(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild,
 		servicetest.With(func(c *lfk.Config) { c.MaxRuntime = 3 * time.Second }),
-		servicetest.LoadLimits(run.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour})), "main"), onC)
+		servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour})), "main"), onC)
 	dissolve()
 	e.Want("main", `SELECT count(*) FROM c`, "30")
 
@@ -63,7 +65,7 @@ func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testi
 	e.Exec("main", `CREATE TABLE d ()`)
 	dissolve = e.LockQueue("d", "100 ms")
 	wantEverything(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild,
-		servicetest.LoadLimits(run.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: 1})), "main"))
+		servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Patience: 1})), "main"))
 	dissolve()
 
 	// That of a partition counts for its table.
@@ -81,14 +83,14 @@ func TestFault_Load_RestIsInterrupted(t *testing.T) {
 			return err
 		},
 		"PAUSED": func(s *service.Service, _ run.Run) error {
-			_, err := s.PauseWorker(context.Background(), run.AllWorkers, "r", "alice", 0)
+			_, err := s.PauseWorker(context.Background(), fault.AllWorkers, "r", "alice", 0)
 			return err
 		},
 		"SHUTDOWN": func(s *service.Service, _ run.Run) error { return s.Shutdown(context.Background()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
-			s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
+			s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
 			dissolve := e.LockQueue("c", "1 s")
 			r := servicetest.Begin(t, s, "main")
 			servicetest.WaitThrottled(t, s, "public.c")
@@ -107,7 +109,7 @@ func TestFault_Load_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
 	e.Exec("main", `CREATE FUNCTION public.pg_current_wal_flush_lsn() RETURNS pg_lsn LANGUAGE sql VOLATILE AS $$ SELECT pg_catalog.pg_current_wal_flush_lsn() FROM pg_sleep(3) $$`)
 	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`)
 	e.Open = []*repo.Database{e.As("limited")}
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxWALRate: 1 << 50, Patience: short}))
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxWALRate: 1 << 50, Patience: short}))
 	servicetest.WaitThrottled(t, s, "main is too busy for its load to be read")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
@@ -116,7 +118,7 @@ func TestFault_Load_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE query_canceled; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'running') EXECUTE FUNCTION refuse()`)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
 	defer e.LockQueue("c", "1 s")()
 	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: main has not taken the run's heartbeats for ")
 }
@@ -127,7 +129,7 @@ func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	e.Exec("main", `REVOKE EXECUTE ON FUNCTION pg_current_wal_flush_lsn() FROM PUBLIC`)
 	e.Open = []*repo.Database{e.As("limited")}
 	book := &servicetest.Buffer{}
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxReplicaLag: 1, MaxWALRate: 1, MaxLockWait: 1}), book.Keep)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxReplicaLag: 1, MaxWALRate: 1, MaxLockWait: 1}), book.Keep)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	e.Deleted("main", "p", 1, 10)
 	// The load is read once a second.
@@ -142,7 +144,7 @@ func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	e := servicetest.NewLoaded(t, "main", 10)
 	e.Open = []*repo.Database{e.As("limited")}
 	book := &servicetest.Buffer{}
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxReplicaLag: 1, MaxLockWait: 100 * time.Millisecond, Patience: short}), book.Keep)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxReplicaLag: 1, MaxLockWait: 100 * time.Millisecond, Patience: short}), book.Keep)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	said := book.Lines("grant pg_monitor to the role of caretaker")
 	assert.That(t, len(said) == 1, "logged %v", said)
@@ -157,7 +159,7 @@ func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 400)
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	e.Exec("main", `SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)`)
-	s := e.Service(servicetest.OneChild, e.WithQueue, servicetest.LoadLimits(run.LoadConfig{MaxReplicaLag: time.Hour, MaxWALRate: 1 << 50, MaxLockWait: time.Hour}))
+	s := e.Service(servicetest.OneChild, e.WithQueue, servicetest.LoadLimits(load.Config{MaxReplicaLag: time.Hour, MaxWALRate: 1 << 50, MaxLockWait: time.Hour}))
 	began := time.Now()
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	for range 100 {
@@ -173,7 +175,7 @@ func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 func TestFault_Load_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsItLasts(t *testing.T) {
 	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	e.Detail(1, 0, "NULL")
-	limits := servicetest.LoadLimits(run.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short})
+	limits := servicetest.LoadLimits(load.Config{MaxLockWait: 100 * time.Millisecond, Patience: short})
 	s, other := e.Service(servicetest.OneChild, e.WithQueue, limits), e.Service(servicetest.OneChild, e.WithQueue, limits)
 	dissolve := e.LockQueue("import_placeholder_user_details", "1 s")
 	r := servicetest.RunPlaceholders(t, s, false)

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Metrics are the instruments of docs/metrics.md. Nothing in the control flow depends on them.
@@ -63,13 +64,13 @@ func (m *Metrics) addRun(ctx context.Context, run Run, duration time.Duration) {
 	if run.State != repo.RunSkipped {
 		m.duration.Record(ctx, duration.Seconds(), metric.WithAttributes(worker))
 	}
-	if run.Reason == ReasonLeaseLost {
+	if run.Reason == fault.ReasonLeaseLost {
 		m.LeasesLost.Add(ctx, 1, at)
 	}
 	if run.OverLimit {
 		m.OverLimit.Add(ctx, 1, at)
 	}
-	if EndedEarly(run.Reason) {
+	if fault.EndedEarly(run.Reason) {
 		m.EndedEarly.Add(ctx, 1, at)
 	}
 }

@@ -6,10 +6,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
-
-// AllWorkers is the name under which all workers are paused and resumed at once: the kill switch.
-const AllWorkers = "*"
 
 // PausesUnknown is why nothing is worked while main does not answer.
 const PausesUnknown = "the pauses cannot be read"
@@ -19,7 +17,7 @@ const PausesUnknown = "the pauses cannot be read"
 func PauseFor(worker string, all []Pause) (own *Pause) {
 	for i, p := range all {
 		switch p.Worker {
-		case AllWorkers:
+		case fault.AllWorkers:
 			return &all[i]
 		case worker:
 			own = &all[i]

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Permit lets one step write. Whoever got it without an error defers End at once:
@@ -152,8 +153,8 @@ func (l *leaseSet) end(err error) error {
 
 // Faults of a worker.
 var (
-	errPermitOpen = &FailedError{Text: "the worker has not given back its permit to write"}
-	errDryPermit  = &FailedError{Text: "the worker has asked for a permit to write in a dry run"}
+	errPermitOpen = &fault.FailedError{Text: "the worker has not given back its permit to write"}
+	errDryPermit  = &fault.FailedError{Text: "the worker has asked for a permit to write in a dry run"}
 )
 
 // close ends the permits: a goroutine that the worker has left behind gets no more. It fails if one

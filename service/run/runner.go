@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +15,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/load"
 )
 
 // Types of package repo that callers see.
@@ -37,7 +40,7 @@ type Config struct {
 	// ReceiptsKeep is how long receipts are kept; 0: for good.
 	ReceiptsKeep time.Duration
 	// Load says from which load of a database on runs and jobs slow down.
-	Load LoadConfig
+	Load load.Config
 	// Logger gets one line a run; nil: slog.Default.
 	Logger *slog.Logger
 	// LeftOut are workers that are not used here: whoever asks for one is told why.
@@ -55,7 +58,7 @@ type Runner struct {
 	Workers    []*Worker
 	LeftOut    []string
 	Pauses     *recentPauses
-	Loads      *Loads
+	Loads      *load.Loads
 	Backlogs   *backlogs
 	unreleased unreleased
 
@@ -92,7 +95,7 @@ func New(c Config) (*Runner, error) {
 	if r.Logger == nil {
 		r.Logger = slog.Default()
 	}
-	r.Loads = newLoads(c.Load, r.Logger)
+	r.Loads = load.New(c.Load, r.Logger)
 	return r, nil
 }
 
@@ -113,7 +116,7 @@ func (r *Runner) Add(w *Worker) error {
 // Worker finds a worker by its name.
 func (r *Runner) Worker(name string) (*Worker, error) {
 	if name == "" {
-		return nil, &InvalidArgumentError{Field: "worker", Description: "is required"}
+		return nil, &fault.InvalidArgumentError{Field: "worker", Description: "is required"}
 	}
 	for _, w := range r.Workers {
 		if w.Name == name {
@@ -132,7 +135,7 @@ func (r *Runner) Shutdown(ctx context.Context) error {
 		close(r.Stopping)
 	}
 	for x := range r.active {
-		x.RequestStop(ErrShutdown)
+		x.RequestStop(fault.ErrShutdown)
 	}
 	r.mu.Unlock()
 	done := make(chan struct{})
@@ -161,4 +164,18 @@ func ReplicaName() string {
 		host = "unknown"
 	}
 	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), strings.ToLower(rand.Text()[:8]))
+}
+
+// unknownWorker lists the names there are.
+func (r *Runner) unknownWorker(name string) error {
+	names := make([]string, 0, len(r.Workers))
+	for _, w := range r.Workers {
+		names = append(names, w.Name)
+	}
+	advice := "there are " + strings.Join(names, ", ")
+	if slices.Contains(r.LeftOut, name) {
+		advice = "it is for GitLab's tables, which use: loose_foreign_keys leaves out: set use: gitlab in " +
+			"the configuration and run caretaker migrate, or take one of: " + strings.Join(names, ", ")
+	}
+	return fault.Unknown(fault.ErrUnknownWorker, "worker", name, fmt.Sprintf("unknown worker %q: %s", name, advice))
 }

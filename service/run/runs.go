@@ -12,6 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
 // register lets a run in unless the service is stopping.
@@ -19,7 +21,7 @@ func (r *Runner) register(x *Execution) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped {
-		return ErrStopping
+		return fault.ErrStopping
 	}
 	r.active[x] = struct{}{}
 	return nil
@@ -101,7 +103,7 @@ func (r *Runner) Join(ctx context.Context, run Run, async bool) (Run, error) {
 	switch {
 	case errors.Is(err, errSeen):
 		return run, nil
-	case errors.Is(err, ErrUnknownRun):
+	case errors.Is(err, fault.ErrUnknownRun):
 		return Run{}, errForgotten
 	}
 	return run, err
@@ -130,7 +132,7 @@ func (x *Execution) join(ctx context.Context, async bool) (Run, error) {
 	return x.Snapshot(), nil
 }
 
-// Run returns a run by its id, or [ErrUnknownRun].
+// Run returns a run by its id, or [fault.ErrUnknownRun].
 func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
 	if err := ValidRunID(id); err != nil {
 		return Run{}, err
@@ -157,20 +159,20 @@ func WithSilence(run Run) Run {
 	return run
 }
 
-// ValidRunID returns an [InvalidArgumentError] unless an id has the form of a run's.
+// ValidRunID returns an [fault.InvalidArgumentError] unless an id has the form of a run's.
 func ValidRunID(id string) error {
 	if id == "" {
-		return &InvalidArgumentError{Field: "id", Description: "is required: RunBatch and ListRuns return it"}
+		return &fault.InvalidArgumentError{Field: "id", Description: "is required: RunBatch and ListRuns return it"}
 	}
 	if uuid.Validate(id) != nil || len(id) != len(uuid.Nil.String()) {
-		return Unknown(ErrUnknownRun, "run_id", id, "run not found: find its id with ListRuns")
+		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: find its id with ListRuns")
 	}
 	return nil
 }
 
 func unknownRun(id string, err error) error {
 	if errors.Is(err, repo.ErrNotFound) {
-		return Unknown(ErrUnknownRun, "run_id", id, "run not found: find its id with ListRuns")
+		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: find its id with ListRuns")
 	}
 	return err
 }
@@ -181,7 +183,7 @@ type Filter = repo.RunList
 // Runs lists runs, the newest first.
 func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
 	if f.After != "" && uuid.Validate(f.After) != nil {
-		return nil, &InvalidArgumentError{Field: "page_token", Description: "is not one that ListRuns returned"}
+		return nil, &fault.InvalidArgumentError{Field: "page_token", Description: "is not one that ListRuns returned"}
 	}
 	if f.Worker != "" {
 		if _, err := r.Worker(f.Worker); err != nil {
@@ -219,7 +221,7 @@ func (r *Runner) watch(ctx context.Context, id string, known bool, send func(Run
 		switch {
 		case err == nil:
 			known, seen = true, time.Now()
-		case !known || !errors.Is(err, ErrUnreachable) || time.Since(seen) > watchPatience:
+		case !known || !errors.Is(err, fault.ErrUnreachable) || time.Since(seen) > watchPatience:
 			return err
 		}
 		if err == nil && !reflect.DeepEqual(run, last) {
@@ -245,7 +247,7 @@ func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
 	if err := ValidRunID(id); err != nil {
 		return Run{}, err
 	}
-	SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", id)
+	spans.SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", id)
 	words := cancelWords(by)
 	if x := r.local(id); x != nil {
 		x.RequestStop(cancelled(words))
@@ -274,4 +276,18 @@ func TruncateActor(by string) string {
 		return string(long[:maxBy])
 	}
 	return by
+}
+
+// maxReason is the length of a reason in characters.
+const maxReason = 500
+
+// CheckReason refuses a reason, of whatever is to have one, that is missing or too long.
+func CheckReason(reason string) error {
+	switch n := len([]rune(reason)); {
+	case n == 0:
+		return &fault.InvalidArgumentError{Field: "reason", Description: "is required: say why, for those who find it"}
+	case n > maxReason:
+		return &fault.InvalidArgumentError{Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason)}
+	}
+	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -102,9 +103,9 @@ func TestRun_HasAUUIDOfMainsClockAndStaysAsItHasEnded(t *testing.T) {
 	} {
 		for _, id := range []string{uuid.NewString(), "7", "'; SELECT 1", "{0197c000-0000-7000-8000-000000000001}"} {
 			err := call(id)
-			assert.That(t, errors.Is(err, run.ErrUnknownRun), "%s(%q): %v", name, id, err)
+			assert.That(t, errors.Is(err, fault.ErrUnknownRun), "%s(%q): %v", name, id, err)
 		}
-		invalid, ok := errors.AsType[*run.InvalidArgumentError](call(""))
+		invalid, ok := errors.AsType[*fault.InvalidArgumentError](call(""))
 		assert.That(t, ok && invalid.Field == "id", "%s without an id: %v", name, invalid)
 	}
 }
@@ -136,7 +137,7 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 		assert.That(t, err == nil && len(all) == n, "%d in state %q, %v, want %d", len(all), state, err, n)
 	}
 	_, err := s.Runs(context.Background(), run.Filter{Worker: "nobody", Limit: 1})
-	assert.That(t, errors.Is(err, run.ErrUnknownWorker), "%v", err)
+	assert.That(t, errors.Is(err, fault.ErrUnknownWorker), "%v", err)
 }
 
 func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
@@ -219,7 +220,7 @@ func TestFault_CancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *te
 
 func TestFault_PauseWorker_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
 	e, s, p, _, before := elsewhere(servicetest.Parallel(t))
-	servicetest.Pause(t, s, run.AllWorkers)
+	servicetest.Pause(t, s, fault.AllWorkers)
 	e.WantHalf(p.Result().Run, "PAUSED", before)
 }
 

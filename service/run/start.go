@@ -6,12 +6,15 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
 // Request asks for one run.
@@ -50,15 +53,15 @@ type Fire struct {
 // and its fire claimed, its lease taken; the worker works while the lease is renewed and the record
 // kept alive; then the lease is released, the record closed, and those who wait are notified.
 //
-// Errors: [ErrUnknownWorker], [ErrUnknownDatabase], [ErrStopping], [ErrUnreachable], [*InvalidArgumentError],
-// [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError], [*RefusedError]; with a claim [ErrFireTaken]. A run that failed is no error. Nothing is on record
+// Errors: [fault.ErrUnknownWorker], [fault.ErrUnknownDatabase], [fault.ErrStopping], [fault.ErrUnreachable], [*fault.InvalidArgumentError],
+// [*fault.WorkerPausedError], [*fault.NotConfiguredError], [*fault.LeaseHeldError], [*fault.RefusedError]; with a claim [ErrFireTaken]. A run that failed is no error. Nothing is on record
 // then, unless main became unreachable after a claim: that run ends as LEASE_LOST.
 func (r *Runner) RunBatch(ctx context.Context, req Request) (Run, error) {
 	w, err := r.validRequest(req)
 	if err != nil {
 		return Run{}, err
 	}
-	SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", w.Name)
+	spans.SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", w.Name)
 	for {
 		run, err := r.runOnce(ctx, w, req)
 		// The run found for this request id could not start and left no record: try again as if it
@@ -115,7 +118,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 		return x.Snapshot(), nil
 	}
 	run, err := x.join(ctx, req.Async)
-	SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", run.ID)
+	spans.SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", run.ID)
 	return run, err
 }
 
@@ -146,7 +149,7 @@ const maxRequestID = 128
 // validRequest is the worker that a request is for, unless the request is wrong whatever the state of anything.
 func (r *Runner) validRequest(req Request) (*Worker, error) {
 	if len([]rune(req.RequestID)) > maxRequestID {
-		return nil, &InvalidArgumentError{Field: "request_id", Description: fmt.Sprintf("at most %d characters", maxRequestID)}
+		return nil, &fault.InvalidArgumentError{Field: "request_id", Description: fmt.Sprintf("at most %d characters", maxRequestID)}
 	}
 	w, err := r.Worker(req.Worker)
 	if err == nil {
@@ -159,18 +162,18 @@ func (r *Runner) validRequest(req Request) (*Worker, error) {
 }
 
 // Ready reads what main knows of a worker, and returns why it must not start now:
-// [*WorkerPausedError], [*NotConfiguredError], or an error of a database.
+// [*fault.WorkerPausedError], [*fault.NotConfiguredError], or an error of a database.
 func (r *Runner) Ready(ctx context.Context, w *Worker) (repo.StartState, error) {
 	state, err := r.Main.StartState(ctx, w.Name)
 	if err != nil {
 		return state, err
 	}
 	if state.Pause != nil {
-		return state, &WorkerPausedError{Worker: w.Name, Pause: *state.Pause}
+		return state, &fault.WorkerPausedError{Worker: w.Name, Pause: *state.Pause}
 	}
 	missing, err := w.Missing(ctx)
 	if err == nil && missing != "" {
-		err = &NotConfiguredError{Worker: w.Name, Missing: missing}
+		err = &fault.NotConfiguredError{Worker: w.Name, Missing: missing}
 	}
 	return state, err
 }
@@ -210,7 +213,7 @@ func (r *Runner) start(ctx context.Context, run Run, s starting) (*Execution, er
 	switch {
 	case err != nil:
 		if s.fire != nil {
-			Withhold(x.Span)
+			spans.Withhold(x.Span)
 		}
 		r.refuse(x, err)
 		return nil, err
@@ -235,7 +238,7 @@ func (r *Runner) refuse(x *Execution, why error) {
 
 // work takes the lease that the record has not taken, and lets the run work.
 func (r *Runner) work(ctx context.Context, x *Execution, began time.Time) {
-	err := RecoverPanic(func() error { return r.takeLease(ctx, x, began) })
+	err := fault.RecoverPanic(func() error { return r.takeLease(ctx, x, began) })
 	if err == nil {
 		r.execute(ctx, x)
 		return
@@ -272,7 +275,7 @@ func (r *Runner) newExecution(ctx context.Context, run Run, s starting) (context
 	x.run = run
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	x.stopRequested, x.requestStop = context.WithCancelCause(context.WithoutCancel(ctx))
-	x.throttle.stopRequested = x.stopRequested.Done()
+	x.throttle.StopRequested = x.stopRequested.Done()
 	if !x.DryRun {
 		x.leases = r.newLeaseSet(x, x.ttl())
 	}
@@ -331,13 +334,13 @@ func (r *Runner) takeLease(ctx context.Context, x *Execution, began time.Time) e
 	}
 	ctx, span := r.Tracer.Start(ctx, "maintenance.lease.acquire", trace.WithTimestamp(began))
 	defer span.End()
-	SetTexts(span, "maintenance.lease", x.leases.name)
+	spans.SetTexts(span, "maintenance.lease", x.leases.name)
 	lease, err := x.leases.acquire(ctx, x.Database)
 	if err == nil {
 		err = x.leases.fence(ctx, x.Worker.Fences)
 	}
 	if err != nil {
-		if held, ok := errors.AsType[*LeaseHeldError](err); ok {
+		if held, ok := errors.AsType[*fault.LeaseHeldError](err); ok {
 			// Without it the error says enough.
 			held.RunID, _ = r.Main.RunAtWork(ctx, x.Snapshot(), held.Lease.Holder)
 		}
@@ -350,3 +353,26 @@ func (r *Runner) takeLease(ctx context.Context, x *Execution, began time.Time) e
 	x.reader = x.Database.Reader(lease.Name, lease.Epoch)
 	return nil
 }
+
+// requestReused is the error that a request id has started a run of something else: of another worker, on another database,
+// or as a dry run.
+func requestReused(first Run) error {
+	what := first.Worker
+	if first.Database != "" {
+		what += " on " + first.Database
+	}
+	if first.DryRun {
+		what += " (dry run)"
+	}
+	return &fault.RefusedError{
+		Reason: "REQUEST_ID_REUSED",
+		Text:   fmt.Sprintf("this request_id has started run %s of %s: choose another one for another request", first.ID, what),
+		Metadata: map[string]string{
+			"run_id": first.ID, "worker": first.Worker, "database": first.Database,
+			"dry_run": strconv.FormatBool(first.DryRun),
+		},
+	}
+}
+
+// reasonRequestKnown: the request id has started a run before.
+const reasonRequestKnown = "REQUEST_KNOWN"

@@ -1,9 +1,7 @@
 package run
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,10 +11,11 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
 // What spans of runs, batches and jobs say: what was done, why it stopped, what it queued, so
@@ -24,16 +23,16 @@ import (
 
 // startRunSpan begins the span of a run.
 func (r *Runner) startRunSpan(ctx context.Context, run Run, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	ctx, span := r.Tracer.Start(context.WithValue(ctx, wantedID{}, runSpanID(run.ID)), "maintenance.run", append(options, trace.WithAttributes(
+	ctx, span := r.Tracer.Start(spans.WithID(ctx, runSpanID(run.ID)), "maintenance.run", append(options, trace.WithAttributes(
 		attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID),
 		attribute.String("maintenance.database", databaseOrMain(run)), attribute.String("maintenance.trigger", run.Trigger),
 		attribute.Bool("maintenance.dry_run", run.DryRun)))...)
-	SetTexts(span, "maintenance.requested_by", run.RequestedBy)
+	spans.SetTexts(span, "maintenance.requested_by", run.RequestedBy)
 	if !run.Fire.IsZero() {
 		span.SetAttributes(attribute.String("maintenance.fire_time", run.Fire.UTC().Format(time.RFC3339)))
 	}
 	// Spans below it have ids of their own.
-	return context.WithValue(ctx, wantedID{}, trace.SpanID{}), span
+	return spans.WithID(ctx, trace.SpanID{}), span
 }
 
 // recordStart says on its span under which lease a run has started, and how late that was for its fire.
@@ -54,15 +53,15 @@ func (x *Execution) Batch(ctx context.Context, do func(context.Context) error, a
 	}
 	ctx = repo.WithBatch(ctx)
 	err := do(ctx)
-	switch reason := stoppedBy(ctx, err); {
+	switch reason := spans.StoppedBy(ctx, err); {
 	case err == nil:
 	case reason != "":
-		RecordOutcome(ctx, outcomeStopped, reason)
+		spans.RecordOutcome(ctx, spans.OutcomeStopped, reason)
 	default:
-		RecordFailure(ctx, err)
+		spans.RecordFailure(ctx, err)
 	}
 	if !repo.EndBatch(ctx) {
-		Withhold(span)
+		spans.Withhold(span)
 	}
 	span.SetAttributes(repo.SpansAttributes(ctx)...)
 	return err
@@ -83,7 +82,7 @@ func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, er
 	if !span.IsRecording() {
 		return
 	}
-	SetTexts(span, "maintenance.outcome", run.State, "maintenance.reason", run.Reason, "maintenance.stopped_because", x.whyStopped(run, err))
+	spans.SetTexts(span, "maintenance.outcome", run.State, "maintenance.reason", run.Reason, "maintenance.stopped_because", x.whyStopped(run, err))
 	span.SetAttributes(attribute.Bool("maintenance.over_limit", run.OverLimit))
 	span.SetAttributes(countAttributes(run.Counts)...)
 	if run.TurboMode {
@@ -97,14 +96,14 @@ func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, er
 	}
 	span.SetAttributes(repo.SpansAttributes(ctx)...)
 	// Batches rest side by side.
-	if _, paused := x.throttle.state(); paused > 0 {
+	if _, paused := x.throttle.State(); paused > 0 {
 		span.SetAttributes(attribute.Float64(pausedKey, paused.Seconds()))
 	}
 	// Of a run that was told to stop the error says by whom, and has an operator's words: those are for the record.
 	if run.State == repo.RunFailed {
-		text := redactedText(run.Error, err)
-		SetTexts(span, "maintenance.error", text)
-		NoteError(span, err)
+		text := fault.RedactedText(run.Error, err)
+		spans.SetTexts(span, "maintenance.error", text)
+		spans.NoteError(span, err)
 		span.SetStatus(codes.Error, text)
 	}
 }
@@ -116,21 +115,6 @@ func tableTexts(tables []repo.TableCount) (out []string) {
 		out = append(out, fmt.Sprintf("%s: %d deleted, %d updated", t.Table, t.Deleted, t.Updated))
 	}
 	return repo.Longest(out)
-}
-
-// SpanOf is the span that a traceparent names, invalid if that is empty or malformed.
-func SpanOf(ctx context.Context, parent string) trace.SpanContext {
-	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
-	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": parent})
-	return trace.SpanContextFromContext(ctx)
-}
-
-// LinkTo is a link to the span of a traceparent, none if that is empty or malformed.
-func LinkTo(ctx context.Context, parent string) trace.SpanStartOption {
-	if span := SpanOf(ctx, parent); span.IsValid() {
-		return trace.WithLinks(trace.Link{SpanContext: span})
-	}
-	return trace.WithLinks()
 }
 
 // MaxBatchLinks is how many links the span of a batch has at most, maxRunLinks that of a run.
@@ -145,7 +129,7 @@ func (x *Execution) Link(ctx context.Context, what string, parents []string) {
 	}
 	linked := 0
 	for _, parent := range parents {
-		span := SpanOf(ctx, parent)
+		span := spans.Of(ctx, parent)
 		if !span.IsValid() || span.SpanID() == x.Span.SpanContext().SpanID() {
 			continue
 		}
@@ -171,109 +155,13 @@ func (x *Execution) Link(ctx context.Context, what string, parents []string) {
 // What spans say about an end. Only what failed has the status Error: what was stopped, or is postponed
 // because its time is over, says so as its outcome and reason.
 
-// Outcomes of batches and attempts that are none of runs and jobs.
-const (
-	// outcomeStopped: the run was stopped in the middle of the batch, the reason says by what.
-	outcomeStopped = "stopped"
-	// OutcomeDeferred: what the batch is about is postponed, and is no failure.
-	OutcomeDeferred = "deferred"
-	// OutcomeInterrupted and OutcomeLost are those of attempts of jobs that are worked again by somebody else.
-	OutcomeInterrupted = "interrupted"
-	OutcomeLost        = "lost"
-	OutcomeSnoozed     = "snoozed"
-)
-
-// ReasonInterrupted says that the process or the queue has ended the work.
-const ReasonInterrupted = "INTERRUPTED"
-
-// RecordOutcome says on the span of a context how that ended, and why, if that is not as usual.
-func RecordOutcome(ctx context.Context, outcome, reason string) {
-	repo.SetReason(ctx, outcome == repo.RunFailed, cmp.Or(reason, outcome))
-	SetTexts(trace.SpanFromContext(ctx), "maintenance.outcome", outcome, "maintenance.reason", reason)
-}
-
-// SetTexts sets attributes, key by key, except those that are empty.
-func SetTexts(span trace.Span, pairs ...string) {
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			span.SetAttributes(attribute.String(pairs[i], pairs[i+1]))
-		}
-	}
-}
-
-// stoppedBy is what has stopped work that returned an error without having failed, "" if it has failed.
-func stoppedBy(ctx context.Context, err error) string {
-	cause := context.Cause(ctx)
-	if errors.Is(cause, repo.ErrLeaseLost) || errors.Is(err, repo.ErrLeaseLost) {
-		return ""
-	}
-	for _, e := range []error{cause, err} {
-		if stopped, ok := errors.AsType[StopError](e); ok {
-			return stopped.Reason.Code
-		}
-	}
-	switch {
-	case errors.Is(err, ErrOtherBatch):
-		return "OTHER_BATCH"
-	case errors.Is(ctx.Err(), context.Canceled):
-		return ReasonInterrupted
-	}
-	return ""
-}
-
-// RecordFailure says on the span of a context that what it is about has failed.
-func RecordFailure(ctx context.Context, err error) {
-	RecordOutcome(ctx, repo.RunFailed, ReasonOf(err))
-	NoteError(trace.SpanFromContext(ctx), err)
-}
-
-// NoteError marks a span as failed, in words fit for clients.
-func NoteError(span trace.Span, err error) {
-	state := ""
-	if refused, ok := errors.AsType[*repo.Error](err); ok {
-		state = refused.SQLState
-	}
-	repo.RecordError(span, errorType(err), state, redactedText(PublicText(err), err))
-}
-
-// errorType is the class of an error: the SQLSTATE where the database has refused a statement, else our typed reason.
-func errorType(err error) string {
-	refused, ok := errors.AsType[*repo.Error](err)
-	items, some := errors.AsType[*ItemsFailedError](err)
-	switch {
-	case ok && refused.SQLState != "":
-		return refused.SQLState
-	case errors.Is(err, repo.ErrUnreachable):
-		return "unreachable"
-	case errors.Is(err, repo.ErrLeaseLost):
-		return ReasonLeaseLost
-	case errors.Is(err, repo.ErrJobLost):
-		return ReasonJobLost
-	case some:
-		return items.Class
-	}
-	if reason := ReasonOf(err); reason != "" {
-		return reason
-	}
-	if fitForClients(err) != nil {
-		return "failed"
-	}
-	if stopped, ok := errors.AsType[StopError](err); ok {
-		return stopped.Reason.Code
-	}
-	if reason, _, typed := strings.Cut(err.Error(), ":"); typed && strings.Trim(reason, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
-		return reason
-	}
-	return "_OTHER"
-}
-
 // whyStopped is a run's end in words. That some of what it did failed is another matter: that is its error.
 func (x *Execution) whyStopped(run *Run, err error) string {
-	_, items := errors.AsType[*ItemsFailedError](err)
-	stopped, _ := errors.AsType[StopError](err)
+	_, items := errors.AsType[*fault.ItemsFailedError](err)
+	stopped, _ := errors.AsType[fault.StopError](err)
 	switch {
 	case run.State == repo.RunFailed && !items:
-		return redactedText(run.Error, err)
+		return fault.RedactedText(run.Error, err)
 	case run.State == repo.RunCancelled:
 		return "stopped by request: " + run.Reason
 	case run.State == repo.RunSkipped:
@@ -293,27 +181,27 @@ const AllSeen = "all due work was processed"
 func refusedRun(span trace.Span, err error) {
 	defer span.End()
 	var known *knownRequestError
-	switch reason := SkipReason(err).Code; {
+	switch reason := fault.SkipReason(err).Code; {
 	case reason != "":
 		why := err.Error()
-		if paused, ok := errors.AsType[*WorkerPausedError](err); ok {
+		if paused, ok := errors.AsType[*fault.WorkerPausedError](err); ok {
 			// Who has paused it, and why, is an operator's, and none of a trace's business.
-			why = paused.what() + " paused"
+			why = paused.Subject() + " paused"
 		}
-		SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.reason", reason, "maintenance.stopped_because", why)
+		spans.SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.reason", reason, "maintenance.stopped_because", why)
 	case errors.As(err, &known):
-		SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.reason", reasonRequestKnown,
+		spans.SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.reason", reasonRequestKnown,
 			"maintenance.stopped_because", "its request id has started the run "+known.run.ID)
 	default:
-		SetTexts(span, "maintenance.outcome", repo.RunFailed)
-		NoteError(span, err)
+		spans.SetTexts(span, "maintenance.outcome", repo.RunFailed)
+		spans.NoteError(span, err)
 	}
 }
 
 // linkKnownRequest leads from the span of a call to the run that its request id has started before.
 func linkKnownRequest(ctx context.Context, first Run) {
 	span := trace.SpanFromContext(ctx)
-	SetTexts(span, "maintenance.run_id", first.ID, "maintenance.reason", reasonRequestKnown)
+	spans.SetTexts(span, "maintenance.run_id", first.ID, "maintenance.reason", reasonRequestKnown)
 	if id, err := trace.TraceIDFromHex(first.TraceID); err == nil {
 		span.AddLink(trace.Link{SpanContext: trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: runSpanID(first.ID)})})
 	}
@@ -321,12 +209,12 @@ func linkKnownRequest(ctx context.Context, first Run) {
 
 // recordRefusedLease says on its span why a lease could not be had. That somebody else has it is no failure.
 func recordRefusedLease(span trace.Span, err error) {
-	held, ok := errors.AsType[*LeaseHeldError](err)
+	held, ok := errors.AsType[*fault.LeaseHeldError](err)
 	if !ok {
-		NoteError(span, err)
+		spans.NoteError(span, err)
 		return
 	}
-	SetTexts(span, "maintenance.outcome", "held", "maintenance.lease", held.Lease.Name, "maintenance.holder", held.Lease.Holder)
+	spans.SetTexts(span, "maintenance.outcome", "held", "maintenance.lease", held.Lease.Name, "maintenance.holder", held.Lease.Holder)
 	span.SetAttributes(attribute.Int64("maintenance.lease_epoch", held.Lease.Epoch))
 }
 
@@ -343,29 +231,6 @@ func (x *Execution) recordPause(ctx context.Context, load string, paused time.Du
 	if repo.AddSeconds(ctx, pausedKey, paused) && span.SpanContext().SpanID() != x.Span.SpanContext().SpanID() {
 		span.AddEvent("throttled", event)
 	}
-}
-
-// SpanIDs makes the ids of traces and spans, to be given to OpenTelemetry's SDK: random ones, except
-// that the span of a run has the last eight bytes of the run's id. Another process that finds the
-// run's process dead can create the span to which its children already point.
-type SpanIDs struct{}
-
-// wantedID is the context's key of the id that the next span is to have ([trace.SpanID]).
-type wantedID struct{}
-
-// NewIDs returns those of a root.
-func (s SpanIDs) NewIDs(ctx context.Context) (id trace.TraceID, _ trace.SpanID) {
-	_, _ = rand.Read(id[:])
-	return id, s.NewSpanID(ctx, id)
-}
-
-// NewSpanID returns that of a span in a trace.
-func (SpanIDs) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
-	id, _ := ctx.Value(wantedID{}).(trace.SpanID)
-	if !id.IsValid() {
-		_, _ = rand.Read(id[:])
-	}
-	return id
 }
 
 // runSpanID returns the id of the span of the run with this id.

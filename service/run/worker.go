@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/robfig/cron/v3"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // WorkerConfig is what every worker's configuration has. The tag of the embedding has the worker's defaults.
@@ -147,7 +148,7 @@ const renewals = 3
 func (r *Runner) Database(w *Worker, asked string, minute time.Time) (*repo.Database, error) {
 	if w.Databases == nil {
 		if asked != "" {
-			return nil, &InvalidArgumentError{Field: "database", Description: fmt.Sprintf("%s cannot be limited to one database: leave it empty", w.Name)}
+			return nil, &fault.InvalidArgumentError{Field: "database", Description: fmt.Sprintf("%s cannot be limited to one database: leave it empty", w.Name)}
 		}
 		return r.Main, nil
 	}
@@ -205,13 +206,13 @@ func Rotation(at time.Time, n int) int {
 // DuePatience is how long a database may take to say whether it has records due.
 const DuePatience = 3 * time.Second
 
-// DatabaseNames are the names of databases, as [SomeNames] lists them.
+// DatabaseNames are the names of databases, as [format.List] lists them.
 func DatabaseNames(databases []*repo.Database) string {
 	names := make([]string, len(databases))
 	for i, d := range databases {
 		names[i] = d.Name
 	}
-	return SomeNames(names)
+	return format.List(names)
 }
 
 // GitLabs are those of the databases that GitLab has, main, ci and sec, in the same order. Workers
@@ -230,17 +231,6 @@ func InMain(uses []repo.Use) func(database string) []repo.Use {
 		}
 		return uses
 	}
-}
-
-// maxNames is how many names a message has.
-const maxNames = 10
-
-// SomeNames are names with commas, the first ten of them: "main, ci and 20 more" for people.
-func SomeNames(names []string) string {
-	if more := len(names) - maxNames; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), more)
-	}
-	return strings.Join(names, ", ")
 }
 
 // DatabaseLabel is Run.database: empty for workers that have no turn by database.
@@ -270,3 +260,9 @@ func (w *Worker) LeaseDatabases(r *Runner) []*repo.Database {
 
 // CatchesUp reports whether one run makes up for fires that were missed: workers.<worker>.catch_up.
 func (w *Worker) CatchesUp() bool { return w.Config.CatchUp != nil && *w.Config.CatchUp }
+
+// UnknownDatabase is the error that a name is none of these databases'.
+func UnknownDatabase(name string, all []*repo.Database) error {
+	text := fmt.Sprintf("unknown database %q: configured are %s", name, DatabaseNames(all))
+	return fault.Unknown(fault.ErrUnknownDatabase, "database", name, text)
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 const (
@@ -45,12 +46,12 @@ func New(r *run.Runner) *Dispatcher {
 // those that were missed. It does not wait for the runs. The scheduler calls it every few seconds,
 // lookAhead apart at most, one call at a time.
 //
-// It returns when there is nothing to do within lookAhead, with [run.ErrStopping], or with the
+// It returns when there is nothing to do within lookAhead, with [fault.ErrStopping], or with the
 // first error of main.
 func (d *Dispatcher) RunDue(ctx context.Context) error {
 	for {
 		wait, err := d.check(ctx)
-		if ctx.Err() == nil && !errors.Is(err, run.ErrStopping) {
+		if ctx.Err() == nil && !errors.Is(err, fault.ErrStopping) {
 			d.heartbeat.record(err)
 		}
 		if err != nil || wait > lookAhead {
@@ -68,7 +69,7 @@ func (d *Dispatcher) RunDue(ctx context.Context) error {
 // check does what is due and returns how long it is until the next fire.
 func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) {
 	if d.runner.IsStopping() {
-		return 0, run.ErrStopping
+		return 0, fault.ErrStopping
 	}
 	now, ledgers, err := d.runner.Main.Ledgers(ctx, d.ledgerNames())
 	if err != nil {
@@ -88,7 +89,7 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 		if !t.isUsed(lasting) {
 			continue
 		}
-		if err = t.process(lasting); errors.Is(err, run.ErrUnreachable) {
+		if err = t.process(lasting); errors.Is(err, fault.ErrUnreachable) {
 			return 0, err
 		}
 		errs = append(errs, err)
@@ -103,7 +104,7 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 		errs = append(errs, d.runner.Main.UseLedgers(lasting, used, crons, now))
 	}
 	if !d.runner.Go(func() { d.runner.Prune(lasting) }) {
-		return 0, run.ErrStopping
+		return 0, fault.ErrStopping
 	}
 	return wait, errors.Join(errs...)
 }
@@ -189,7 +190,7 @@ func (d *Dispatcher) ResumeRuns(ctx context.Context) error {
 		if err == nil && reason != "" {
 			_, err = d.runner.RunBatch(ctx, run.Continue(w, reason))
 		}
-		if !run.IsTemporary(err) {
+		if !fault.IsTemporary(err) {
 			errs = append(errs, err)
 		}
 	}

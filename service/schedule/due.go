@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // dueFires are what is to become of a worker's fires. All is zero if nothing is to be done.
@@ -60,12 +59,20 @@ func (t *workerTick) begin() (from time.Time, advances bool) {
 	if t.ledger.Cron != t.worker.Config.Schedule {
 		// Nothing was expected by this schedule. Its last fire is not lost if replicas with both
 		// schedules are at work.
-		from, advances = run.Latest(from, t.now.Add(-fireGrace)), true
+		from, advances = latest(from, t.now.Add(-fireGrace)), true
 	}
 	oldest := t.now.Add(-max(t.runner.HistoryKeep, minAccounted))
 	if next := t.schedule.Next(oldest.UTC()); next.IsZero() || next.After(t.now) {
 		// The newest fire of a rare schedule is older, and may have to be caught up.
 		return from, advances
 	}
-	return run.Latest(from, oldest), advances
+	return latest(from, oldest), advances
+}
+
+// latest is the later one of two times.
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }

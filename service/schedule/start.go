@@ -7,6 +7,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // start claims the fire that is due and starts its run, on one replica alone, and then those of its
@@ -17,7 +18,7 @@ func (t *workerTick) start(ctx context.Context, due dueFires) error {
 		until = due.fire
 	}
 	var first run.Run
-	err := run.RecoverPanic(func() (err error) {
+	err := fault.RecoverPanic(func() (err error) {
 		first, err = t.runner.RunBatch(ctx, run.Request{
 			Worker: t.worker.Name, Database: firstDue(ctx, t.worker), Async: true,
 			Fire: &run.Fire{Time: due.fire, Claim: t.step(until, due.reason)},
@@ -59,8 +60,8 @@ func firstDue(ctx context.Context, w *run.Worker) string {
 // finishRound starts the runs of the databases behind that of the fire's own run, one after the
 // other. An error ends the round: what is left is for the next fire.
 func (t *workerTick) finishRound(ctx context.Context, first run.Run) {
-	err := run.RecoverPanic(func() error { return t.workRound(ctx, first) })
-	if err != nil && !errors.Is(err, run.ErrStopping) {
+	err := fault.RecoverPanic(func() error { return t.workRound(ctx, first) })
+	if err != nil && !errors.Is(err, fault.ErrStopping) {
 		t.runner.Logger.WarnContext(ctx, "remaining databases of this round are left to the next fire",
 			"worker", t.worker.Name, "error", err)
 	}
@@ -84,7 +85,7 @@ func (t *workerTick) workRound(ctx context.Context, first run.Run) error {
 		_, err := t.runner.RunBatch(ctx, run.Request{
 			Worker: t.worker.Name, Database: d.Name, Fire: &run.Fire{},
 		})
-		if _, paused := errors.AsType[*run.WorkerPausedError](err); paused {
+		if _, paused := errors.AsType[*fault.WorkerPausedError](err); paused {
 			return nil
 		}
 		if err != nil {

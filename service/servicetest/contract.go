@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Fixture is what [Contract] has to know of a worker.
@@ -279,7 +280,7 @@ func (c *contract) twoAtOnce() {
 	first, second := c.service(nil, ""), c.service(nil, "")
 	begun := c.started(first)
 	_, err := second.RunBatch(context.Background(), run.Request{Worker: c.Worker})
-	if _, held := errors.AsType[*run.LeaseHeldError](err); !held {
+	if _, held := errors.AsType[*fault.LeaseHeldError](err); !held {
 		c.t.Fatalf("got %v, want LEASE_HELD", err)
 	}
 	c.fast()

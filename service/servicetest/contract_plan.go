@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // planned lets a run work on the candidates that a dry run has found, and on no others.
@@ -52,13 +53,13 @@ func (c *contract) otherPlan(s *service.Service, expected string, dry run.Run) {
 	c.t.Helper()
 	before := c.rows()
 	r, err := s.RunBatch(context.Background(), run.Request{Worker: c.Worker, ExpectedDigest: expected})
-	changed, ok := errors.AsType[*run.RefusedError](err)
-	if !ok || changed.Reason != run.ReasonPlanChanged {
+	changed, ok := errors.AsType[*fault.RefusedError](err)
+	if !ok || changed.Reason != fault.ReasonPlanChanged {
 		c.t.Fatalf("the run has done %+v, %v", r, err)
 	}
 	stored, err := s.Run(context.Background(), changed.Metadata["run_id"])
 	WantState(c.t, stored, repo.RunSkipped)
-	if err != nil || stored.Reason != run.ReasonPlanChanged || stored.DryRun ||
+	if err != nil || stored.Reason != fault.ReasonPlanChanged || stored.DryRun ||
 		stored.CandidatesDigest != dry.CandidatesDigest || !slices.Equal(stored.Candidates, dry.Candidates) {
 		c.t.Errorf("on record: %+v, %v; want the candidates of %+v", stored, err, dry)
 	}
@@ -75,7 +76,7 @@ func (c *contract) noCandidates(s *service.Service, dry run.Run) {
 	c.t.Helper()
 	_, err := s.RunBatch(context.Background(),
 		run.Request{Worker: c.Worker, ExpectedDigest: strings.Repeat("0", 64)})
-	if _, ok := errors.AsType[*run.InvalidArgumentError](err); !ok || len(dry.Candidates) > 0 {
+	if _, ok := errors.AsType[*fault.InvalidArgumentError](err); !ok || len(dry.Candidates) > 0 {
 		c.t.Errorf("without candidates: %v, %v", dry.Candidates, err)
 	}
 	if n := c.done(); n != 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/load"
 )
 
 // NewLoaded is a main on that cluster with a table c of three rows for each of n deleted parents.
@@ -58,7 +58,7 @@ func (e *Estate) LockQueue(table, waited string) (dissolve func()) {
 }
 
 // LoadLimits are limits of the load, and few records a batch, so that a run looks often.
-func LoadLimits(l run.LoadConfig) func(*service.Config) {
+func LoadLimits(l load.Config) func(*service.Config) {
 	return func(c *service.Config) {
 		c.Load = l
 		service.Settings[lfk.Config](c).BatchSize = 2

@@ -23,6 +23,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // processVariable holds the order for such a process.
@@ -202,7 +203,7 @@ func (e *Estate) AfterExpiry(s *service.Service, holder string) (r run.Run) {
 	devdb.Eventually(e.T, "the lease of "+holder+" to expire", func() bool {
 		var err error
 		r, err = s.RunBatch(context.Background(), run.Request{Worker: LooseForeignKeys, Database: "main"})
-		var held *run.LeaseHeldError
+		var held *fault.LeaseHeldError
 		if !errors.As(err, &held) && err != nil {
 			e.T.Fatal(err)
 		}

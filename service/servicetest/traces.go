@@ -11,18 +11,18 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
 // Tracing records the spans of what is opened and made after it. Its test must not run in parallel with others: the
 // provider is the process's.
 func Tracing(t *testing.T) *tracetest.SpanRecorder {
 	t.Helper()
-	spans := tracetest.NewSpanRecorder()
+	recorder := tracetest.NewSpanRecorder()
 	before := otel.GetTracerProvider()
-	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithIDGenerator(run.SpanIDs{})))
+	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder), sdktrace.WithIDGenerator(spans.IDs{})))
 	t.Cleanup(func() { otel.SetTracerProvider(before) })
-	return spans
+	return recorder
 }
 
 // Named are the ended spans of a name, without those that are not sent.

@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // deleteUserLimits bound each statement of the job: a user's row may be waited for, and no
@@ -80,7 +81,7 @@ func (u *userDeletion) features(
 		missing = cmp.Or(missing, features.MissingTokens)
 	}
 	if missing != "" {
-		return features, &run.FailedError{Text: missing}
+		return features, &fault.FailedError{Text: missing}
 	}
 	return features, nil
 }
@@ -107,7 +108,7 @@ func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (job.Result, erro
 	case d.Setting.Invalid != "":
 		return job.Result{}, InvalidSetting(d.Setting)
 	case d.Skipped != "":
-		r.Outcome, r.Reason, r.LogAtDebug = job.Skipped, d.Skipped, d.Skipped == run.ReasonTargetGone
+		r.Outcome, r.Reason, r.LogAtDebug = job.Skipped, d.Skipped, d.Skipped == repo.ReasonTargetGone
 	case d.Refused != "":
 		r.Outcome, r.Reason, r.Message = job.Refused, d.Refused, refusalWords(d)
 	default:
@@ -129,7 +130,7 @@ func refusalWords(d repo.UserDeletion) string {
 	switch {
 	case d.Protection != nil:
 		return d.Protection.String()
-	case d.Refused == run.ReasonInternalUser:
+	case d.Refused == repo.ReasonInternalUser:
 		return "users of this type are accounts of the system, which are not deleted"
 	case d.Refused == repo.ReasonNotAuthorized:
 		return "who asked for it is neither the user nor an active administrator"
@@ -162,7 +163,7 @@ const GroupDeletedReason = "Group was deleted"
 
 // InvalidSetting is the failure of a run or job whose setting of the application makes no sense.
 func InvalidSetting(s repo.TokenSetting) error {
-	return &run.FailedError{Text: s.Invalid, Reason: run.ReasonSettingInvalid, Redacted: s.Redacted}
+	return &fault.FailedError{Text: s.Invalid, Reason: fault.ReasonSettingInvalid, Redacted: s.Redacted}
 }
 
 // New is the job delete_user, which several of these workers queue.

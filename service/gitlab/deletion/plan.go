@@ -8,10 +8,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 // PlanRemover is a [Remover] that counts for a plan what it would do.
-func PlanRemover(ctx context.Context, p *run.Plan) (*Remover, error) {
+func PlanRemover(ctx context.Context, p *plan.Plan) (*Remover, error) {
 	wanted := removedColumns()
 	// What goes by statements of its own.
 	for table, column := range map[string]string{
@@ -79,21 +81,21 @@ func judgeLimits() repo.Limits {
 
 // plan adds what the job does with a user: the decision, personal projects and memberships. What
 // becomes of the row is the worker's of ghost users.
-func (u *userDeletion) plan(ctx context.Context, _ *run.Execution, p *run.Plan) error {
+func (u *userDeletion) plan(ctx context.Context, _ *run.Execution, p *plan.Plan) error {
 	features, err := p.Main().UserFeatures(ctx)
 	if err != nil {
 		return err
 	}
 	if features.Missing != "" {
-		return &run.NotConfiguredError{Worker: repo.DeleteUser{}.Kind(), Missing: features.Missing}
+		return &fault.NotConfiguredError{Worker: repo.DeleteUser{}.Kind(), Missing: features.Missing}
 	}
 	args := repo.DeleteUser{UserID: p.ID, SkipAuthorization: true}
 	d, err := p.Main().JudgeUserDeletion(ctx, args, features, judgeLimits())
 	switch {
 	case err != nil:
 		return err
-	case d.Skipped == run.ReasonTargetGone:
-		return run.ErrUnknownTarget
+	case d.Skipped == repo.ReasonTargetGone:
+		return plan.ErrUnknownTarget
 	case d.Refused != "":
 		p.Refuse(d.Refused, refusalWords(d))
 	}
@@ -134,7 +136,7 @@ func (u *userDeletion) planProjects(
 }
 
 // PlanProtection refuses what is protected.
-func PlanProtection(ctx context.Context, p *run.Plan) error {
+func PlanProtection(ctx context.Context, p *plan.Plan) error {
 	kind := repo.KindUser
 	if p.Kind == repo.KindGroup {
 		kind = p.Kind

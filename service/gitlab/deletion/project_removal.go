@@ -9,6 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 // Project removal, for destroy_group and for the personal projects of
@@ -55,7 +56,7 @@ type Remover struct {
 	// project that is being removed, 0 if none is.
 	project int64
 	// Plan is what is counted for; nil: it is done.
-	Plan *run.Plan
+	Plan *plan.Plan
 }
 
 // removedColumns are what a catalogue is asked for.

@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -89,7 +90,7 @@ func aLeaseHeldInAnyDatabaseKeepsItFromRunning(g *servicetest.Ghosts) {
 		g.Exec(where, `INSERT INTO maintenance.leases VALUES ('ghost_user_migration', 'somebody', 7, now(), now(), now() + interval '1 hour')
 			ON CONFLICT (name) DO UPDATE SET holder = 'somebody', epoch = 7, expires_at = excluded.expires_at`)
 		_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.GhostUsers})
-		var held *run.LeaseHeldError
+		var held *fault.LeaseHeldError
 		assert.That(g.T, errors.As(err, &held) && held.Lease.Holder == "somebody" && held.Lease.Database == where, "got %v", err)
 		g.Want("main", `SELECT count(*) FROM maintenance.runs WHERE NOT dry_run`, "0")
 		dry := g.Runs(s, true)

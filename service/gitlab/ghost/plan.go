@@ -8,14 +8,16 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 // planUser adds what a run does with a user whom the job delete_user has queued: the same steps, as
 // a dry run.
-func (w *worker) planUser(ctx context.Context, x *run.Execution, p *run.Plan) error {
+func (w *worker) planUser(ctx context.Context, x *run.Execution, p *plan.Plan) error {
 	lists, err := newReferences(ctx, x.Log, p.Databases)
-	if missing, ok := errors.AsType[*run.FailedError](err); ok {
-		return &run.NotConfiguredError{Worker: Name, Missing: missing.Text}
+	if missing, ok := errors.AsType[*fault.FailedError](err); ok {
+		return &fault.NotConfiguredError{Worker: Name, Missing: missing.Text}
 	}
 	if err != nil {
 		return err
@@ -33,15 +35,15 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *run.Plan) er
 	}
 	switch {
 	case !target.Exists:
-		return run.ErrUnknownTarget
+		return plan.ErrUnknownTarget
 	case target.Ghost == p.ID:
 		// To whom would it all go?
-		p.Refuse(run.ReasonInternalUser, "the user is the ghost")
+		p.Refuse(repo.ReasonInternalUser, "the user is the ghost")
 		p.Exact = false
 		return nil
 	case !target.Migratable:
 		// What would go without that is counted all the same.
-		p.Refuse(run.ReasonInternalUser, fmt.Sprintf("users of type %d are not deleted", target.Type))
+		p.Refuse(repo.ReasonInternalUser, fmt.Sprintf("users of type %d are not deleted", target.Type))
 	}
 	if target.Active {
 		p.Remark(activeAgain)
@@ -53,7 +55,7 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *run.Plan) er
 			return err
 		}
 		if has {
-			p.Refuse(run.ReasonPersonalProjects, personalProjects)
+			p.Refuse(reasonPersonalProjects, personalProjects)
 		}
 	}
 	if target.Ghost == 0 {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // references is what there is to do for any user: the lists and the foreign keys, as far as the
@@ -64,7 +64,7 @@ func newReferences(
 	main := p.catalogs[0]
 	var missing string
 	if p.queue, missing = main.GhostQueue(ctx); missing != "" {
-		return nil, &run.FailedError{Text: missing}
+		return nil, &fault.FailedError{Text: missing}
 	}
 	p.complete(ctx, log)
 	return p, nil

@@ -7,6 +7,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // removal removes and changes rows in the database of a catalogue. In a dry run it only counts
@@ -144,7 +145,7 @@ func (u *user) removeNamespace(ctx context.Context) error {
 			return err
 		}
 		if has {
-			return &run.ReasonedError{Reason: run.ReasonPersonalProjects, Text: personalProjects}
+			return &fault.ReasonedError{Reason: reasonPersonalProjects, Text: personalProjects}
 		}
 	}
 	return u.removal(main).Remove(ctx, rows[0])
@@ -213,3 +214,6 @@ func (u *user) markedGroups(ctx context.Context) ([]int64, error) {
 	}
 	return u.x.Database.ScheduledGroups(ctx, u.UserID, run.ReadLimits())
 }
+
+// reasonPersonalProjects is that of users who are kept for their projects.
+const reasonPersonalProjects = "PERSONAL_PROJECTS"

@@ -14,6 +14,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
 // Besides locks, these are the reasons for which a user is deferred.
@@ -68,13 +70,13 @@ func (u *user) work(ctx context.Context) (err error) {
 	case !u.Due:
 		return nil
 	case !u.Exists:
-		u.candidate(run.ActionDelete, run.ReasonTargetGone+": only the row of the queue is left")
+		u.candidate(run.ActionDelete, repo.ReasonTargetGone+": only the row of the queue is left")
 		return u.changeRow(ctx, d.RemoveOrphan)
 	case !u.Migratable:
 		text := fmt.Sprintf("users of type %d are not deleted", u.Type)
-		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: text}
+		return &fault.ReasonedError{Reason: repo.ReasonInternalUser, Text: text}
 	case u.Ghost == u.UserID:
-		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: "the user is the ghost"}
+		return &fault.ReasonedError{Reason: repo.ReasonInternalUser, Text: "the user is the ghost"}
 	}
 	if u.Protections {
 		p, err := d.Protecting(ctx, repo.KindUser, u.UserID, false, run.ReadLimits())
@@ -131,7 +133,7 @@ func (u *user) linkJob(ctx context.Context) {
 // recordDeletion makes a short span below the job that has queued the user. Without it nobody who
 // looks at that job's trace would find out that the user is gone.
 func (u *user) recordDeletion(ctx context.Context) {
-	job := run.SpanOf(ctx, u.queuedBy)
+	job := spans.Of(ctx, u.queuedBy)
 	if !job.IsValid() || u.x.DryRun {
 		return
 	}
@@ -233,7 +235,7 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 		change = u.x.Database.DeferMigration
 		u.reportDeferred(ctx, cause, timeUp)
 	default:
-		u.candidate(run.ActionPostpone, run.PublicText(cause))
+		u.candidate(run.ActionPostpone, fault.PublicText(cause))
 		counted = "failed_users"
 		u.reportFailed(ctx, cause)
 	}
@@ -281,11 +283,11 @@ func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
 	u.deferred++
 	public := cause.Error()
 	if !timeUp {
-		public = run.PublicText(cause)
+		public = fault.PublicText(cause)
 	}
 	u.candidate(run.ActionPostpone, public)
 	u.x.CandidatesPartial()
-	run.RecordOutcome(ctx, run.OutcomeDeferred, public)
+	spans.RecordOutcome(ctx, spans.OutcomeDeferred, public)
 	u.x.LogDone(ctx, "user deferred", "user would be deferred",
 		"user_id", u.UserID, "why", cause.Error(), "tables", u.tables)
 }
@@ -318,7 +320,7 @@ func refuseProtected(p *repo.Protection, err error) error {
 // is no failure: the row comes again in half an hour.
 func (u *user) reportProtected(ctx context.Context, kept *repo.ProtectedError) {
 	u.protected++
-	run.RecordOutcome(ctx, run.OutcomeDeferred, repo.ReasonProtected)
+	spans.RecordOutcome(ctx, spans.OutcomeDeferred, repo.ReasonProtected)
 	u.log.WarnContext(ctx, "user kept, take the row off the queue or end the protection",
 		"reason", repo.ReasonProtected, "why", kept.String(), "tables", u.tables)
 }
@@ -327,14 +329,14 @@ func (u *user) reportProtected(ctx context.Context, kept *repo.ProtectedError) {
 // type that stays is a warning: no stack could explain it.
 func (u *user) reportFailed(ctx context.Context, cause error) {
 	u.failed++
-	run.RecordFailure(ctx, cause)
+	spans.RecordFailure(ctx, cause)
 	if referenced, ok := errors.AsType[*bulk.StillReferencedError](cause); ok {
 		u.table, u.column = referenced.Table, referenced.Column
 	}
 	if unreadable, ok := errors.AsType[*bulk.UnreadableError](cause); ok {
 		u.table, u.column = unreadable.Rows.Table.Name, unreadable.Column()
 	}
-	reason := run.ReasonOf(cause)
+	reason := fault.ReasonOf(cause)
 	attrs := []any{"reason", reason, "error", cause}
 	if u.table != "" {
 		attrs = append(attrs, "table", u.table, "column", u.column)
@@ -342,7 +344,7 @@ func (u *user) reportFailed(ctx context.Context, cause error) {
 	if len(u.tables) > 0 {
 		attrs = append(attrs, "tables", u.tables)
 	}
-	if reason == run.ReasonInternalUser {
+	if reason == repo.ReasonInternalUser {
 		u.log.WarnContext(ctx, "user refused", attrs...)
 	} else {
 		u.log.ErrorContext(ctx, "user failed", attrs...)

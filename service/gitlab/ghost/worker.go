@@ -5,10 +5,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 // Name is the worker's name everywhere: its key, lease, label and page.
@@ -109,7 +112,7 @@ type workerRun struct {
 	// seen are the rows that a dry run has counted as deleted, by database.
 	seen map[*repo.Database]bulk.Seen
 	// plan is the plan that is counted for; nil: none.
-	plan *run.Plan
+	plan *plan.Plan
 
 	migrated, deferred, failed, protected int
 	// keptRows are rows of the queue that keptBy, the last of them, keeps as they are.
@@ -132,7 +135,7 @@ func (w *worker) work(ctx context.Context, x *run.Execution) error {
 	}
 	r := &workerRun{worker: w, x: x, references: lists, seen: map[*repo.Database]bulk.Seen{}}
 	err = r.migrateAll(ctx, due[:min(len(due), w.config.Limit)])
-	if err != nil && !run.EndsEarly(err) {
+	if err != nil && !fault.EndsEarly(err) {
 		return err
 	}
 	if err == nil && len(due) > w.config.Limit && r.stopped == "" {
@@ -173,27 +176,27 @@ func (r *workerRun) reportEnd() {
 		why = append(why, r.stopped)
 	}
 	if r.deferred > 0 {
-		why = append(why, run.Pluralize(r.deferred, "user")+" deferred")
+		why = append(why, format.Pluralize(r.deferred, "user")+" deferred")
 	}
 	if r.protected > 0 {
 		theyAre := "they are"
 		if r.protected == 1 {
 			theyAre = "who is"
 		}
-		why = append(why, run.Pluralize(r.protected, "user")+" kept, "+theyAre+" protected")
+		why = append(why, format.Pluralize(r.protected, "user")+" kept, "+theyAre+" protected")
 	}
 	if r.keptRows > 0 {
-		why = append(why, run.Pluralize(r.keptRows, "queue row")+" kept, "+r.keptBy.Error())
+		why = append(why, format.Pluralize(r.keptRows, "queue row")+" kept, "+r.keptBy.Error())
 	}
 	if r.failed > 0 {
-		why = append(why, run.Pluralize(r.failed, "user")+" failed")
+		why = append(why, format.Pluralize(r.failed, "user")+" failed")
 	}
 	reason := strings.Join(why, "; ")
 	switch {
 	case r.stopped != "":
 		r.x.Limit(r.stopped, reason)
 	case r.deferred > 0:
-		r.x.Limit(run.AllSeen+", "+run.Pluralize(r.deferred, "user")+" deferred", reason)
+		r.x.Limit(run.AllSeen+", "+format.Pluralize(r.deferred, "user")+" deferred", reason)
 	default:
 		r.x.Report(func(record *run.Run) { record.Reason = reason })
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -212,7 +213,7 @@ func TestGhostUserMigration_TheOldNameOfTheQueueIsUsedWhereItIsTheOnlyOne(t *tes
 	g.Want("main", `SELECT count(*) FROM users_ghost_user_migrations`, "0")
 	g.Exec("main", `DROP TABLE users_ghost_user_migrations`)
 	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.GhostUsers})
-	var missing *run.NotConfiguredError
+	var missing *fault.NotConfiguredError
 	assert.That(t, errors.As(err, &missing) && strings.Contains(missing.Missing, "ghost_user_migrations"), "got %v", err)
 }
 

@@ -86,13 +86,13 @@ func decideGroup(g repo.DueGroup) (outcome, string) {
 	case g.Begun:
 		return destruction, ""
 	case g.UserID == nil:
-		return held, run.ReasonUserMissing
+		return held, reasonUserMissing
 	case g.Allowed:
 		return destruction, ""
 	case g.InProgress:
-		return held, run.ReasonDeletionInProgress
+		return held, reasonDeletionInProgress
 	}
-	return restored, run.ReasonRightsMissing
+	return restored, reasonRightsMissing
 }
 
 // covering are the groups that others may go with: due ones with destruction, the upper before the
@@ -139,3 +139,12 @@ func (r *workerRun) expect(covering []*group) {
 		}
 	}
 }
+
+// Reasons of groups and of their jobs.
+const (
+	reasonDeletionInProgress = "DELETION_IN_PROGRESS"
+	reasonNoLongerMarked     = "NO_LONGER_MARKED"
+	reasonRightsMissing      = "RIGHTS_MISSING"
+	reasonScheduleLost       = "SCHEDULE_LOST"
+	reasonUserMissing        = "DELETING_USER_MISSING"
+)

@@ -10,9 +10,12 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
 // act is step 5 of the package comment: first for the groups that others may go with, then with the
@@ -70,7 +73,7 @@ func (r *workerRun) apply(ctx context.Context, g *group) (queued bool, err error
 			r.hold(ctx, g)
 		}
 		if err == nil {
-			run.RecordOutcome(ctx, string(g.outcome), g.reason)
+			spans.RecordOutcome(ctx, string(g.outcome), g.reason)
 		}
 		return err
 	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", g.ID))
@@ -78,7 +81,7 @@ func (r *workerRun) apply(ctx context.Context, g *group) (queued bool, err error
 		return queued, err
 	}
 	r.x.Count(ctx, "failed_groups", 1)
-	r.candidate(g.ID, run.ActionPostpone, run.PublicText(err))
+	r.candidate(g.ID, run.ActionPostpone, fault.PublicText(err))
 	r.x.Log.ErrorContext(ctx, "group failed, retrying next run",
 		r.about(g, failed, "error", err)...)
 	return false, nil
@@ -111,7 +114,7 @@ func (r *workerRun) over() (bool, error) {
 
 // endsRun reports whether an error is about more than a single group.
 func endsRun(ctx context.Context, err error) bool {
-	_, stopped := errors.AsType[run.StopError](err)
+	_, stopped := errors.AsType[fault.StopError](err)
 	return stopped || ctx.Err() != nil ||
 		errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, repo.ErrUnreachable)
 }
@@ -157,7 +160,7 @@ func (r *workerRun) destroy(ctx context.Context, g *group) (queued bool, err err
 	if err != nil {
 		return false, err
 	}
-	waits := run.JobWaits
+	waits := fault.JobWaits
 	if inserted {
 		r.x.Count(ctx, "scheduled_jobs", 1)
 		waits = ""
@@ -181,7 +184,7 @@ func (r *workerRun) restore(ctx context.Context, g *group) error {
 	case err != nil:
 		return err
 	case done.Held:
-		g.outcome, g.reason = held, run.ReasonDeletionInProgress
+		g.outcome, g.reason = held, reasonDeletionInProgress
 		r.hold(ctx, g)
 	case done.Restored:
 		r.x.Count(ctx, "restored_groups", 1)
@@ -242,7 +245,7 @@ func (r *workerRun) heldByReason() (held []string) {
 func (r *workerRun) notDone(failed int64) string {
 	var words []string
 	if failed > 0 {
-		words = append(words, run.Pluralize(failed, "group")+" failed")
+		words = append(words, format.Pluralize(failed, "group")+" failed")
 	}
 	if held := r.heldByReason(); len(held) > 0 {
 		words = append(words, "groups are held ("+strings.Join(held, ", ")+")")

@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // destroyGroup is the job destroy_group: it removes a group with everything of it in main. That
@@ -43,7 +44,7 @@ func (k *worker) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, 
 	}
 	stores, err := k.stores(ctx)
 	if err == nil && stores.Missing != "" {
-		err = &run.FailedError{Text: stores.Missing}
+		err = &fault.FailedError{Text: stores.Missing}
 	}
 	if err != nil {
 		return job.Result{}, err
@@ -102,7 +103,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 		return job.Result{}, err
 	}
 	days, settingErr := d.period(ctx, d.stores)
-	if _, invalid := errors.AsType[*run.FailedError](settingErr); settingErr != nil && !invalid {
+	if _, invalid := errors.AsType[*fault.FailedError](settingErr); settingErr != nil && !invalid {
 		return job.Result{}, settingErr
 	} else if invalid {
 		// Nothing is due then, but what has begun goes on.
@@ -130,14 +131,14 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 func (d *groupRemoval) refusal(b repo.GroupBeginning) job.Result {
 	switch b.Verdict {
 	case repo.GroupGone:
-		return job.Result{Outcome: job.Skipped, Reason: run.ReasonTargetGone, LogAtDebug: true}
+		return job.Result{Outcome: job.Skipped, Reason: repo.ReasonTargetGone, LogAtDebug: true}
 	case repo.GroupUserMissing:
-		return job.Result{Outcome: job.Refused, Reason: run.ReasonUserMissing}
+		return job.Result{Outcome: job.Refused, Reason: reasonUserMissing}
 	case repo.GroupInProgress:
-		return job.Result{Outcome: job.Refused, Reason: run.ReasonDeletionInProgress}
+		return job.Result{Outcome: job.Refused, Reason: reasonDeletionInProgress}
 	case repo.GroupRestored:
 		return job.Result{
-			Outcome: job.Restored, Reason: run.ReasonRightsMissing,
+			Outcome: job.Restored, Reason: reasonRightsMissing,
 			Attributes: []any{"old_path", b.Restoration.OldPath, "new_path", b.Restoration.NewPath},
 		}
 	case repo.GroupProtected:
@@ -146,7 +147,7 @@ func (d *groupRemoval) refusal(b repo.GroupBeginning) job.Result {
 		}
 	case repo.GroupNotDue, repo.GroupBegun:
 	}
-	return job.Result{Outcome: job.Skipped, Reason: run.ReasonNoLongerMarked}
+	return job.Result{Outcome: job.Skipped, Reason: reasonNoLongerMarked}
 }
 
 // remove removes the tree, or as much of it as the attempt has time for.
@@ -298,7 +299,7 @@ func (d *groupRemoval) fail(ctx context.Context, why error) error {
 	defer cancel()
 	for {
 		err := d.Main.FailGroupRemoval(clean, d.permit(failTimeout), d.stores, d.args.GroupID,
-			run.PublicText(why))
+			fault.PublicText(why))
 		switch {
 		case !errors.Is(err, repo.ErrBusy):
 			return err

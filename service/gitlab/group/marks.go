@@ -8,6 +8,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
 // Marks that are wrong themselves: lost, for no group, or different in the two stores.
@@ -33,11 +34,11 @@ func (r *workerRun) holdLostMarks(ctx context.Context) error {
 // holdLost counts and logs one of them.
 func (r *workerRun) holdLost(ctx context.Context, id int64) error {
 	return r.x.Batch(ctx, func(ctx context.Context) error {
-		r.countHeld(ctx, run.ReasonScheduleLost)
-		r.candidate(id, run.ActionHold, run.ReasonScheduleLost)
+		r.countHeld(ctx, reasonScheduleLost)
+		r.candidate(id, run.ActionHold, reasonScheduleLost)
 		r.x.Log.WarnContext(ctx, "Deletion schedule lost", "namespace_id", id, "group_id", id,
-			"outcome", string(held), "reason", run.ReasonScheduleLost)
-		run.RecordOutcome(ctx, string(held), run.ReasonScheduleLost)
+			"outcome", string(held), "reason", reasonScheduleLost)
+		spans.RecordOutcome(ctx, string(held), reasonScheduleLost)
 		return nil
 	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", id))
 }

@@ -10,11 +10,13 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 // planGroup adds what the job destroy_group does with a group: the decision of the worker, and the
 // removal of the tree, as a dry run.
-func (k *worker) planGroup(ctx context.Context, _ *run.Execution, p *run.Plan) error {
+func (k *worker) planGroup(ctx context.Context, _ *run.Execution, p *plan.Plan) error {
 	main := &worker{Deps: k.Deps, config: k.config, removal: k.removal}
 	main.Main = p.Main()
 	stores, err := p.Main().GroupStores(ctx)
@@ -22,14 +24,14 @@ func (k *worker) planGroup(ctx context.Context, _ *run.Execution, p *run.Plan) e
 		return err
 	}
 	if stores.Missing != "" {
-		return &run.NotConfiguredError{Worker: Name, Missing: stores.Missing}
+		return &fault.NotConfiguredError{Worker: Name, Missing: stores.Missing}
 	}
 	is, err := p.Main().IsGroup(ctx, p.ID, run.ReadLimits())
 	switch {
 	case err != nil:
 		return err
 	case !is:
-		return run.ErrUnknownTarget
+		return plan.ErrUnknownTarget
 	}
 	if err := main.judge(ctx, stores, p); err != nil {
 		return err
@@ -44,7 +46,7 @@ func (k *worker) planGroup(ctx context.Context, _ *run.Execution, p *run.Plan) e
 }
 
 // judge decides as the worker and the job do.
-func (k *worker) judge(ctx context.Context, stores repo.GroupStores, p *run.Plan) error {
+func (k *worker) judge(ctx context.Context, stores repo.GroupStores, p *plan.Plan) error {
 	if err := deletion.PlanProtection(ctx, p); err != nil {
 		return err
 	}
@@ -53,8 +55,8 @@ func (k *worker) judge(ctx context.Context, stores repo.GroupStores, p *run.Plan
 		return err
 	}
 	days, err := k.period(ctx, stores)
-	if invalid, ok := errors.AsType[*run.FailedError](err); ok {
-		p.Refuse(cmp.Or(invalid.Reason, run.ReasonSettingInvalid), invalid.Text)
+	if invalid, ok := errors.AsType[*fault.FailedError](err); ok {
+		p.Refuse(cmp.Or(invalid.Reason, fault.ReasonSettingInvalid), invalid.Text)
 		days, err = math.MaxInt32, nil
 	}
 	if err != nil {
@@ -71,15 +73,15 @@ func (k *worker) judge(ctx context.Context, stores repo.GroupStores, p *run.Plan
 			return err
 		}
 		if slices.Contains(lost, p.ID) {
-			p.Refuse(run.ReasonScheduleLost, lostMark+": mark it again in the application, or restore it there")
+			p.Refuse(reasonScheduleLost, lostMark+": mark it again in the application, or restore it there")
 		}
-		p.Refuse(run.ReasonNoLongerMarked, "it is not marked for deletion, or not due yet")
+		p.Refuse(reasonNoLongerMarked, "it is not marked for deletion, or not due yet")
 		return nil
 	}
 	words := map[string]string{
-		run.ReasonUserMissing:        "the user who wanted it is gone: it is held until somebody decides",
-		run.ReasonDeletionInProgress: "the application is deleting it, for a user who may not",
-		run.ReasonRightsMissing:      "the user who wanted it may not remove it: it would be restored",
+		reasonUserMissing:        "the user who wanted it is gone: it is held until somebody decides",
+		reasonDeletionInProgress: "the application is deleting it, for a user who may not",
+		reasonRightsMissing:      "the user who wanted it may not remove it: it would be restored",
 	}
 	if outcome, reason := decideGroup(due[0]); outcome != destruction {
 		detail := words[reason]

@@ -9,10 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Name is the worker's name everywhere: its key, lease, label and page.
@@ -118,12 +120,12 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 	return nil
 }
 
-// period is the setting deletion_adjourned_period, in days. An invalid one is a [*run.FailedError].
+// period is the setting deletion_adjourned_period, in days. An invalid one is a [*fault.FailedError].
 func (k *worker) period(ctx context.Context, stores repo.GroupStores) (int64, error) {
 	days, err := k.Main.AdjournedPeriod(ctx, stores)
 	const setting = "deletion_adjourned_period in application_settings is "
 	const advice = ": set it to a number of days, 0 or more"
-	invalid := &run.FailedError{Reason: run.ReasonSettingInvalid}
+	invalid := &fault.FailedError{Reason: fault.ReasonSettingInvalid}
 	switch {
 	case err != nil:
 		return 0, err
@@ -153,7 +155,7 @@ func (k *worker) marks(
 		return stores, a, nil, err
 	}
 	a.Days, err = k.period(ctx, stores)
-	if invalid, ok := errors.AsType[*run.FailedError](err); ok {
+	if invalid, ok := errors.AsType[*fault.FailedError](err); ok {
 		// Nothing is due then, but what is marked still counts.
 		a.Days, remarks, err = math.MaxInt32, []string{invalid.Text}, nil
 	}
@@ -224,8 +226,8 @@ func removalProgress(
 	for _, r := range removals {
 		const progress = "removal of group %d, begun %s: %s, %s and %s are gone"
 		remarks = append(remarks, fmt.Sprintf(progress,
-			r.GroupID, r.BegunAt.UTC().Format(time.RFC3339), run.Pluralize(r.Rows, "row"),
-			run.Pluralize(r.Projects, "project"), run.Pluralize(r.Groups, "group")))
+			r.GroupID, r.BegunAt.UTC().Format(time.RFC3339), format.Pluralize(r.Rows, "row"),
+			format.Pluralize(r.Projects, "project"), format.Pluralize(r.Groups, "group")))
 	}
 	return remarks, err
 }

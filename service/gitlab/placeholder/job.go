@@ -6,7 +6,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // placeholderDeletion is the job delete_placeholder_user; see the package comment.
@@ -40,17 +40,17 @@ func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Res
 	}
 	switch {
 	case verdict.Missing != "":
-		return job.Result{}, &run.FailedError{Text: verdict.Missing}
+		return job.Result{}, &fault.FailedError{Text: verdict.Missing}
 	case verdict.Gone:
-		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, run.ReasonTargetGone, true
+		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, repo.ReasonTargetGone, true
 	case verdict.NotPlaceholder:
-		result.Outcome, result.Reason = job.Skipped, run.ReasonNotAPlaceholder
+		result.Outcome, result.Reason = job.Skipped, reasonNotAPlaceholder
 	case verdict.Protection != nil:
 		result.Outcome, result.Reason = job.Refused, repo.ReasonProtected
 		result.Message = verdict.Protection.String()
 	case verdict.Reference != nil:
 		by := verdict.Reference
-		result.Outcome, result.Reason = job.Refused, run.ReasonStillReferenced
+		result.Outcome, result.Reason = job.Refused, fault.ReasonStillReferenced
 		result.Message = by.Table + "." + by.Column + " refers to it"
 		result.Attributes = append(result.Attributes, "table", by.Table, "column", by.Column)
 		j.Log.WarnContext(ctx, "Placeholder user is still referenced in other tables",
@@ -58,3 +58,6 @@ func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Res
 	}
 	return result, nil
 }
+
+// reasonNotAPlaceholder is that of jobs and plans whose user is of another type.
+const reasonNotAPlaceholder = "NOT_A_PLACEHOLDER"

@@ -5,28 +5,30 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 // plan adds what keeps the user, and the job that would delete it.
-func (p *placeholderDeletion) plan(ctx context.Context, _ *run.Execution, plan *run.Plan) error {
-	verdict, err := plan.Main().JudgePlaceholder(
-		ctx, plan.ID, plan.Databases[1:], placeholderLimits())
+func (p *placeholderDeletion) plan(ctx context.Context, _ *run.Execution, into *plan.Plan) error {
+	verdict, err := into.Main().JudgePlaceholder(
+		ctx, into.ID, into.Databases[1:], placeholderLimits())
 	switch {
 	case err != nil:
 		return err
 	case verdict.Missing != "":
-		return &run.NotConfiguredError{Worker: Name, Missing: verdict.Missing}
+		return &fault.NotConfiguredError{Worker: Name, Missing: verdict.Missing}
 	case verdict.Gone:
-		return run.ErrUnknownTarget
+		return plan.ErrUnknownTarget
 	case verdict.NotPlaceholder:
-		plan.Refuse(run.ReasonNotAPlaceholder, "it is another type of user")
+		into.Refuse(reasonNotAPlaceholder, "it is another type of user")
 	case verdict.Protection != nil:
 		// The plan of the user itself says so.
 	case verdict.Reference != nil:
-		plan.Refuse(run.ReasonStillReferenced,
+		into.Refuse(fault.ReasonStillReferenced,
 			verdict.Reference.Table+"."+verdict.Reference.Column+" refers to it")
 	default:
-		plan.Queue(repo.DeleteUser{}.Kind())
+		into.Queue(repo.DeleteUser{}.Kind())
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Name is the worker's name everywhere: its key, lease, label and page.
@@ -150,7 +151,7 @@ func (p *placeholderUserCleanup) claimAll(
 		next := make(chan repo.PlaceholderPosition, 1)
 		pages.Go(func() error {
 			defer close(next)
-			err := run.RecoverPanic(func() error { return p.page(ctx, x, rules, at, next) })
+			err := fault.RecoverPanic(func() error { return p.page(ctx, x, rules, at, next) })
 			if err != nil {
 				failed.Store(true)
 			}
@@ -277,7 +278,7 @@ func (p *placeholderUserCleanup) preview(
 ) {
 	var why []string
 	if row.Waiting || counted[row.User] {
-		why = append(why, run.JobWaits)
+		why = append(why, fault.JobWaits)
 	} else {
 		counted[row.User] = true
 		x.Count(ctx, "scheduled_jobs", 1)

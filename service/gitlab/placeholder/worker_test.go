@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -226,7 +227,7 @@ func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
 		s := e.Service("", e.WithQueue)
 		for _, dry := range []bool{false, true} {
 			_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.PlaceholderUsers, DryRun: dry})
-			missing, ok := errors.AsType[*run.NotConfiguredError](err)
+			missing, ok := errors.AsType[*fault.NotConfiguredError](err)
 			assert.That(t, ok && strings.Contains(missing.Missing, named), "error %v, want %q", err, named)
 		}
 		servicetest.WantConditionOf(t, s, servicetest.PlaceholderUsers, service.ConditionNotConfigured, named)

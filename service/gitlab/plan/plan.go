@@ -13,6 +13,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 // IsTarget reports whether this is a kind of what jobs delete and [Planner.PlanDeletion] plans.
@@ -72,7 +74,7 @@ func (p *Planner) acquire(ctx context.Context) (done func(), err error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, &run.RefusedError{
+		return nil, &fault.RefusedError{
 			Reason: "PLANS_BUSY", Retry: planWait,
 			Text: fmt.Sprintf("%d plans are being made, as many as may be at once: try again in %s", plansAtOnce, planWait),
 		}
@@ -82,8 +84,8 @@ func (p *Planner) acquire(ctx context.Context) (done func(), err error) {
 // PlanDeletion says what deleting a user, group or placeholder user would do. It writes nothing, and
 // reads the replicas where there are some, once they have what was written until now.
 //
-// Errors: [*run.InvalidArgumentError], [*run.RefusedError], [*run.NotConfiguredError], [run.ErrUnreachable].
-func (p *Planner) PlanDeletion(ctx context.Context, kind string, id int64) (*run.Plan, error) {
+// Errors: [*fault.InvalidArgumentError], [*fault.RefusedError], [*fault.NotConfiguredError], [fault.ErrUnreachable].
+func (p *Planner) PlanDeletion(ctx context.Context, kind string, id int64) (*plan.Plan, error) {
 	steps, err := p.planners(kind, id)
 	if err != nil {
 		return nil, err
@@ -99,13 +101,13 @@ func (p *Planner) PlanDeletion(ctx context.Context, kind string, id int64) (*run
 		copies[i] = d.ReadCopy(ctx)
 		replicas = replicas || copies[i] != d
 	}
-	begun := run.NewPlan(kind, id, copies)
+	begun := plan.New(kind, id, copies)
 	made, err := p.plan(ctx, begun, steps)
 	if err != nil && replicas && ctx.Err() == nil {
 		// A replica may cancel what it is asked, or lose its connection.
 		made, err = p.plan(ctx, begun.Reset(primaries), steps)
 	}
-	if err == run.ErrUnknownTarget { //nolint:errorlint // as planners return it
+	if err == plan.ErrUnknownTarget { //nolint:errorlint // as planners return it
 		err = unknownTarget(kind, id)
 	}
 	if err != nil {
@@ -119,8 +121,8 @@ func unknownTarget(kind string, id int64) error {
 	if kind == repo.KindGroup {
 		table = "namespaces, with the type Group"
 	}
-	return &run.RefusedError{
-		Reason: "UNKNOWN_TARGET", What: run.ErrUnknownTarget,
+	return &fault.RefusedError{
+		Reason: "UNKNOWN_TARGET", What: plan.ErrUnknownTarget,
 		Text:     fmt.Sprintf("there is no %s %d: its id is that of %s", kind, id, table),
 		Metadata: map[string]string{"kind": kind, "id": strconv.FormatInt(id, 10)},
 	}
@@ -137,12 +139,12 @@ func (p *Planner) planners(kind string, id int64) ([]run.Planner, error) {
 	case repo.KindUser:
 		names = []string{repo.DeleteUser{}.Kind()}
 	default:
-		return nil, &run.InvalidArgumentError{
+		return nil, &fault.InvalidArgumentError{
 			Field: "kind", Description: "is not user, group or placeholder",
 		}
 	}
 	if id <= 0 {
-		return nil, &run.InvalidArgumentError{Field: "id", Description: "is required: a number above 0"}
+		return nil, &fault.InvalidArgumentError{Field: "id", Description: "is required: a number above 0"}
 	}
 	var steps []run.Planner
 	for _, name := range names {
@@ -161,11 +163,11 @@ func (p *Planner) planners(kind string, id int64) ([]run.Planner, error) {
 
 // plan goes through the steps. What would end a job ends the plan, too.
 func (p *Planner) plan(
-	ctx context.Context, made *run.Plan, steps []run.Planner,
-) (*run.Plan, error) {
+	ctx context.Context, made *plan.Plan, steps []run.Planner,
+) (*plan.Plan, error) {
 	x := p.runner.Planning(ctx, made)
 	for _, step := range steps {
-		err := run.RecoverPanic(func() error { return step(ctx, x, made) })
+		err := fault.RecoverPanic(func() error { return step(ctx, x, made) })
 		if err := made.AddRefusal(ctx, err); err != nil {
 			return nil, err
 		}
@@ -190,7 +192,7 @@ func (p *Planner) plan(
 
 // estimate is by the speed last measured with about as many rows; without one there is none, nor where
 // not all rows were counted.
-func (p *Planner) estimate(ctx context.Context, made *run.Plan) {
+func (p *Planner) estimate(ctx context.Context, made *plan.Plan) {
 	if !made.Exact {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
@@ -25,7 +26,7 @@ func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
 		}
 		began := time.Now()
 		_, err := p.PlanDeletion(t.Context(), "user", 20)
-		if busy, ok := errors.AsType[*run.RefusedError](err); !ok || time.Since(began) != busy.RetryAfter() ||
+		if busy, ok := errors.AsType[*fault.RefusedError](err); !ok || time.Since(began) != busy.RetryAfter() ||
 			busy.Error() != "2 plans are being made, as many as may be at once: try again in 3s" {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}

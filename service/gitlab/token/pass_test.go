@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -339,12 +340,12 @@ func TestResumeRuns_GoesOnWithWhatTheLoadHasEnded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		reason string
-		limits run.LoadConfig
+		limits load.Config
 		want   string
 	}{
-		"over by now":        {"THROTTLED: replica", run.LoadConfig{MaxLockWait: time.Minute}, "2"},
-		"nothing is limited": {"THROTTLED: replica", run.LoadConfig{}, "1"},
-		"ended by its time":  {"limit reached: max_runtime", run.LoadConfig{MaxLockWait: time.Minute}, "1"},
+		"over by now":        {"THROTTLED: replica", load.Config{MaxLockWait: time.Minute}, "2"},
+		"nothing is limited": {"THROTTLED: replica", load.Config{}, "1"},
+		"ended by its time":  {"limit reached: max_runtime", load.Config{MaxLockWait: time.Minute}, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := servicetest.NewPlaceholders(servicetest.Parallel(t))
@@ -369,7 +370,7 @@ func TestResumeRuns_OpensThePassThatTheLoadHasKeptFromBeginning(t *testing.T) {
 			e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, reason, over_limit, lease_epoch, heartbeat_ttl, finished_at)
 				VALUES ('00000000-0000-7000-8000-000000000000', 'inactive_token_deletion', 'schedule', 'succeeded', 'THROTTLED: replica', true, 1, '40s', now())`)
 			s := e.Service("", e.WithQueue, func(cfg *service.Config) {
-				cfg.Load = run.LoadConfig{MaxLockWait: time.Minute}
+				cfg.Load = load.Config{MaxLockWait: time.Minute}
 				service.Settings[token.Config](cfg).Schedule = time.Now().Add(-time.Hour).UTC().Format("4 15 * * *") // not soon
 			})
 			for range 3 {

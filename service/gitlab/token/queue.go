@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // A pass schedules no more deletions than there is room for in front of the ghost migration.
@@ -92,7 +92,7 @@ func (w *tokenWalk) stop(ctx context.Context) error {
 		return err
 	}
 	why := fmt.Sprintf("%s: %d users wait for their deletion or more, workers.%s.max_queued = %d",
-		run.ReasonQueueFull, w.config.MaxQueued, Name, w.config.MaxQueued)
+		fault.ReasonQueueFull, w.config.MaxQueued, Name, w.config.MaxQueued)
 	w.x.Limit(why, why)
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Before the schedule an unfinished pass is continued by the job continue_inactive_token_deletion
@@ -30,7 +31,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 	}
 	result := job.Result{Outcome: job.Succeeded, Attributes: []any{"pass_id", args.PassID}}
 	if !unfinished {
-		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, run.ReasonTargetGone, true
+		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, repo.ReasonTargetGone, true
 		return result, nil
 	}
 	wait := func(reason string) (job.Result, error) {
@@ -40,17 +41,17 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 	}
 	if k.config.Disabled() {
 		// Another process may have the worker switched on, or this one again after a restart.
-		return wait(run.ReasonDisabled)
+		return wait(reasonDisabled)
 	}
 	if full, err := k.full(ctx); err != nil {
 		return result, err
 	} else if full {
-		return wait(run.ReasonQueueFull)
+		return wait(fault.ReasonQueueFull)
 	}
 	record, err := k.RunBatch(ctx, run.Continue(k.worker, run.ReasonContinuation))
-	if run.IsTemporary(err) {
-		reason := run.SkipReason(err).Code
-		return wait(cmp.Or(reason, run.ErrShutdown.Reason.Code))
+	if fault.IsTemporary(err) {
+		reason := fault.SkipReason(err).Code
+		return wait(cmp.Or(reason, fault.ErrShutdown.Reason.Code))
 	}
 	result.Attributes = append(result.Attributes, "continued_by", record.ID)
 	return result, err
@@ -60,3 +61,6 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 func (k *inactiveTokens) abandoned(ctx context.Context) (bool, error) {
 	return k.Main.TokenPassAbandoned(ctx, k.worker.Name)
 }
+
+// reasonDisabled is that of a continuation whose worker is not enabled here.
+const reasonDisabled = "DISABLED"

@@ -9,6 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Name is the worker's name everywhere: its key, lease, label and page.
@@ -81,7 +82,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 		return err
 	}
 	if lacks := cmp.Or(features.Missing, features.MissingTokens); lacks != "" {
-		return &run.FailedError{Text: lacks}
+		return &fault.FailedError{Text: lacks}
 	}
 	setting, err := x.Database.TokenSetting(ctx, features)
 	switch {
@@ -110,7 +111,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 		return err
 	}
 	if w.pass.ID == "" {
-		return &run.SkippedError{Reason: run.ReasonTargetGone}
+		return &fault.SkippedError{Reason: repo.ReasonTargetGone}
 	}
 	return w.run(ctx)
 }
@@ -148,7 +149,7 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) erro
 			x.Log.InfoContext(ctx, "unfinished pass dropped, the setting is off")
 		}
 	}
-	return &run.SkippedError{Reason: run.ReasonSettingOff, Text: repo.TokenSettingOff}
+	return &fault.SkippedError{Reason: repo.ReasonSettingOff, Text: repo.TokenSettingOff}
 }
 
 func (k *inactiveTokens) backlog(

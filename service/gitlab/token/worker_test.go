@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -297,7 +298,7 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 			s := e.Service("", e.WithQueue)
 			for _, dry := range []bool{false, true} {
 				_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, DryRun: dry})
-				unconfigured, ok := errors.AsType[*run.NotConfiguredError](err)
+				unconfigured, ok := errors.AsType[*fault.NotConfiguredError](err)
 				assert.That(t, ok && strings.Contains(unconfigured.Missing, c.named), "%v, want that %s is missing", err, c.named)
 			}
 			servicetest.WantConditionOf(t, s, servicetest.InactiveTokens, service.ConditionNotConfigured, c.named)
@@ -308,7 +309,7 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 func withoutAQueueIsNotConfigured(e *servicetest.Estate) {
 	t := e.T
 	_, err := e.Service("").RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens})
-	_, ok := errors.AsType[*run.NotConfiguredError](err)
+	_, ok := errors.AsType[*fault.NotConfiguredError](err)
 	assert.That(t, ok, "%v, want that it is not configured", err)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // ErrUnknownTable, ErrUnknownRecord and ErrUnknownKey: nothing of that name or id is there to work on.
@@ -26,7 +27,7 @@ var (
 func Misused(err error) bool {
 	refused, ok := errors.AsType[*lfkadmin.RefusedError](err)
 	return ok && refused.Misnamed || slices.ContainsFunc([]error{
-		run.ErrUnknownDatabase, ErrUnknownTable, ErrUnknownRecord, ErrUnknownChild, ErrUnknownKey, ErrUnknownAction,
+		fault.ErrUnknownDatabase, ErrUnknownTable, ErrUnknownRecord, ErrUnknownChild, ErrUnknownKey, ErrUnknownAction,
 	}, func(unknown error) bool { return errors.Is(err, unknown) })
 }
 
@@ -227,7 +228,7 @@ func (l Admin) selected() ([]*repo.Database, error) {
 			return []*repo.Database{d}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w %q: configured are %s", run.ErrUnknownDatabase, l.Only,
+	return nil, fmt.Errorf("%w %q: configured are %s", fault.ErrUnknownDatabase, l.Only,
 		run.DatabaseNames(l.Databases))
 }
 

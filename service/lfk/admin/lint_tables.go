@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/lfk"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // missing reports tables that are in no configured database.
@@ -68,8 +68,8 @@ func (l *lint) shared() {
 		if len(homes) > 1 && len(tracked) > 0 && len(children) > 0 {
 			l.at("", key.String()).warn("key_in_several_databases", "%s is in %s, and a deletion in one of them "+
 				"is carried out in all that have %s: %s. Make sure that no key of %[1]s is used in two "+
-				"databases, and untrack %[1]s where it is a copy", key.Parent, run.SomeNames(homes), key.Table,
-				run.SomeNames(children))
+				"databases, and untrack %[1]s where it is a copy", key.Parent, format.List(homes), key.Table,
+				format.List(children))
 		}
 	}
 }
@@ -177,7 +177,7 @@ func (l *lint) parents(d lfk.Inspected) {
 		}
 		if len(parent.Heirs) > 0 {
 			at.warn("parent_inherited", "%s inherit from it: deletions that name one of them, and not %s, "+
-				"are not recorded", run.SomeNames(parent.Heirs), name)
+				"are not recorded", format.List(parent.Heirs), name)
 		}
 		l.keyType(d, at, parent)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -138,7 +138,7 @@ func TestLint_FileAndScheduleAreChecked(t *testing.T) {
 		"warning trigger_without_definition main merge_requests", "warning trigger_without_definition main namespaces", "warning trigger_without_definition main projects")
 	assert.That(t, result.Errors == 0, "%d errors", result.Errors)
 	keys.Only = "sec"
-	if _, err := keys.Lint(context.Background()); !errors.Is(err, run.ErrUnknownDatabase) {
+	if _, err := keys.Lint(context.Background()); !errors.Is(err, fault.ErrUnknownDatabase) {
 		t.Errorf("got %v, want ErrUnknownDatabase", err)
 	}
 	keys.Definitions = nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Repair lets a caller that is no run write records, one at a time: it has the worker's lease.
@@ -33,14 +34,14 @@ func (f *Repair) held(ctx context.Context) error {
 	for _, worker := range []string{Name, cleanup} {
 		if pause := run.PauseFor(worker, pauses); pause != nil {
 			return fmt.Errorf("no records are written: %w",
-				&run.WorkerPausedError{Worker: worker, Pause: *pause})
+				&fault.WorkerPausedError{Worker: worker, Pause: *pause})
 		}
 	}
 	return nil
 }
 
 // Permitted calls with a permit for a database. Where a run, or another command, has the lease the
-// error is a [*repo.LeaseHeldError], and a pause is a [*run.WorkerPausedError].
+// error is a [*repo.LeaseHeldError], and a pause is a [*fault.WorkerPausedError].
 func (f *Repair) Permitted(
 	ctx context.Context, d *repo.Database, do func(repo.Permit) error,
 ) error {

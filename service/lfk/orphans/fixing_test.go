@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/lfk/orphans"
-	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -43,10 +43,10 @@ func searched(t *testing.T, search *orphans.Search) orphans.Found {
 func aPauseHoldsItsWriting(e *servicetest.Estate) {
 	search := byHand(e, 3)
 	s := e.Service(servicetest.OneChild)
-	for _, worker := range []string{run.AllWorkers, orphans.Name, servicetest.LooseForeignKeys} {
+	for _, worker := range []string{fault.AllWorkers, orphans.Name, servicetest.LooseForeignKeys} {
 		servicetest.Pause(e.T, s, worker)
 		_, err := search.Run(e.T.Context())
-		_, paused := errors.AsType[*run.WorkerPausedError](err)
+		_, paused := errors.AsType[*fault.WorkerPausedError](err)
 		assert.That(e.T, paused && strings.Contains(err.Error(), "caretaker resume"), "%s: %v", worker, err)
 		assert.That(e.T, search.Fix.Permitted(e.T.Context(), search.Databases[0], func(repo.Permit) error { return nil }) != nil,
 			"%s: a record may be written", worker)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // working is one run of the worker.
@@ -88,7 +89,7 @@ func (w *working) end(ctx context.Context) error {
 		}
 	}
 	if len(w.failed) > 0 {
-		return &run.FailedError{Text: strings.Join(w.failed, "; ")}
+		return &fault.FailedError{Text: strings.Join(w.failed, "; ")}
 	}
 	return nil
 }
@@ -162,7 +163,7 @@ func (w *working) ends(err error) bool {
 
 // fail notes what a definition has failed with.
 func (w *working) fail(ctx context.Context, t *Task, err error) {
-	text := run.PublicText(err)
+	text := fault.PublicText(err)
 	w.x.Log.ErrorContext(ctx, "definition could not be audited", "definition", t.Key.String(),
 		"child_database", t.Database(), "error", err)
 	w.failed = append(w.failed, t.Key.String()+" on "+t.Database()+": "+text)
@@ -173,8 +174,8 @@ func (w *working) fail(ctx context.Context, t *Task, err error) {
 func (w *working) batch(
 	ctx context.Context, t *Task, place *repo.AuditPlace, total *found,
 ) (done, late bool, err error) {
-	if fault := t.faultOf(w.fixes()); fault != "" {
-		return false, false, &run.FailedError{Text: fault}
+	if what := t.faultOf(w.fixes()); what != "" {
+		return false, false, &fault.FailedError{Text: what}
 	}
 	most := w.config.BatchSize
 	if w.fixes() {

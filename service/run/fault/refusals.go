@@ -1,18 +1,18 @@
-package run
+// Package fault has the errors of runs, jobs and calls: their typed reasons, and their texts for clients
+// and for traces.
+package fault
 
 import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Errors of the methods of [Runner], besides [InvalidArgumentError], [WorkerPausedError],
+// Errors of calls, besides [InvalidArgumentError], [WorkerPausedError],
 // [NotConfiguredError], [LeaseHeldError] and [RefusedError].
 var (
 	// ErrUnknownWorker, ErrUnknownDatabase, ErrUnknownRun, ErrUnknownJob and ErrUnknownFlag: there is nothing of that name or id.
@@ -61,12 +61,6 @@ func Unknown(what error, key, name, text string) error {
 	}
 }
 
-// UnknownDatabase is the error that a name is none of these databases'.
-func UnknownDatabase(name string, all []*repo.Database) error {
-	text := fmt.Sprintf("unknown database %q: configured are %s", name, DatabaseNames(all))
-	return Unknown(ErrUnknownDatabase, "database", name, text)
-}
-
 // UnreachableDatabase is the name of the database that an [ErrUnreachable] is about, and why it cannot work; "" if the
 // error does not say.
 func UnreachableDatabase(err error) (name, why string) {
@@ -106,48 +100,14 @@ func (e *InvalidArgumentError) Error() string { return e.Field + ": " + e.Descri
 // Details are the reason that clients get.
 func (e *InvalidArgumentError) Details() (string, map[string]string) { return "INVALID_ARGUMENT", nil }
 
-// maxReason is the length of a reason in characters.
-const maxReason = 500
-
-// CheckReason refuses a reason, of whatever is to have one, that is missing or too long.
-func CheckReason(reason string) error {
-	switch n := len([]rune(reason)); {
-	case n == 0:
-		return &InvalidArgumentError{Field: "reason", Description: "is required: say why, for those who find it"}
-	case n > maxReason:
-		return &InvalidArgumentError{Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason)}
-	}
-	return nil
-}
-
-// requestReused is the error that a request id has started a run of something else: of another worker, on another database,
-// or as a dry run.
-func requestReused(first Run) error {
-	what := first.Worker
-	if first.Database != "" {
-		what += " on " + first.Database
-	}
-	if first.DryRun {
-		what += " (dry run)"
-	}
-	return &RefusedError{
-		Reason: "REQUEST_ID_REUSED",
-		Text:   fmt.Sprintf("this request_id has started run %s of %s: choose another one for another request", first.ID, what),
-		Metadata: map[string]string{
-			"run_id": first.ID, "worker": first.Worker, "database": first.Database,
-			"dry_run": strconv.FormatBool(first.DryRun),
-		},
-	}
-}
-
 // WorkerPausedError reports that a worker, or [AllWorkers], is paused: new runs are refused until the pause ends.
 type WorkerPausedError struct {
 	Worker string
 	Pause  repo.Pause
 }
 
-// what is paused.
-func (e *WorkerPausedError) what() string {
+// Subject returns what is paused, with its verb: "all workers are".
+func (e *WorkerPausedError) Subject() string {
 	if e.Pause.Worker == AllWorkers {
 		return "all workers are"
 	}
@@ -164,7 +124,7 @@ func (e *WorkerPausedError) Error() string {
 	if !e.Pause.Until.IsZero() {
 		span += " until " + e.Pause.Until.UTC().Format(time.RFC3339)
 	}
-	return fmt.Sprintf("%s paused by %s %s: %s; end the pause with %s", e.what(), e.Pause.By, span, e.Pause.Reason, how)
+	return fmt.Sprintf("%s paused by %s %s: %s; end the pause with %s", e.Subject(), e.Pause.By, span, e.Pause.Reason, how)
 }
 
 // Details are the reason and the metadata that clients get.
@@ -189,20 +149,6 @@ func (e *NotConfiguredError) Details() (string, map[string]string) {
 	return "WORKER_NOT_CONFIGURED", map[string]string{"worker": e.Worker}
 }
 
-// unknownWorker lists the names there are.
-func (r *Runner) unknownWorker(name string) error {
-	names := make([]string, 0, len(r.Workers))
-	for _, w := range r.Workers {
-		names = append(names, w.Name)
-	}
-	advice := "there are " + strings.Join(names, ", ")
-	if slices.Contains(r.LeftOut, name) {
-		advice = "it is for GitLab's tables, which use: loose_foreign_keys leaves out: set use: gitlab in " +
-			"the configuration and run caretaker migrate, or take one of: " + strings.Join(names, ", ")
-	}
-	return Unknown(ErrUnknownWorker, "worker", name, fmt.Sprintf("unknown worker %q: %s", name, advice))
-}
-
 // Forbidden reports whether our role lacks a privilege, or row-level security keeps rows from it.
 func Forbidden(err error) bool {
 	refused, ok := errors.AsType[*repo.Error](err)
@@ -216,78 +162,5 @@ func IsTemporary(err error) bool {
 	return errors.As(err, &held) || errors.As(err, &paused) || errors.Is(err, ErrStopping)
 }
 
-// Typed reasons of runs, jobs and groups. What repo finds out in a transaction it names
-// itself.
-const (
-	ReasonTargetGone     = repo.ReasonTargetGone
-	ReasonSettingOff     = repo.ReasonSettingOff
-	ReasonSettingInvalid = "SETTING_INVALID"
-
-	ReasonLeaseLost = "LEASE_LOST"
-	ReasonJobLost   = "JOB_LOST"
-	reasonLeaseHeld = "LEASE_HELD"
-	// reasonRequestKnown: the request id has started a run before.
-	reasonRequestKnown = "REQUEST_KNOWN"
-	// ReasonThrottled and ReasonQueueFull begin the reasons of runs that have ended early: because of
-	// the load, and because too many users wait for their deletion. ReasonPaused is that of jobs that
-	// wait for the end of a pause.
-	ReasonThrottled = "THROTTLED"
-	ReasonQueueFull = "QUEUE_FULL"
-	ReasonPaused    = "WORKER_PAUSED"
-	// ReasonDisabled is that of a continuation whose worker is not enabled here.
-	ReasonDisabled = "DISABLED"
-	// ReasonSliceUsed and ReasonTargetBusy are those of jobs that are continued later: their attempt
-	// has worked as long as it may, another one is at work on the same.
-	ReasonSliceUsed  = "SLICE_USED"
-	ReasonTargetBusy = "TARGET_BUSY"
-
-	ReasonInternalUser     = repo.ReasonInternalUser
-	ReasonPersonalProjects = "PERSONAL_PROJECTS"
-
-	ReasonStillReferenced = "STILL_REFERENCED"
-	reasonKeptByTrigger   = repo.ReasonKeptByTrigger
-	ReasonNotAPlaceholder = "NOT_A_PLACEHOLDER"
-	ReasonNoLongerMarked  = "NO_LONGER_MARKED"
-
-	ReasonRightsMissing      = "RIGHTS_MISSING"
-	ReasonUserMissing        = "DELETING_USER_MISSING"
-	ReasonDeletionInProgress = "DELETION_IN_PROGRESS"
-	ReasonScheduleLost       = "SCHEDULE_LOST"
-)
-
-// The reasons of runs that continue what another has left, besides the schedule. One after the load
-// does whatever the schedule's would: the other may not even have begun.
-const (
-	ReasonContinuation = "continuation"
-	reasonAfterLoad    = "after the load"
-)
-
-// Pluralize is a number with its noun, in the plural unless it is 1: 1 user, 2 users.
-func Pluralize[N ~int | ~int64](n N, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
-}
-
-// Misleading reports whether a character can make a name look like another one, or like a part of what
-// stands around it: control characters, and those that change the direction of the text or end its line.
-func Misleading(r rune) bool {
-	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
-}
-
-// Tone is how a state is shown: as bad, as warn if an operator may have to act, as busy, good or off.
-func Tone(state string) string {
-	switch state {
-	case "failed", "failing", "discarded", "error":
-		return "bad"
-	case "paused", "throttled", "lease held elsewhere", "hold", "retryable", "missed", "cancelled",
-		"refused", "warning":
-		return "warn"
-	case "running":
-		return "busy"
-	case "succeeded", "idle", "completed", "ran":
-		return "good"
-	}
-	return "off"
-}
+// AllWorkers is the name under which all workers are paused and resumed at once: the kill switch.
+const AllWorkers = "*"

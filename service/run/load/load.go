@@ -1,4 +1,6 @@
-package run
+// Package load measures the load of databases, for all runs and jobs of the process, and slows runs
+// down by it.
+package load
 
 import (
 	"context"
@@ -13,11 +15,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// LoadConfig says from when on a database counts as overloaded. A limit of 0 is off; with the zero
+// Config says from when on a database counts as overloaded. A limit of 0 is off; with the zero
 // value nothing is probed.
-type LoadConfig struct {
+type Config struct {
 	// MaxReplicaLag is how far a standby that streams may be behind, as the primary sees it. Those being made or catching
 	// up, and subscribers of logical replication, do not count.
 	MaxReplicaLag time.Duration `key:"max_replica_lag" default:"30s" max:"24h" off:"0"`
@@ -33,14 +36,14 @@ type LoadConfig struct {
 	Patience time.Duration `key:"patience" default:"20s" max:"24h"`
 }
 
-func (c LoadConfig) question() repo.LoadProbe {
+func (c Config) question() repo.LoadProbe {
 	return repo.LoadProbe{
 		Replicas: c.MaxReplicaLag > 0, WAL: c.MaxWALRate > 0, Locks: c.MaxLockWait > 0,
 		IgnoredReplicas: c.IgnoredReplicas,
 	}
 }
 
-func (c LoadConfig) off() bool {
+func (c Config) off() bool {
 	return c.MaxReplicaLag <= 0 && c.MaxWALRate <= 0 && c.MaxLockWait <= 0
 }
 
@@ -56,7 +59,7 @@ const (
 // every second, in one round trip, and the others wait for its result. A probe that fails stops
 // nobody. One that times out slows runs down, and the result before it still counts.
 type Loads struct {
-	config LoadConfig
+	config Config
 	logger *slog.Logger
 
 	mu        sync.Mutex
@@ -79,7 +82,8 @@ type databaseLoad struct {
 	warned string
 }
 
-func newLoads(c LoadConfig, logger *slog.Logger) *Loads {
+// New has probed nothing yet.
+func New(c Config, logger *slog.Logger) *Loads {
 	return &Loads{config: c, logger: logger, databases: map[*repo.Database]*databaseLoad{}}
 }
 
@@ -95,7 +99,7 @@ func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table repo.Tab
 func (l *Loads) StillExceeded(ctx context.Context, d *repo.Database, reason string) *Excess {
 	ended := repo.ReadReason(reason)
 	worst, _ := l.worst(ctx, d, func(e *Excess) bool {
-		return ended.Code == ReasonThrottled && strings.HasPrefix(ended.Detail, e.measure+": ")
+		return ended.Code == fault.ReasonThrottled && strings.HasPrefix(ended.Detail, e.measure+": ")
 	})
 	return worst
 }
@@ -213,7 +217,7 @@ func (e *Excess) String() string {
 }
 
 // excesses are the limits of a database that a probe shows to be exceeded.
-func (c LoadConfig) excesses(name string, l repo.Load) (found []Excess) {
+func (c Config) excesses(name string, l repo.Load) (found []Excess) {
 	add := func(e Excess, value, limit float64, text func(float64) string) {
 		if limit > 0 && value > limit {
 			e.value, e.limit, e.ratio = text(value), text(limit), value/limit
@@ -245,6 +249,14 @@ func since(now, before []Excess, at time.Time, continuous bool) []Excess {
 	}
 	return now
 }
+
+// TimedOut reports whether an excess has lasted too long for a run that started then.
+func (l *Loads) TimedOut(e *Excess, started time.Time) bool {
+	return min(time.Since(e.began), time.Since(started)) >= l.config.Patience
+}
+
+// Off reports whether no limit is set.
+func (l *Loads) Off() bool { return l.config.off() }
 
 func asSeconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()

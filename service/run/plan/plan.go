@@ -1,4 +1,7 @@
-package run
+// Package plan says what deleting a user, group or placeholder user would do. A plan is made by the
+// code of the jobs and workers that do it, in their order, each as a dry run: nothing is written or
+// locked.
+package plan
 
 import (
 	"context"
@@ -6,34 +9,29 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
-
-// A plan says what deleting a user, group or placeholder user would do. It is made by the code of
-// the jobs and workers that do it, in their order, each as a dry run: nothing is written or locked.
 
 // ErrUnknownTarget means that there is no such user, group or placeholder user.
 var ErrUnknownTarget = errors.New("there is no such target")
 
-// ErrPlanTime ends a plan whose time is over: what it has counted are lower bounds.
-var ErrPlanTime = errors.New("the time of a plan is over")
+// errPlanTime ends a plan whose time is over: what it has counted are lower bounds.
+var errPlanTime = errors.New("the time of a plan is over")
 
 const (
-	// PlannedRows is up to how many rows of a table a plan counts.
-	PlannedRows = 10_000
-	// planTime is how long a plan may take: less than a client waits.
-	planTime = 20 * time.Second
+	// maxRows is up to how many rows of a table a plan counts.
+	maxRows = 10_000
+	// MaxTime is how long a plan may take: less than a client waits.
+	MaxTime = 20 * time.Second
 )
 
-// PlannedTable is what would be done to the rows of a table.
-type PlannedTable struct {
+// Table is what would be done to the rows of a table.
+type Table struct {
 	// Table has its database before a colon where that is not main.
 	Table string
 	// Kept rows refer to what goes, and forbid it.
@@ -52,7 +50,7 @@ type Plan struct {
 	// Digest is over the kind, the id and all that follows but the estimate.
 	Digest string
 	Exact  bool
-	Tables []PlannedTable
+	Tables []Table
 	// Refused is nil if it would go.
 	Refused *Refusal
 	// Jobs are the kinds of job that would be queued, each once.
@@ -66,7 +64,7 @@ type Plan struct {
 
 	// Databases are those to be read, main first: replicas where there are some.
 	Databases []*repo.Database
-	tables    map[string]*PlannedTable
+	tables    map[string]*Table
 	seen      map[*repo.Database]map[repo.Place]struct{}
 	kept      map[*repo.Database]map[repo.Place]struct{}
 	// later is what is asked once all is counted.
@@ -75,14 +73,11 @@ type Plan struct {
 	ends  time.Time
 }
 
-// Planner adds to a plan what a job or worker would do. A refusal is no error: it goes into the plan.
-type Planner func(ctx context.Context, x *Execution, p *Plan) error
-
-// NewPlan has counted nothing yet.
-func NewPlan(kind string, id int64, databases []*repo.Database) *Plan {
+// New has counted nothing yet.
+func New(kind string, id int64, databases []*repo.Database) *Plan {
 	return &Plan{
-		Kind: kind, ID: id, Exact: true, Databases: databases, limit: PlannedRows,
-		tables: map[string]*PlannedTable{}, ends: time.Now().Add(planTime),
+		Kind: kind, ID: id, Exact: true, Databases: databases, limit: maxRows,
+		tables: map[string]*Table{}, ends: time.Now().Add(MaxTime),
 		seen: map[*repo.Database]map[repo.Place]struct{}{},
 		kept: map[*repo.Database]map[repo.Place]struct{}{},
 	}
@@ -90,20 +85,9 @@ func NewPlan(kind string, id int64, databases []*repo.Database) *Plan {
 
 // Reset is the same plan with nothing counted, of other databases. Its time is what is left.
 func (p *Plan) Reset(databases []*repo.Database) *Plan {
-	again := NewPlan(p.Kind, p.ID, databases)
+	again := New(p.Kind, p.ID, databases)
 	again.ends = p.ends
 	return again
-}
-
-// Planning is a dry run that is no run: it is not recorded, has no lease and logs nothing.
-func (r *Runner) Planning(ctx context.Context, p *Plan) *Execution {
-	return &Execution{
-		Database: p.Main(), DryRun: true, MaxRuntime: planTime, Worker: &Worker{}, metrics: r.Metrics,
-		Log:    slog.New(slog.DiscardHandler),
-		Tracer: r.Tracer, Span: trace.SpanFromContext(ctx), loads: r.Loads, started: time.Now(),
-		stopRequested: ctx, requestStop: func(error) {},
-		run: Run{Counts: map[string]int64{}}, found: candidates{digest: sha256.New()},
-	}
 }
 
 // Main is the first database.
@@ -112,17 +96,17 @@ func (p *Plan) Main() *repo.Database { return p.Databases[0] }
 // CheckStop is asked before every statement.
 func (p *Plan) CheckStop() error {
 	if time.Now().After(p.ends) {
-		return ErrPlanTime
+		return errPlanTime
 	}
 	return nil
 }
 
-func (p *Plan) table(d *repo.Database, name string) *PlannedTable {
-	if d.Name != MainDatabase {
+func (p *Plan) table(d *repo.Database, name string) *Table {
+	if d.Name != p.Main().Name {
 		name = d.Name + ":" + name
 	}
 	if p.tables[name] == nil {
-		p.tables[name] = &PlannedTable{Table: name}
+		p.tables[name] = &Table{Table: name}
 	}
 	return p.tables[name]
 }
@@ -204,25 +188,25 @@ func (p *Plan) Queue(kind string) {
 // AddRefusal takes the error of a [Planner]: what would end the job or run ends the plan as a refusal. It
 // returns what is about more than the target.
 func (p *Plan) AddRefusal(ctx context.Context, err error) error {
-	var missing *NotConfiguredError
+	var missing *fault.NotConfiguredError
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, ErrPlanTime):
+	case errors.Is(err, errPlanTime):
 		for _, t := range p.tables {
 			t.AtLeast = true
 		}
 		p.Exact = false
 		return nil
 	case ctx.Err() != nil, errors.Is(err, ErrUnknownTarget), errors.As(err, &missing),
-		errors.Is(err, repo.ErrUnreachable), fitForClients(err) == nil:
+		errors.Is(err, repo.ErrUnreachable), fault.PublicError(err) == nil:
 		return err
 	}
-	reason := ReasonOf(err)
+	reason := fault.ReasonOf(err)
 	if reason == "" {
 		reason = "FAILED"
 	}
-	p.Refuse(reason, PublicText(err))
+	p.Refuse(reason, fault.PublicText(err))
 	return nil
 }
 
@@ -239,7 +223,7 @@ func (p *Plan) Finish() error {
 	p.Tables = p.Tables[:0]
 	for _, name := range slices.Sorted(maps.Keys(p.tables)) {
 		t := *p.tables[name]
-		if t == (PlannedTable{Table: name}) {
+		if t == (Table{Table: name}) {
 			continue
 		}
 		p.Tables = append(p.Tables, t)

@@ -1,0 +1,45 @@
+// Package format writes numbers, lists and long texts for people.
+package format
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Pluralize is a number with its noun, in the plural unless it is 1: 1 user, 2 users.
+func Pluralize[N ~int | ~int64](n N, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// Misleading reports whether a character can make a name look like another one, or like a part of what
+// stands around it: control characters, and those that change the direction of the text or end its line.
+func Misleading(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
+}
+
+// Shorten truncates text to that many bytes, and says how many more there are, and where.
+func Shorten(text string, most int, where string) string {
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return fmt.Sprintf("%s… (%d bytes more: %s)", text[:most], len(text)-most, where)
+}
+
+// maxNames is how many names a message has.
+const maxNames = 10
+
+// List returns names with commas, the first ten of them: "main, ci and 20 more".
+func List(names []string) string {
+	if more := len(names) - maxNames; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}

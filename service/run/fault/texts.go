@@ -1,0 +1,95 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/internal/format"
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// maxText is how long an error may be on record.
+const maxText = 64 << 10
+
+// PublicText is an error in words fit for clients: SQLSTATE and condition, never the driver's text, values or SQL.
+func PublicText(err error) string { return format.Shorten(inWords(err), maxText, "the log has them") }
+
+func inWords(err error) string {
+	var refused *repo.Error
+	var stopped StopError
+	switch {
+	case err == nil:
+		return ""
+	case PublicError(err) != nil:
+		return PublicError(err).Error()
+	case errors.As(err, &refused):
+		return refused.Public()
+	case errors.Is(err, repo.ErrUnreachable):
+		return "a database is unreachable; the log of this run names it"
+	case errors.Is(err, repo.ErrLeaseLost):
+		return repo.ErrLeaseLost.Error()
+	case errors.Is(err, repo.ErrJobLost):
+		return "job lost: the attempt was taken for dead, the job is worked by another one"
+	case errors.As(err, &stopped):
+		return strings.ToLower(stopped.Reason.String())
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return "stopped before its end"
+	}
+	return "internal error; the log of this run has it"
+}
+
+// RedactedText is a run's error in words fit for traces, which have no values of rows; err is what it was made of.
+func RedactedText(text string, err error) string {
+	if failed, ok := errors.AsType[*FailedError](err); ok && failed.Redacted != "" {
+		return failed.Redacted
+	}
+	return text
+}
+
+// BriefText is PublicText without what was tried and what to do: for remarks.
+func BriefText(err error) string {
+	if refused, ok := errors.AsType[*repo.Error](err); ok {
+		return refused.Condition()
+	}
+	return PublicText(err)
+}
+
+// PublicError is the error within err, if there is one, that says by a method Public or Details that its text
+// is made for clients.
+func PublicError(err error) error {
+	type public interface {
+		error
+		Public()
+	}
+	type detailed interface {
+		error
+		Details() (reason string, metadata map[string]string)
+	}
+	if e, ok := errors.AsType[public](err); ok {
+		return e
+	}
+	if e, ok := errors.AsType[detailed](err); ok {
+		return e
+	}
+	if errors.Is(err, repo.ErrForbidden) {
+		return err
+	}
+	return nil
+}
+
+// Tone is how a state is shown: as bad, as warn if an operator may have to act, as busy, good or off.
+func Tone(state string) string {
+	switch state {
+	case "failed", "failing", "discarded", "error":
+		return "bad"
+	case "paused", "throttled", "lease held elsewhere", "hold", "retryable", "missed", "cancelled",
+		"refused", "warning":
+		return "warn"
+	case "running":
+		return "busy"
+	case "succeeded", "idle", "completed", "ran":
+		return "good"
+	}
+	return "off"
+}

@@ -1,0 +1,128 @@
+// Package spans says on spans how runs, batches and jobs ended, and links them. Values of rows other
+// than ids are not in it.
+package spans
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+)
+
+// SetTexts sets attributes, key by key, except those that are empty.
+func SetTexts(span trace.Span, pairs ...string) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			span.SetAttributes(attribute.String(pairs[i], pairs[i+1]))
+		}
+	}
+}
+
+// Of is the span that a traceparent names, invalid if that is empty or malformed.
+func Of(ctx context.Context, parent string) trace.SpanContext {
+	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": parent})
+	return trace.SpanContextFromContext(ctx)
+}
+
+// LinkTo is a link to the span of a traceparent, none if that is empty or malformed.
+func LinkTo(ctx context.Context, parent string) trace.SpanStartOption {
+	if span := Of(ctx, parent); span.IsValid() {
+		return trace.WithLinks(trace.Link{SpanContext: span})
+	}
+	return trace.WithLinks()
+}
+
+// RecordOutcome says on the span of a context how that ended, and why, if that is not as usual.
+func RecordOutcome(ctx context.Context, outcome, reason string) {
+	repo.SetReason(ctx, outcome == repo.RunFailed, cmp.Or(reason, outcome))
+	SetTexts(trace.SpanFromContext(ctx), "maintenance.outcome", outcome, "maintenance.reason", reason)
+}
+
+// RecordFailure says on the span of a context that what it is about has failed.
+func RecordFailure(ctx context.Context, err error) {
+	RecordOutcome(ctx, repo.RunFailed, fault.ReasonOf(err))
+	NoteError(trace.SpanFromContext(ctx), err)
+}
+
+// NoteError marks a span as failed, in words fit for clients.
+func NoteError(span trace.Span, err error) {
+	state := ""
+	if refused, ok := errors.AsType[*repo.Error](err); ok {
+		state = refused.SQLState
+	}
+	repo.RecordError(span, errorType(err), state, fault.RedactedText(fault.PublicText(err), err))
+}
+
+// errorType is the class of an error: the SQLSTATE where the database has refused a statement, else our typed reason.
+func errorType(err error) string {
+	refused, ok := errors.AsType[*repo.Error](err)
+	items, some := errors.AsType[*fault.ItemsFailedError](err)
+	switch {
+	case ok && refused.SQLState != "":
+		return refused.SQLState
+	case errors.Is(err, repo.ErrUnreachable):
+		return "unreachable"
+	case errors.Is(err, repo.ErrLeaseLost):
+		return fault.ReasonLeaseLost
+	case errors.Is(err, repo.ErrJobLost):
+		return fault.ReasonJobLost
+	case some:
+		return items.Class
+	}
+	if reason := fault.ReasonOf(err); reason != "" {
+		return reason
+	}
+	if fault.PublicError(err) != nil {
+		return "failed"
+	}
+	if stopped, ok := errors.AsType[fault.StopError](err); ok {
+		return stopped.Reason.Code
+	}
+	if reason, _, typed := strings.Cut(err.Error(), ":"); typed && strings.Trim(reason, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
+		return reason
+	}
+	return "_OTHER"
+}
+
+// StoppedBy is what has stopped work that returned an error without having failed, "" if it has failed.
+func StoppedBy(ctx context.Context, err error) string {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, repo.ErrLeaseLost) || errors.Is(err, repo.ErrLeaseLost) {
+		return ""
+	}
+	for _, e := range []error{cause, err} {
+		if stopped, ok := errors.AsType[fault.StopError](e); ok {
+			return stopped.Reason.Code
+		}
+	}
+	switch {
+	case errors.Is(err, fault.ErrOtherBatch):
+		return "OTHER_BATCH"
+	case errors.Is(ctx.Err(), context.Canceled):
+		return fault.ReasonInterrupted
+	}
+	return ""
+}
+
+// Outcomes of batches and attempts that are none of runs and jobs.
+const (
+	// OutcomeStopped: the run was stopped in the middle of the batch, the reason says by what.
+	OutcomeStopped = "stopped"
+	// OutcomeDeferred: what the batch is about is postponed, and is no failure.
+	OutcomeDeferred = "deferred"
+	// OutcomeInterrupted and OutcomeLost are those of attempts of jobs that are worked again by somebody else.
+	OutcomeInterrupted = "interrupted"
+	OutcomeLost        = "lost"
+	OutcomeSnoozed     = "snoozed"
+)
+
+// Withhold keeps a span from being sent: another process has sent one with its id, or it says nothing.
+func Withhold(span trace.Span) { span.SetAttributes(attribute.Bool("maintenance.withheld", true)) }
