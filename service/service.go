@@ -157,7 +157,7 @@ func (s *Service) Healthy(ctx context.Context) error {
 // Shutdown takes no new runs, stops those at work after the statement in flight, and waits until their leases are free
 // and their ends recorded, or ctx ends.
 func (s *Service) Shutdown(ctx context.Context) error {
-	if err := s.Runner.Shutdown(ctx); err != nil {
+	if err := s.Active.Shutdown(ctx); err != nil {
 		return err
 	}
 	return s.gauges.Unregister()

@@ -75,7 +75,7 @@ func (s *Service) read(
 		}
 		r.failures, err = s.Main.Failures(ctx, w.Name, databases)
 	} else {
-		st.CurrentRun = s.AtWork(w)
+		st.CurrentRun = s.Active.AtWork(w)
 	}
 	wait.Wait()
 	r.off, r.errs = s.off(w), []error{err, missingErr}

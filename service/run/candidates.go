@@ -193,7 +193,7 @@ func (r *Runner) dryRunWithin(x *Execution) *Execution {
 	run.DryRun, run.Counts, run.Tables = true, map[string]int64{}, nil
 	return &Execution{
 		Database: x.Database, Flags: x.Flags, MaxRuntime: x.MaxRuntime, DryRun: true,
-		Log: r.runLog(run, x.Database), Worker: x.Worker, metrics: x.metrics, Tracer: x.Tracer, Span: x.Span,
+		Log: runLog(r.Logger, run, x.Database), Worker: x.Worker, metrics: x.metrics, Tracer: x.Tracer, Span: x.Span,
 		reader: x.reader, loads: x.loads, started: x.started, stopRequested: x.stopRequested,
 		requestStop: x.requestStop, run: run,
 		found: candidates{digest: sha256.New(), actions: map[target]string{}},
@@ -201,8 +201,8 @@ func (r *Runner) dryRunWithin(x *Execution) *Execution {
 }
 
 // runLog is the log of a run.
-func (r *Runner) runLog(run Run, database *repo.Database) *slog.Logger {
-	return r.Logger.With("worker", run.Worker, "run_id", run.ID, "database", database.Name,
+func runLog(logger *slog.Logger, run Run, database *repo.Database) *slog.Logger {
+	return logger.With("worker", run.Worker, "run_id", run.ID, "database", database.Name,
 		"dry_run", run.DryRun)
 }
 

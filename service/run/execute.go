@@ -19,8 +19,8 @@ import (
 
 // execute is the one loop around every worker: steps 4 and 5 of the package comment.
 func (r *Runner) execute(ctx context.Context, x *Execution) {
-	defer r.unregister(x)
-	defer r.Prune(context.WithoutCancel(ctx))
+	defer r.Active.unregister(x)
+	defer r.History.Prune(context.WithoutCancel(ctx))
 	defer close(x.Done)
 	x.recordStart()
 	close(x.begun)

@@ -15,7 +15,7 @@ var ErrFireTaken = errors.New("another replica has claimed the fire")
 // recordFire claims the fire of a run and records the run: at work, or why it cannot start. A further
 // run of a round has no fire to claim.
 func (r *Runner) recordFire(ctx context.Context, x *Execution, s *starting) error {
-	before, run, lease := time.Now(), x.Snapshot(), r.leaseInMain(x)
+	before, run, lease := time.Now(), x.Snapshot(), leaseInMain(r.Main, x)
 	if s.refused != nil {
 		setRefused(&run, s.refused)
 		lease = ""
@@ -68,11 +68,11 @@ func (r *Runner) workFire(ctx context.Context, x *Execution, began time.Time) {
 		return fault.RecoverPanic(func() error { return r.takeLease(ctx, x, began) })
 	})
 	if why == nil {
-		r.addFire(ctx, x.Snapshot(), repo.FireRan)
+		r.Metrics.addFire(ctx, x.Snapshot(), repo.FireRan)
 		r.execute(ctx, x)
 		return
 	}
-	defer r.unregister(x)
+	defer r.Active.unregister(x)
 	defer close(x.Done)
 	run := x.Snapshot()
 	setRefused(&run, why)
@@ -98,12 +98,12 @@ func (r *Runner) retryWhileMainUnreachable(x *Execution, do func() error) error 
 	pace := Backoff{First: endWait, Most: 5 * time.Second}
 	for began := time.Now(); ; {
 		err := do()
-		if !r.mainIsSilent(err) || time.Since(began) > x.ttl()/2 {
+		if !mainIsSilent(r.Main, err) || time.Since(began) > x.ttl()/2 {
 			return err
 		}
 		wait, _ := pace.After(err)
 		select {
-		case <-r.Stopping:
+		case <-r.Active.Stopping:
 			return err
 		case <-time.After(wait):
 		}
@@ -111,9 +111,9 @@ func (r *Runner) retryWhileMainUnreachable(x *Execution, do func() error) error 
 }
 
 // mainIsSilent reports whether an error says that main does not answer.
-func (r *Runner) mainIsSilent(err error) bool {
+func mainIsSilent(main *repo.Database, err error) bool {
 	silent, _ := fault.UnreachableDatabase(err)
-	return errors.Is(err, repo.ErrUnreachable) && silent == r.Main.Name
+	return errors.Is(err, repo.ErrUnreachable) && silent == main.Name
 }
 
 // endedAs is the record of a run that could not start, which has no fire.
@@ -158,7 +158,7 @@ func (r *Runner) reportRefused(ctx context.Context, x *Execution, why error) {
 		x.Log.ErrorContext(ctx, "run did not start", append(attrs, "error", why)...)
 	}
 	r.Metrics.addRun(ctx, run, 0)
-	r.addFire(ctx, run, became)
+	r.Metrics.addFire(ctx, run, became)
 	if x.Worker.Sli {
 		r.Metrics.addSLI(ctx, run)
 	}
@@ -167,8 +167,8 @@ func (r *Runner) reportRefused(ctx context.Context, x *Execution, why error) {
 }
 
 // addFire counts the fire of a run that has one.
-func (r *Runner) addFire(ctx context.Context, run Run, outcome string) {
+func (m *Metrics) addFire(ctx context.Context, run Run, outcome string) {
 	if !run.Fire.IsZero() {
-		r.Metrics.AddFires(ctx, run.Worker, outcome, 1)
+		m.AddFires(ctx, run.Worker, outcome, 1)
 	}
 }

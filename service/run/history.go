@@ -2,6 +2,8 @@ package run
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -14,48 +16,62 @@ const (
 	pruneRounds   = 20
 )
 
-// pruneDue says, once an hour, that it is time to prune.
-func (r *Runner) pruneDue() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	due := r.prunedAt.IsZero() || time.Since(r.prunedAt) > pruneInterval
+// history deletes runs, fires and receipts that are older than they are kept, main being the first
+// database.
+type history struct {
+	databases []*repo.Database
+	active    *active
+	logger    *slog.Logger
+	// Keep is how long runs and fires are kept, receiptsKeep how long receipts are; 0: for good.
+	Keep, receiptsKeep time.Duration
+
+	mu       sync.Mutex
+	prunedAt time.Time
+}
+
+// due says, once an hour, that it is time to prune.
+func (h *history) due() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	due := h.prunedAt.IsZero() || time.Since(h.prunedAt) > pruneInterval
 	if due {
-		r.prunedAt = time.Now()
+		h.prunedAt = time.Now()
 	}
 	return due
 }
 
 // Prune deletes old history at the end of a run, whatever started it, and when fires are checked:
 // nothing grows where the scheduler is off, or where no run ever starts.
-func (r *Runner) Prune(ctx context.Context) {
-	if !r.pruneDue() {
+func (h *history) Prune(ctx context.Context) {
+	if !h.due() {
 		return
 	}
-	r.pruneRounds(ctx, r.Main, "history not pruned, next try in an hour", func() (more bool, err error) {
-		return r.Main.PruneHistory(ctx, r.HistoryKeep)
+	main := h.databases[0]
+	h.rounds(ctx, main, "history not pruned, next try in an hour", func() (more bool, err error) {
+		return main.PruneHistory(ctx, h.Keep)
 	})
-	if r.receiptsKeep == 0 {
+	if h.receiptsKeep == 0 {
 		return
 	}
-	for _, d := range r.Databases {
-		r.pruneRounds(ctx, d, "receipts not pruned, next try in an hour", func() (more bool, err error) {
-			return d.PruneReceipts(ctx, r.receiptsKeep)
+	for _, d := range h.databases {
+		h.rounds(ctx, d, "receipts not pruned, next try in an hour", func() (more bool, err error) {
+			return d.PruneReceipts(ctx, h.receiptsKeep)
 		})
 	}
 }
 
-// pruneRounds sends statements as long as there is more. failed is the message where one fails.
-func (r *Runner) pruneRounds(
+// rounds sends statements as long as there is more. failed is the message where one fails.
+func (h *history) rounds(
 	ctx context.Context, d *repo.Database, failed string, prune func() (more bool, err error),
 ) {
 	for range pruneRounds {
-		if r.IsStopping() {
+		if h.active.IsStopping() {
 			return
 		}
 		more, err := prune()
 		if err != nil {
 			//nolint:sloglint // one of two constants
-			r.Logger.WarnContext(ctx, failed, "database", d.Name, "error", err)
+			h.logger.WarnContext(ctx, failed, "database", d.Name, "error", err)
 		}
 		if !more {
 			return

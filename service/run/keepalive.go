@@ -102,14 +102,14 @@ func (r *Runner) heartbeat(ctx context.Context, x *Execution) error {
 	case stop.Cancelled:
 		x.RequestStop(cancelled(stop.Words))
 	case stop.Paused:
-		x.RequestStop(fault.StopError{Reason: repo.Reason{Code: "PAUSED"}, Message: r.pausedBy(ctx, x.Worker)})
+		x.RequestStop(fault.StopError{Reason: repo.Reason{Code: "PAUSED"}, Message: pausedBy(ctx, r.Main, x.Worker)})
 	}
 	return nil
 }
 
 // pausedBy says whose the pause of a worker is and why, "" if nobody knows.
-func (r *Runner) pausedBy(ctx context.Context, w *Worker) string {
-	state, err := r.Main.StartState(ctx, w.Name)
+func pausedBy(ctx context.Context, main *repo.Database, w *Worker) string {
+	state, err := main.StartState(ctx, w.Name)
 	if err != nil || state.Pause == nil {
 		return ""
 	}
@@ -142,7 +142,7 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 	if !r.reportEnd(ctx, x, e, err) {
 		x.Log.WarnContext(ctx, "end of the run not recorded, retrying",
 			"outcome", run.State, "error", err)
-		r.background.Go(func() { r.recordLater(ctx, x, e) })
+		r.Active.background.Go(func() { r.recordLater(ctx, x, e) })
 	}
 }
 
@@ -153,7 +153,7 @@ func (r *Runner) reportEnd(ctx context.Context, x *Execution, e runEnd, recordEr
 	switch {
 	case recordErr == nil && e.closed:
 		r.settle(ctx, x, &e.run)
-		r.reportLateEnd(ctx, x, e.run, e.err)
+		reportLateEnd(ctx, x, e.run, e.err)
 		return true
 	case recordErr == nil:
 		r.settle(ctx, x, &e.run)
@@ -188,7 +188,7 @@ func (r *Runner) recordLater(ctx context.Context, x *Execution, e runEnd) {
 	wait, _ := pace.After(repo.ErrUnreachable)
 	for last := false; !last; {
 		select {
-		case <-r.Stopping:
+		case <-r.Active.Stopping:
 			last = true
 		case <-time.After(wait):
 		}
@@ -288,7 +288,7 @@ func (r *Runner) recordAbandoned(ctx context.Context, run Run) {
 
 // reportLateEnd is what report is for a run that others have closed and reported meanwhile: its process had
 // only stood still, or could not reach main. Its record has the real end now, but is not counted again.
-func (*Runner) reportLateEnd(ctx context.Context, x *Execution, run Run, err error) {
+func reportLateEnd(ctx context.Context, x *Execution, run Run, err error) {
 	spans.Withhold(x.Span)
 	x.Span.End()
 	x.Log.WarnContext(ctx, "the run had been taken for dead, its record is corrected", x.endLine(run, err)...)

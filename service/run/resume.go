@@ -52,7 +52,7 @@ const minResumeGap = 5 * time.Minute
 // SlowedBy is what slows a run at work in this process down, "" if nothing does; false: it is not at
 // work here.
 func (r *Runner) SlowedBy(id string) (why string, here bool) {
-	x := r.local(id)
+	x := r.Active.local(id)
 	if x == nil {
 		return "", false
 	}

@@ -1,14 +1,12 @@
 package run
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -62,17 +60,9 @@ type Runner struct {
 	Backlogs   *backlogs
 	unreleased unreleased
 
-	mu      sync.Mutex
-	idle    *sync.Cond
-	active  map[*Execution]struct{}
-	stopped bool
-	// prunedAt is when history older than HistoryKeep was last pruned.
-	prunedAt     time.Time
-	HistoryKeep  time.Duration
-	receiptsKeep time.Duration
-	// Stopping closes with stopped; background is what Shutdown waits for besides the runs.
-	Stopping   chan struct{}
-	background sync.WaitGroup
+	// Active are the runs of this process, History deletes the old ones of all.
+	Active  *active
+	History *history
 }
 
 // New does not connect; an error names the configuration key that is wrong.
@@ -85,10 +75,8 @@ func New(c Config) (*Runner, error) {
 		Main: c.Databases[0], Databases: c.Databases, Replica: c.Replica, Logger: c.Logger, Metrics: metrics,
 		Tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
 		Pauses: &recentPauses{main: c.Databases[0]}, Backlogs: newBacklogs(),
-		HistoryKeep: c.HistoryKeep, receiptsKeep: c.ReceiptsKeep,
-		active: map[*Execution]struct{}{}, Stopping: make(chan struct{}), LeftOut: c.LeftOut,
+		Active: newActive(), LeftOut: c.LeftOut,
 	}
-	r.idle = sync.NewCond(&r.mu)
 	if r.Replica == "" {
 		r.Replica = ReplicaName()
 	}
@@ -96,6 +84,10 @@ func New(c Config) (*Runner, error) {
 		r.Logger = slog.Default()
 	}
 	r.Loads = load.New(c.Load, r.Logger)
+	r.History = &history{
+		databases: c.Databases, active: r.Active, logger: r.Logger,
+		Keep: c.HistoryKeep, receiptsKeep: c.ReceiptsKeep,
+	}
 	return r, nil
 }
 
@@ -107,7 +99,7 @@ func (r *Runner) Add(w *Worker) error {
 	if w.NoTimeLimit {
 		w.MaxRuntime = noTimeLimit
 	}
-	r.warnOfShortRuns(w)
+	warnOfShortRuns(r.Logger, w)
 	w.Missing = orNoSchema(w.Missing)
 	r.Workers = append(r.Workers, w)
 	return nil
@@ -124,36 +116,6 @@ func (r *Runner) Worker(name string) (*Worker, error) {
 		}
 	}
 	return nil, r.unknownWorker(name)
-}
-
-// Shutdown takes no new runs, stops those at work after the statement in flight, and waits until their leases are free
-// and their ends recorded, or ctx ends.
-func (r *Runner) Shutdown(ctx context.Context) error {
-	r.mu.Lock()
-	if !r.stopped {
-		r.stopped = true
-		close(r.Stopping)
-	}
-	for x := range r.active {
-		x.RequestStop(fault.ErrShutdown)
-	}
-	r.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
-		r.mu.Lock()
-		for len(r.active) > 0 {
-			r.idle.Wait()
-		}
-		r.mu.Unlock()
-		r.background.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("runs still at work: %w", context.Cause(ctx))
-	}
 }
 
 // ReplicaName is a name for this process: host, process id and a random part, so that a process that comes back is another

@@ -16,72 +16,6 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
-// register lets a run in unless the service is stopping.
-func (r *Runner) register(x *Execution) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stopped {
-		return fault.ErrStopping
-	}
-	r.active[x] = struct{}{}
-	return nil
-}
-
-func (r *Runner) unregister(x *Execution) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.active, x)
-	if len(r.active) == 0 && r.stopped {
-		r.idle.Broadcast()
-	}
-}
-
-// IsStopping reports whether no more runs are started, because the process stops.
-func (r *Runner) IsStopping() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.stopped
-}
-
-// Go calls do in a goroutine that Shutdown waits for; false: the process stops, and it is not called.
-func (r *Runner) Go(do func()) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.stopped {
-		r.background.Go(do)
-	}
-	return !r.stopped
-}
-
-// local is the run with this id if it is at work in this process.
-func (r *Runner) local(id string) *Execution {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for x := range r.active {
-		if x.Snapshot().ID == id {
-			return x
-		}
-	}
-	return nil
-}
-
-// AtWork is a run of the worker in this process, nil if there is none.
-func (r *Runner) AtWork(w *Worker) *Run {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for x := range r.active {
-		select {
-		case <-x.begun:
-		default:
-			continue
-		}
-		if run := x.Snapshot(); x.Worker == w && run.State == repo.RunRunning {
-			return &run
-		}
-	}
-	return nil
-}
-
 // errForgotten means that the run of a request id could not start and has left no record.
 var errForgotten = errors.New("run forgotten")
 
@@ -90,7 +24,7 @@ var errSeen = errors.New("seen")
 
 // Join waits for a run of any replica: for its end, or if async, for its beginning.
 func (r *Runner) Join(ctx context.Context, run Run, async bool) (Run, error) {
-	if x := r.local(run.ID); x != nil {
+	if x := r.Active.local(run.ID); x != nil {
 		return x.join(ctx, async)
 	}
 	err := r.watch(ctx, run.ID, true, func(r Run) error {
@@ -137,7 +71,7 @@ func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
 	if err := ValidRunID(id); err != nil {
 		return Run{}, err
 	}
-	if x := r.local(id); x != nil {
+	if x := r.Active.local(id); x != nil {
 		return x.Snapshot(), nil
 	}
 	run, err := r.Main.Run(ctx, id)
@@ -249,7 +183,7 @@ func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
 	}
 	spans.SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", id)
 	words := cancelWords(by)
-	if x := r.local(id); x != nil {
+	if x := r.Active.local(id); x != nil {
 		x.RequestStop(cancelled(words))
 	}
 	if err := r.Main.RequestCancel(ctx, id, words); err != nil {

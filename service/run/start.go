@@ -85,7 +85,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 	state, err := r.Ready(ctx, w)
 	turn, refused := state.Now, error(nil)
 	switch {
-	case r.mainIsSilent(err):
+	case mainIsSilent(r.Main, err):
 		return Run{}, err
 	case req.Fire != nil && req.Fire.Claim != nil:
 		turn, refused = req.Fire.Time, err
@@ -203,7 +203,7 @@ type starting struct {
 func (r *Runner) start(ctx context.Context, run Run, s starting) (*Execution, error) {
 	traced, x := r.newExecution(ctx, run, s)
 	began := time.Now()
-	err := r.register(x)
+	err := r.Active.register(x)
 	if err == nil && s.fire == nil {
 		err = r.insertRun(traced, x)
 	} else if err == nil {
@@ -220,7 +220,7 @@ func (r *Runner) start(ctx context.Context, run Run, s starting) (*Execution, er
 	case s.refused != nil:
 		r.reportRefused(traced, x, s.refused)
 		close(x.Done)
-		r.unregister(x)
+		r.Active.unregister(x)
 	case s.fire != nil:
 		go r.workFire(traced, x, began)
 	default:
@@ -232,7 +232,7 @@ func (r *Runner) start(ctx context.Context, run Run, s starting) (*Execution, er
 // refuse ends a run that is not on record. Those who wait for it get the reason.
 func (r *Runner) refuse(x *Execution, why error) {
 	x.refuse(why)
-	r.unregister(x)
+	r.Active.unregister(x)
 	refusedRun(x.Span, why)
 }
 
@@ -266,7 +266,7 @@ func (r *Runner) newExecution(ctx context.Context, run Run, s starting) (context
 	x := &Execution{
 		Database: database, DryRun: run.DryRun, Worker: w, Flags: s.flags, expected: s.expected,
 		metrics: r.Metrics, Tracer: r.Tracer, Span: span, loads: r.Loads,
-		Log:     r.runLog(run, database),
+		Log:     runLog(r.Logger, run, database),
 		started: time.Now(), found: candidates{digest: sha256.New()},
 		begun: make(chan struct{}), planned: make(chan struct{}), Done: make(chan struct{}),
 		counted: make(chan struct{}, 1),
@@ -293,8 +293,8 @@ func (x *Execution) ttl() time.Duration {
 
 // leaseInMain is the lease's name if it lives in main, where the statement that records the run
 // takes it; else "".
-func (r *Runner) leaseInMain(x *Execution) string {
-	if x.DryRun || x.Database != r.Main {
+func leaseInMain(main *repo.Database, x *Execution) string {
+	if x.DryRun || x.Database != main {
 		return ""
 	}
 	return x.leases.name
@@ -303,7 +303,7 @@ func (r *Runner) leaseInMain(x *Execution) string {
 // insertRun records a run, and takes its lease if that lives in main and is free.
 func (r *Runner) insertRun(ctx context.Context, x *Execution) error {
 	before := time.Now()
-	stored, created, err := r.Main.InsertRun(ctx, x.Snapshot(), x.ttl(), r.leaseInMain(x))
+	stored, created, err := r.Main.InsertRun(ctx, x.Snapshot(), x.ttl(), leaseInMain(r.Main, x))
 	switch {
 	case errors.Is(err, repo.ErrNotFound):
 		return errForgotten

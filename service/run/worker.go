@@ -164,9 +164,9 @@ func (r *Runner) Database(w *Worker, asked string, minute time.Time) (*repo.Data
 }
 
 // warnOfShortRuns: a run of less than a second does little more than begin and end.
-func (r *Runner) warnOfShortRuns(w *Worker) {
+func warnOfShortRuns(logger *slog.Logger, w *Worker) {
 	if limit, _ := w.MaxRuntime(MainDatabase, nil); limit < time.Second {
-		r.Logger.Warn("max_runtime is less than a second: too short for useful runs, use several seconds", "worker", w.Name, "max_runtime", limit)
+		logger.Warn("max_runtime is less than a second: too short for useful runs, use several seconds", "worker", w.Name, "max_runtime", limit)
 	}
 }
 

@@ -60,7 +60,7 @@ func (d *Dispatcher) RunDue(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-d.runner.Stopping:
+		case <-d.runner.Active.Stopping:
 		case <-time.After(wait):
 		}
 	}
@@ -68,7 +68,7 @@ func (d *Dispatcher) RunDue(ctx context.Context) error {
 
 // check does what is due and returns how long it is until the next fire.
 func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) {
-	if d.runner.IsStopping() {
+	if d.runner.Active.IsStopping() {
 		return 0, fault.ErrStopping
 	}
 	now, ledgers, err := d.runner.Main.Ledgers(ctx, d.ledgerNames())
@@ -103,7 +103,7 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 	if len(used) > 0 || now.Sub(ledgers[""].UsedAt) >= useInterval {
 		errs = append(errs, d.runner.Main.UseLedgers(lasting, used, crons, now))
 	}
-	if !d.runner.Go(func() { d.runner.Prune(lasting) }) {
+	if !d.runner.Active.Go(func() { d.runner.History.Prune(lasting) }) {
 		return 0, fault.ErrStopping
 	}
 	return wait, errors.Join(errs...)

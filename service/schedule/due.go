@@ -61,7 +61,7 @@ func (t *workerTick) begin() (from time.Time, advances bool) {
 		// schedules are at work.
 		from, advances = latest(from, t.now.Add(-fireGrace)), true
 	}
-	oldest := t.now.Add(-max(t.runner.HistoryKeep, minAccounted))
+	oldest := t.now.Add(-max(t.runner.History.Keep, minAccounted))
 	if next := t.schedule.Next(oldest.UTC()); next.IsZero() || next.After(t.now) {
 		// The newest fire of a rare schedule is older, and may have to be caught up.
 		return from, advances

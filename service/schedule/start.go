@@ -35,7 +35,7 @@ func (t *workerTick) start(ctx context.Context, due dueFires) error {
 			"reason", due.reason, "late_seconds", t.now.Sub(due.fire).Seconds())
 	}
 	if t.worker.Due != nil {
-		t.runner.Go(func() { t.finishRound(ctx, first) })
+		t.runner.Active.Go(func() { t.finishRound(ctx, first) })
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func (t *workerTick) workRound(ctx context.Context, first run.Run) error {
 	all := t.worker.Databases
 	at := slices.IndexFunc(all, func(d *repo.Database) bool { return d.Name == first.Database })
 	for _, d := range all[at+1:] {
-		if t.runner.IsStopping() {
+		if t.runner.Active.IsStopping() {
 			return nil
 		}
 		if !t.worker.Due(ctx, d) {

@@ -1,0 +1,123 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+)
+
+// active are the runs of this process, until it stops.
+type active struct {
+	mu      sync.Mutex
+	idle    *sync.Cond
+	runs    map[*Execution]struct{}
+	stopped bool
+	// Stopping closes with stopped; background is what Shutdown waits for besides the runs.
+	Stopping   chan struct{}
+	background sync.WaitGroup
+}
+
+func newActive() *active {
+	a := &active{runs: map[*Execution]struct{}{}, Stopping: make(chan struct{})}
+	a.idle = sync.NewCond(&a.mu)
+	return a
+}
+
+// register lets a run in unless the service is stopping.
+func (a *active) register(x *Execution) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stopped {
+		return fault.ErrStopping
+	}
+	a.runs[x] = struct{}{}
+	return nil
+}
+
+func (a *active) unregister(x *Execution) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.runs, x)
+	if len(a.runs) == 0 && a.stopped {
+		a.idle.Broadcast()
+	}
+}
+
+// IsStopping reports whether no more runs are started, because the process stops.
+func (a *active) IsStopping() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stopped
+}
+
+// Go calls do in a goroutine that Shutdown waits for; false: the process stops, and it is not called.
+func (a *active) Go(do func()) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.stopped {
+		a.background.Go(do)
+	}
+	return !a.stopped
+}
+
+// local is the run with this id if it is at work in this process.
+func (a *active) local(id string) *Execution {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for x := range a.runs {
+		if x.Snapshot().ID == id {
+			return x
+		}
+	}
+	return nil
+}
+
+// AtWork is a run of the worker in this process, nil if there is none.
+func (a *active) AtWork(w *Worker) *Run {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for x := range a.runs {
+		select {
+		case <-x.begun:
+		default:
+			continue
+		}
+		if run := x.Snapshot(); x.Worker == w && run.State == repo.RunRunning {
+			return &run
+		}
+	}
+	return nil
+}
+
+// Shutdown takes no new runs, stops those at work after the statement in flight, and waits until their leases are free
+// and their ends recorded, or ctx ends.
+func (a *active) Shutdown(ctx context.Context) error {
+	a.mu.Lock()
+	if !a.stopped {
+		a.stopped = true
+		close(a.Stopping)
+	}
+	for x := range a.runs {
+		x.RequestStop(fault.ErrShutdown)
+	}
+	a.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		a.mu.Lock()
+		for len(a.runs) > 0 {
+			a.idle.Wait()
+		}
+		a.mu.Unlock()
+		a.background.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("runs still at work: %w", context.Cause(ctx))
+	}
+}
