@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 )
@@ -31,11 +31,11 @@ func readyRemoval(ctx context.Context, d *database) (work, error) {
 	if err != nil {
 		return nil, err
 	}
-	args, err := json.Marshal(repo.DestroyGroup{GroupID: 1, UserID: new(int64(leaving))})
+	args, err := json.Marshal(jobqueue.DestroyGroup{GroupID: 1, UserID: new(int64(leaving))})
 	if err != nil {
 		return nil, err
 	}
-	request := job.Request{Kind: repo.DestroyGroup{}.Kind(), Args: args, Attempt: 1, MaxAttempts: 25}
+	request := job.Request{Kind: jobqueue.DestroyGroup{}.Kind(), Args: args, Attempt: 1, MaxAttempts: 25}
 	// An attempt writes only while the queue says that it has the job.
 	err = d.conn.QueryRow(ctx, `INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts)
 		VALUES ($1, $2, 'running', $3, clock_timestamp(), $4) RETURNING id, attempted_at`,

@@ -10,6 +10,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -22,7 +24,7 @@ type caretaker struct {
 }
 
 // newCaretaker opens the worker on a database, and on shards beside it. Limits that are 0 are out of the way.
-func newCaretaker(ctx context.Context, d *database, keys []repo.LooseForeignKey, maxDeletes int64, shards ...*database) (*caretaker, error) {
+func newCaretaker(ctx context.Context, d *database, keys []lfkrepo.LooseForeignKey, maxDeletes int64, shards ...*database) (*caretaker, error) {
 	c := &caretaker{}
 	for i, each := range append([]*database{d}, shards...) {
 		opened, err := repo.Open(ctx, databaseName(i), each.url)
@@ -66,7 +68,7 @@ func (c *caretaker) clean(ctx context.Context) (run.Run, error) { return c.clean
 
 func (c *caretaker) cleanIn(ctx context.Context, database string) (run.Run, error) {
 	run, err := c.service.RunBatch(ctx, run.Request{Worker: lfk.Name, Database: database})
-	if err == nil && run.State != repo.RunSucceeded {
+	if err == nil && run.State != control.RunSucceeded {
 		err = errors.New(run.Error)
 		if run.Error == "" {
 			err = fmt.Errorf("the run ended %s: %s", run.State, run.Reason)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
 // side is a way to remove the children of deleted parents.
@@ -29,8 +29,8 @@ func sides() []side {
 	}
 }
 
-func definition() []repo.LooseForeignKey {
-	return []repo.LooseForeignKey{{Table: "children", Columns: []string{"parent_id"}, Parent: "parents", OnDelete: repo.AsyncDelete}}
+func definition() []lfk.LooseForeignKey {
+	return []lfk.LooseForeignKey{{Table: "children", Columns: []string{"parent_id"}, Parent: "parents", OnDelete: lfk.AsyncDelete}}
 }
 
 // readyCaretaker has a server behind it that has run before, with nothing to do.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/scheduler"
 )
 
@@ -176,13 +177,13 @@ func (d *database) measureStarts(ctx context.Context, r *report) (err error) {
 		jobs = 4
 	}
 	for n := range jobs {
-		job := repo.Job{Args: repo.DeleteUser{UserID: int64(1_000_000 + n), Reason: "bench"}}
+		job := jobqueue.Job{Args: jobqueue.DeleteUser{UserID: int64(1_000_000 + n), Reason: "bench"}}
 		if n%2 == 1 {
 			// River looks 5 s ahead every 5 s: a job for a time that is nearer may be as late as that.
 			job.ScheduledAt = time.Now().Add(6*time.Second + time.Duration(n)*77*time.Millisecond)
 		}
 		err := pgx.BeginFunc(ctx, d.conn, func(tx pgx.Tx) error {
-			_, err := other.InsertJobs(ctx, tx, []repo.Job{job})
+			_, err := other.InsertJobs(ctx, tx, []jobqueue.Job{job})
 			return err
 		})
 		if err != nil {

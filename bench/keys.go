@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 )
 
 // keyKind is a kind of key by which parents are known, and by which their children refer to them.
@@ -37,9 +38,9 @@ func (k keyKind) list(format string) string {
 	return strings.Join(parts, ", ")
 }
 
-func (k keyKind) definition() repo.LooseForeignKey {
-	return repo.LooseForeignKey{
-		Table: "children_" + k.suffix, Parent: "parents_" + k.suffix, OnDelete: repo.AsyncDelete,
+func (k keyKind) definition() lfk.LooseForeignKey {
+	return lfk.LooseForeignKey{
+		Table: "children_" + k.suffix, Parent: "parents_" + k.suffix, OnDelete: lfk.AsyncDelete,
 		Columns: strings.Split(k.list("parent_%[1]d"), ", "),
 	}
 }
@@ -103,7 +104,7 @@ func (l *lab) buildKeys(ctx context.Context, kinds []keyKind) error {
 	if err != nil {
 		return err
 	}
-	admin := lfkadmin.New(main)
+	admin := admin.New(main.Database)
 	_, err = admin.InstallQueue(ctx)
 	for _, k := range kinds {
 		if err == nil {
@@ -121,7 +122,7 @@ func (l *lab) buildKeys(ctx context.Context, kinds []keyKind) error {
 
 // ready has a server that has run before, with nothing to do, and deleted parents.
 func (k keyKind) ready(ctx context.Context, d *database) (work, error) {
-	c, err := newCaretaker(ctx, d, []repo.LooseForeignKey{k.definition()}, 0)
+	c, err := newCaretaker(ctx, d, []lfk.LooseForeignKey{k.definition()}, 0)
 	if err != nil {
 		return nil, err
 	}

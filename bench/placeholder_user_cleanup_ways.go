@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -85,8 +86,8 @@ func claimRow(ctx context.Context, conn *pgx.Conn, queue *scheduler.Queue, id in
 		if err := tx.QueryRow(ctx, claimRowSQL, id, now).Scan(&user); err != nil {
 			return err
 		}
-		_, err := queue.InsertJobs(ctx, tx, []repo.Job{{
-			Args: repo.DeletePlaceholderUser{PlaceholderUserID: user}, ScheduledAt: now.Add(time.Duration(index) * time.Second),
+		_, err := queue.InsertJobs(ctx, tx, []jobqueue.Job{{
+			Args: jobqueue.DeletePlaceholderUser{PlaceholderUserID: user}, ScheduledAt: now.Add(time.Duration(index) * time.Second),
 		}})
 		return err
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -148,7 +149,7 @@ func runWorker(ctx context.Context, s *service.Service, worker string, counts ma
 	if err != nil {
 		return err
 	}
-	if run.State != repo.RunSucceeded || run.OverLimit {
+	if run.State != control.RunSucceeded || run.OverLimit {
 		return fmt.Errorf("the run ended %s %s%s, counts %v", run.State, run.Reason, run.Error, run.Counts)
 	}
 	for key, want := range counts {

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
 // curve measures loose_foreign_keys_cleanup at several sizes, in turn, and draws the figures over the size.
@@ -25,7 +25,7 @@ type curve struct {
 type stage struct {
 	size      int
 	templates []string
-	keys      []repo.LooseForeignKey
+	keys      []lfk.LooseForeignKey
 	// queues are in the first databases: so many have records, each of which one run works off.
 	queues   int
 	replicas int

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
 // curves are what -scale measures. Their names are what -only takes.
@@ -88,11 +88,11 @@ func (b bereaved) statements() []string {
 	return out
 }
 
-func (b bereaved) keys() []repo.LooseForeignKey {
-	keys := make([]repo.LooseForeignKey, b.tables)
+func (b bereaved) keys() []lfk.LooseForeignKey {
+	keys := make([]lfk.LooseForeignKey, b.tables)
 	for t := range keys {
-		keys[t] = repo.LooseForeignKey{
-			Table: b.child(t), Columns: []string{"parent_id"}, Parent: b.parent(), OnDelete: repo.AsyncDelete,
+		keys[t] = lfk.LooseForeignKey{
+			Table: b.child(t), Columns: []string{"parent_id"}, Parent: b.parent(), OnDelete: lfk.AsyncDelete,
 		}
 	}
 	return keys

@@ -15,6 +15,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -314,9 +315,9 @@ const pageWidth = 80
 // unanswered reports why a database does not answer, with the key that may be wrong.
 func (f *findings) unanswered(name string, err error) {
 	key := "databases." + name + ".url"
-	if same, ok := errors.AsType[*repo.SameDatabaseError](err); ok {
+	if same, ok := errors.AsType[*dberr.SameDatabaseError](err); ok {
 		f.failed(same.Error(), "leave it out (docs/databases.md)")
-	} else if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Refused() {
+	} else if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.Refused() {
 		f.failed(connectionRefused(name, refused).Error(), "correct "+key)
 	} else {
 		f.failed(oneLine(err.Error()), "start the server, or correct host, port and network: "+key)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
@@ -129,7 +131,7 @@ func (d *doctor) clocks(_ context.Context, found *findings) error {
 // pooler checks for a pooler between caretaker and the server, and the settings of the session.
 func (d *doctor) pooler(ctx context.Context, database *repo.Database, found *findings) error {
 	err := database.CheckPooler(ctx)
-	if _, refused := errors.AsType[*repo.Error](err); refused {
+	if _, refused := errors.AsType[*dberr.Error](err); refused {
 		return err
 	}
 	if err != nil {
@@ -165,7 +167,7 @@ const (
 func (d *doctor) replica(ctx context.Context, database *repo.Database, found *findings) error {
 	key := "databases." + database.Name + ".replica_url"
 	pooled := database.CheckReplicaPooler(ctx)
-	_, refused := errors.AsType[*repo.Error](pooled)
+	_, refused := errors.AsType[*dberr.Error](pooled)
 	f, err := database.ReplicaFacts(ctx)
 	switch {
 	case errors.Is(err, repo.ErrNoReplica):
@@ -200,7 +202,7 @@ func (d *doctor) replica(ctx context.Context, database *repo.Database, found *fi
 
 func (d *doctor) schema(ctx context.Context, database *repo.Database, found *findings) error {
 	err := checkMigrated(ctx, database)
-	if errors.Is(err, repo.ErrNotMigrated) {
+	if errors.Is(err, dberr.ErrNotMigrated) {
 		found.failed("the schema maintenance is missing or old: "+oneLine(err.Error()),
 			"run caretaker migrate with this configuration, as a role that may create schemas")
 		return nil
@@ -218,7 +220,7 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database, found *fin
 
 func (d *doctor) application(ctx context.Context, database *repo.Database, found *findings) error {
 	_, err := database.ApplicationSchema(ctx)
-	if none, ok := errors.AsType[*repo.NoSchemaError](err); ok {
+	if none, ok := errors.AsType[*dberr.NoSchemaError](err); ok {
 		found.failed("it has no application schema", none.Advice)
 		return nil
 	}
@@ -229,8 +231,8 @@ func (d *doctor) application(ctx context.Context, database *repo.Database, found
 	if err != nil || is {
 		return err
 	}
-	_, err = database.DeletedRecordsShape(ctx)
-	if moved, ok := errors.AsType[*repo.QueueMovedError](err); ok {
+	_, err = database.Queue.DeletedRecordsShape(ctx)
+	if moved, ok := errors.AsType[*lfkrepo.QueueMovedError](err); ok {
 		found.failed(moved.Changed(), moved.Advice())
 		return nil
 	}
@@ -245,8 +247,8 @@ func (d *doctor) application(ctx context.Context, database *repo.Database, found
 // Other checks report a missing schema.
 func (d *doctor) sequences(ctx context.Context, database *repo.Database, found *findings) error {
 	result, err := admin.Admin{Databases: []*repo.Database{database}}.Sequences(ctx)
-	_, none := errors.AsType[*repo.NoSchemaError](err)
-	if none || errors.Is(err, repo.ErrNotMigrated) {
+	_, none := errors.AsType[*dberr.NoSchemaError](err)
+	if none || errors.Is(err, dberr.ErrNotMigrated) {
 		return nil
 	}
 	found.lint(result.Findings)
@@ -279,7 +281,7 @@ func (d *doctor) definitions(ctx context.Context, found *findings) error {
 // references checks for foreign keys to users that no rule covers: their rows keep users from being
 // deleted.
 func (d *doctor) references(ctx context.Context, database *repo.Database, found *findings) error {
-	needs, err := database.Needs(ctx, map[string][]string{"users": {"id"}})
+	needs, err := database.Schema.Needs(ctx, map[string][]string{"users": {"id"}})
 	if err != nil || needs.Catalog.Table("users") == nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
 )
 
 // rights checks the rights of the configured role.
@@ -21,7 +22,7 @@ func (d *doctor) rights(ctx context.Context, database *repo.Database, found *fin
 	if err != nil {
 		return err
 	}
-	missing, err := database.Lacking(ctx, grants)
+	missing, err := database.Schema.Lacking(ctx, grants)
 	for _, m := range missing {
 		who := ""
 		if names := needs.By[m.Table]; len(names) > 0 {
@@ -40,7 +41,7 @@ func (d *doctor) rights(ctx context.Context, database *repo.Database, found *fin
 	if err != nil {
 		return err
 	}
-	owner, err := database.RollsQueue(ctx)
+	owner, err := database.Queue.RollsQueue(ctx)
 	if owner != "" {
 		found.failed("the queue of deleted records belongs to "+owner+": its partitions "+
 			"cannot be rolled", fmt.Sprintf("GRANT %s TO %s", owner, role))
@@ -49,7 +50,7 @@ func (d *doctor) rights(ctx context.Context, database *repo.Database, found *fin
 }
 
 // objectOf names a table, or a schema.
-func objectOf(t repo.Table) string {
+func objectOf(t catalog.Table) string {
 	if t.Name == "" {
 		return "schema " + t.Schema
 	}
@@ -62,7 +63,7 @@ func (d *doctor) indexes(ctx context.Context, database *repo.Database, found *fi
 	if err != nil {
 		return err
 	}
-	missing, err := database.Unindexed(ctx, needs.LookUps)
+	missing, err := database.Schema.Unindexed(ctx, needs.LookUps)
 	for _, l := range missing {
 		found.warning(fmt.Sprintf("no index finds rows of %s by %s: statements of "+
 			"%s read the whole table", objectOf(l.Table), strings.Join(l.Columns, ", "),
@@ -99,7 +100,7 @@ func (d *doctor) printGrants(ctx context.Context, role, only string) error {
 	if err := d.build(d.databases, &found); err != nil {
 		return err
 	}
-	if role, err = d.databases[0].Quoted(ctx, role); err != nil {
+	if role, err = d.databases[0].Schema.Quoted(ctx, role); err != nil {
 		return err
 	}
 	scripts := []databaseGrants{}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
@@ -200,8 +200,8 @@ func suggestions(ctx context.Context, a *app, argument string) (names []string) 
 
 func jobKinds() []string {
 	return []string{
-		repo.DeletePlaceholderUser{}.Kind(), repo.DeleteUser{}.Kind(), repo.DestroyGroup{}.Kind(),
-		repo.ContinueInactiveTokenDeletion{}.Kind(),
+		jobqueue.DeletePlaceholderUser{}.Kind(), jobqueue.DeleteUser{}.Kind(), jobqueue.DestroyGroup{}.Kind(),
+		jobqueue.ContinueInactiveTokenDeletion{}.Kind(),
 	}
 }
 

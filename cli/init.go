@@ -15,6 +15,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -187,7 +188,7 @@ func (s *setup) connect(
 	if err == nil && inspect != nil {
 		err = inspect(d)
 	}
-	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Refused() {
+	if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.Refused() {
 		return fmt.Errorf("%s: %s: %w", flag, refused.Why(), refused.Cause())
 	}
 	if err != nil {

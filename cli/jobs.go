@@ -17,7 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
 func jobsCommand(a *app) *cobra.Command {
@@ -69,7 +69,7 @@ func arguments(job *pb.Job) string {
 	var parts []string
 	names := slices.Sorted(maps.Keys(job.GetArgs().GetFields()))
 	rank := []string{"placeholder_user_id", "group_id", "user_id"}
-	if job.GetKind() == (repo.DestroyGroup{}).Kind() {
+	if job.GetKind() == (jobqueue.DestroyGroup{}).Kind() {
 		rank = []string{"group_id"}
 	}
 	slices.SortStableFunc(names, func(a, b string) int {

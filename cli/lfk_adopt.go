@@ -10,7 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 )
 
@@ -185,7 +186,7 @@ func (l *lfkCommands) reverted(ctx context.Context, a *admin.Adoption) error {
 		if len(others) == 0 {
 			l.note("nothing else needs the records of %s: `caretaker lfk untrack %s` ends them; "+
 				"send SIGHUP to the servers, so that they forget the definition",
-				a.Parent(), repo.Argument(a.Parent()))
+				a.Parent(), catalog.Argument(a.Parent()))
 			return
 		}
 		l.note("%s stays tracked for %s; send SIGHUP to the servers, so that they forget the definition",
@@ -216,7 +217,7 @@ func parseReference(argument string) (reference, error) {
 			"of several columns", argument))
 	}
 	// As definitions have it: "orders" is orders.
-	if table, err := repo.ParseTable(r.table); err == nil {
+	if table, err := catalog.ParseTable(r.table); err == nil {
 		r.table = table.Written()
 	}
 	return r, nil
@@ -238,6 +239,6 @@ func outsideQuotes(text string, separator rune) []string {
 }
 
 // matches reports whether a definition is of these columns.
-func (r reference) matches(key repo.LooseForeignKey) bool {
+func (r reference) matches(key lfk.LooseForeignKey) bool {
 	return key.Table == r.table && slices.Equal(key.Columns, r.columns)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 )
 
@@ -256,13 +256,13 @@ func (l *lfkCommands) acceptChildren(
 	})
 }
 
-func (l *lfkCommands) absentChildren() listing[repo.AbsentChild] {
-	return listing[repo.AbsentChild]{
+func (l *lfkCommands) absentChildren() listing[lfk.AbsentChild] {
+	return listing[lfk.AbsentChild]{
 		key: "absent_children", empty: "no child table is accepted as absent",
 		columns: []column{
 			col("CHILD"), col("DATABASE"), col("ACCEPTED", timestamp), col("BY", cut),
 		},
-		row: func(c repo.AbsentChild) []any {
+		row: func(c lfk.AbsentChild) []any {
 			return []any{c.Child, cmp.Or(c.Database, none), c.AcceptedAt, c.AcceptedBy}
 		},
 	}

@@ -19,6 +19,7 @@ import (
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -189,9 +190,9 @@ func (s *shared) queue(first, last int) {
 	q := assert.Must(scheduler.NewQueue(s.main, scheduler.QueueConfig{}))(s.t)
 	ctx := context.Background()
 	tx := assert.Must(s.sql.Begin(ctx))(s.t)
-	var jobs []repo.Job
+	var jobs []jobqueue.Job
 	for id := first; id <= last; id++ {
-		jobs = append(jobs, repo.Job{Args: repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: "test"}})
+		jobs = append(jobs, jobqueue.Job{Args: jobqueue.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: "test"}})
 	}
 	_, err := q.InsertJobs(ctx, tx, jobs)
 	assert.NoError(s.t, errors.Join(err, tx.Commit(ctx)))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/scheduler"
 )
 
@@ -72,7 +73,7 @@ func migrateAll(ctx context.Context, out *terminal, databases []*repo.Database) 
 		for _, name := range applied {
 			out.text("%s: applied %s", d.Name, name)
 		}
-		failed, ok := errors.AsType[*repo.Error](err)
+		failed, ok := errors.AsType[*dberr.Error](err)
 		switch {
 		case ok && failed.Refused():
 			return connectionRefused(d.Name, failed)

@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
@@ -103,7 +104,7 @@ func databases(
 	}
 	repo.MustDiffer(open)
 	for _, d := range open {
-		if same, ok := errors.AsType[*repo.SameDatabaseError](d.Ping(ctx)); ok {
+		if same, ok := errors.AsType[*dberr.SameDatabaseError](d.Ping(ctx)); ok {
 			closeAll()
 			return nil, nil, same
 		}
@@ -138,7 +139,7 @@ func checkMigrated(ctx context.Context, d *repo.Database) error {
 }
 
 // connectionRefused names the key whose URL is wrong, or whose user has no permission.
-func connectionRefused(name string, refused *repo.Error) error {
+func connectionRefused(name string, refused *dberr.Error) error {
 	key := "databases." + name + ".url"
 	return fmt.Errorf("%s (%s): %s: %w",
 		key, config.Variable(key), refused.Why(), refused.Cause())
@@ -161,7 +162,7 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 	var missing []string
 	for _, d := range i.databases {
 		err := checkMigrated(ctx, d)
-		refused, ok := errors.AsType[*repo.Error](err)
+		refused, ok := errors.AsType[*dberr.Error](err)
 		switch {
 		case err == nil:
 			i.logWarning("the connection seems to go through a pooler", d.CheckPooler(ctx),
@@ -170,9 +171,9 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 				"database", d.Name)
 		case ok && refused.Refused():
 			return connectionRefused(d.Name, refused)
-		case errors.Is(err, repo.ErrUnreachable):
+		case errors.Is(err, dberr.ErrUnreachable):
 			i.logWarning("database unreachable, the server starts and keeps trying", err, "database", d.Name)
-		case errors.Is(err, repo.ErrNotMigrated):
+		case errors.Is(err, dberr.ErrNotMigrated):
 			missing = append(missing, d.Name)
 		default:
 			return fmt.Errorf("check database %s: %w", d.Name, err)
@@ -223,14 +224,14 @@ func (i *instance) logDatabase(
 		if state = "usable"; state != logged {
 			logger.InfoContext(ctx, "database usable")
 		}
-	case errors.Is(err, repo.ErrNotMigrated):
+	case errors.Is(err, dberr.ErrNotMigrated):
 		if state = "not migrated"; state != logged {
 			logger.ErrorContext(ctx, "database is not migrated: run caretaker migrate",
 				"error", err.Error())
 		}
 	default:
 		state = "failing"
-		if errors.Is(err, repo.ErrUnreachable) {
+		if errors.Is(err, dberr.ErrUnreachable) {
 			state = "unreachable"
 		}
 		if state != logged {

@@ -8,7 +8,7 @@ import (
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 )
 
 func planCommand(a *app) *cobra.Command {
@@ -17,7 +17,7 @@ func planCommand(a *app) *cobra.Command {
 		Use:   "plan user|group|placeholder ID",
 		Short: "Show what deleting a user or group would do",
 		Args: targetArguments(&request.Kind, &request.Id,
-			repo.KindUser, repo.KindGroup, repo.KindPlaceholder),
+			control.KindUser, control.KindGroup, control.KindPlaceholder),
 		RunE: call(a, api.PlanDeletion, request, func(out *terminal, r *pb.PlanDeletionResponse) error {
 			return describePlan(out, r.GetPlan())
 		}),
@@ -85,7 +85,7 @@ func protectCommand(a *app) *cobra.Command {
 			return nil
 		}),
 	}
-	command.Args = targetArguments(&request.Kind, &request.Id, repo.KindUser, repo.KindGroup)
+	command.Args = targetArguments(&request.Kind, &request.Id, control.KindUser, control.KindGroup)
 	reasonFlag(command, &request.Reason, "why, shown wherever the protection is")
 	durationFlag(command, "for", "`duration` such as 8h or 720h; default for good", &request.Ttl)
 	return command
@@ -109,7 +109,7 @@ func unprotectCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "unprotect user|group ID",
 		Short: "End the protection of a user or group",
-		Args:  targetArguments(&request.Kind, &request.Id, repo.KindUser, repo.KindGroup),
+		Args:  targetArguments(&request.Kind, &request.Id, control.KindUser, control.KindGroup),
 		RunE: call(a, api.UnprotectTarget, request, func(
 			out *terminal, r *pb.UnprotectTargetResponse,
 		) error {

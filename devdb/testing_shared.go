@@ -191,7 +191,7 @@ func templateSources() (string, error) {
 	}
 	hash := sha256.New()
 	for _, pattern := range []string{
-		"go.sum", "devdb/*.sql", "devdb/*.go", "repo/*.go", "repo/migrations/*/*", "scheduler/*.go",
+		"go.sum", "devdb/*.sql", "devdb/*.go", "repo/*.go", "repo/*/*.go", "repo/*/*/*.go", "repo/migrations/*/*", "scheduler/*.go",
 	} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(files) == 0 {

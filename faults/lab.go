@@ -16,6 +16,8 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
@@ -186,7 +188,7 @@ func (l *lab) installRules(ctx context.Context, name string) error {
 	return addChildren(ctx, conn, l.definitions)
 }
 
-func (l *lab) queueJobs(ctx context.Context, main *pgx.Conn, jobs []repo.Job) error {
+func (l *lab) queueJobs(ctx context.Context, main *pgx.Conn, jobs []jobqueue.Job) error {
 	d, err := repo.Open(ctx, "main", l.primary.URL("main"))
 	if err != nil {
 		return err
@@ -209,7 +211,7 @@ func addChildren(ctx context.Context, conn *pgx.Conn, file string) error {
 		return err
 	}
 	for _, k := range definitions.Keys {
-		if k.OnDelete == repo.UpdateColumnTo || len(k.Conditions) > 0 || len(k.Columns) > 1 {
+		if k.OnDelete == lfkrepo.UpdateColumnTo || len(k.Conditions) > 0 || len(k.Columns) > 1 {
 			continue
 		}
 		if _, err := conn.Exec(ctx, `INSERT INTO faults.children SELECT $1, $2, $3 WHERE to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL`,

@@ -24,52 +24,52 @@ func mutations() []mutation { return append(mutationsOfLeases(), mutationsOfWork
 func mutationsOfLeases() []mutation {
 	return []mutation{
 		{"the epoch is not checked before a write", []change{{
-			"repo/guard.go", "WHERE name = {name} AND holder = {holder} AND epoch = {epoch} AND expires_at > clock_timestamp()\n  FOR SHARE",
+			"repo/fencing/permit.go", "WHERE name = {name} AND holder = {holder} AND epoch = {epoch} AND expires_at > clock_timestamp()\n  FOR SHARE",
 			"WHERE name = {name} AND {holder}::text IS NOT NULL AND {epoch}::bigint IS NOT NULL\n  FOR SHARE",
 		}}},
 		{"a guard does not lock the lease", []change{{
-			"repo/guard.go", "AND epoch = {epoch} AND expires_at > clock_timestamp()\n  FOR SHARE",
+			"repo/fencing/permit.go", "AND epoch = {epoch} AND expires_at > clock_timestamp()\n  FOR SHARE",
 			"AND epoch = {epoch} AND expires_at > clock_timestamp()",
 		}}},
 		{"an expired lease lets its holder write", []change{{
-			"repo/guard.go", "WHERE name = {name} AND holder = {holder} AND epoch = {epoch} AND expires_at > clock_timestamp()\n  FOR SHARE",
+			"repo/fencing/permit.go", "WHERE name = {name} AND holder = {holder} AND epoch = {epoch} AND expires_at > clock_timestamp()\n  FOR SHARE",
 			"WHERE name = {name} AND holder = {holder} AND epoch = {epoch}\n  FOR SHARE",
 		}}},
 		{"an attempt that is over may write", []change{{
-			"repo/guard.go", "WHERE id = {job} AND state = 'running' AND attempted_at = {attempted}\n    AND",
+			"repo/fencing/permit.go", "WHERE id = {job} AND state = 'running' AND attempted_at = {attempted}\n    AND",
 			"WHERE id = {job} AND {attempted}::timestamptz IS NOT NULL\n    AND",
 		}}},
 		{"a lease is taken before it has expired", []change{{
 			// Of a lease of 12 s less than 11 s are always left for a part of the time.
-			"repo/lease.go", "const freeSQL = `(l.expires_at > clock_timestamp()) IS NOT TRUE`",
+			"repo/control/lease.go", "const freeSQL = `(l.expires_at > clock_timestamp()) IS NOT TRUE`",
 			"const freeSQL = `(l.expires_at > clock_timestamp() + interval '11 s') IS NOT TRUE`",
 		}, {
-			"repo/lease.go", "SELECT FROM maintenance.leases l WHERE l.name = $1 AND l.expires_at > clock_timestamp())`",
+			"repo/control/lease.go", "SELECT FROM maintenance.leases l WHERE l.name = $1 AND l.expires_at > clock_timestamp())`",
 			"SELECT FROM maintenance.leases l WHERE l.name = $1 AND l.expires_at > clock_timestamp() + interval '11 s')`",
 		}}},
 		{"an expired lease is renewed", []change{{
-			"repo/lease.go", "AND epoch = $3 AND expires_at > clock_timestamp()\nRETURNING", "AND epoch = $3\nRETURNING",
+			"repo/control/lease.go", "AND epoch = $3 AND expires_at > clock_timestamp()\nRETURNING", "AND epoch = $3\nRETURNING",
 		}}},
 		{"a renewal goes by the clock of the replica", []change{{
-			"repo/lease.go", "SET renewed_at = now(), expires_at = now() + $4::interval\n", "SET renewed_at = now(), expires_at = $4::timestamptz\n",
+			"repo/control/lease.go", "SET renewed_at = now(), expires_at = now() + $4::interval\n", "SET renewed_at = now(), expires_at = $4::timestamptz\n",
 		}, {
-			"repo/lease.go", "f.Name, f.Holder, f.Epoch, ttl)", "f.Name, f.Holder, f.Epoch, time.Now().Add(ttl))",
+			"repo/control/lease.go", "f.Name, f.Holder, f.Epoch, ttl)", "f.Name, f.Holder, f.Epoch, time.Now().Add(ttl))",
 		}}},
 		{"a pause is ignored", []change{{
-			"repo/runs_start.go", "WHERE worker IN ($1, '*') AND", "WHERE worker IN ($1, '*') AND worker = '' AND",
+			"repo/control/runs_start.go", "WHERE worker IN ($1, '*') AND", "WHERE worker IN ($1, '*') AND worker = '' AND",
 		}}},
 		{"a fire is claimed twice", []change{{
-			"repo/runs_start.go", "AND (accounted_until = $8 OR ` + noLedgerTimeSQL + `)\n  RETURNING worker",
+			"repo/control/runs_start.go", "AND (accounted_until = $8 OR ` + noLedgerTimeSQL + `)\n  RETURNING worker",
 			"AND ($8::timestamptz IS NOT NULL OR ` + noLedgerTimeSQL + `)\n  RETURNING worker",
 		}, {
-			"repo/runs_start.go", "WHERE c.outcome = 'missed'", "WHERE c.outcome <> ''",
+			"repo/control/runs_start.go", "WHERE c.outcome = 'missed'", "WHERE c.outcome <> ''",
 		}}},
 		{"a release frees the successor", []change{{
-			"repo/lease.go", "WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`",
+			"repo/control/lease.go", "WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`",
 			"WHERE name = $1 AND $2::text <> '' AND $3::bigint > 0 AND expires_at > now()`",
 		}}},
 		{"a release does not look at the epoch", []change{{
-			"repo/lease.go", "WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`",
+			"repo/control/lease.go", "WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`",
 			"WHERE name = $1 AND holder = $2 AND $3::bigint > 0 AND expires_at > now()`",
 		}}},
 		{"a fire is given up at once", []change{{
@@ -82,11 +82,11 @@ func mutationsOfLeases() []mutation {
 func mutationsOfWork() []mutation {
 	return []mutation{
 		{"a protection is ignored", []change{{
-			"repo/protections.go", "const activeSQL = `(p.until IS NULL OR p.until > clock_timestamp())`",
-			"const activeSQL = `(p.until < clock_timestamp())`",
+			"repo/internal/pg/protected.go", "const ActiveSQL = `(p.until IS NULL OR p.until > clock_timestamp())`",
+			"const ActiveSQL = `(p.until < clock_timestamp())`",
 		}}},
 		{"a group goes before its time", []change{{
-			"repo/adjourned_group_deletion_begin.go", "	case !ripe:\n", "	case !ripe && !known:\n",
+			"repo/gitlab/groups_begin.go", "	case !ripe:\n", "	case !ripe && !known:\n",
 		}}},
 		{"contributions go with their author", []change{{
 			"service/gitlab/ghost/lists.go", `{table: "merge_requests", columns: "author_id", normal: give, hard: remove},`,
@@ -97,7 +97,7 @@ func mutationsOfWork() []mutation {
 			`{table: "award_emojis", columns: "user_id", normal: give, hard: remove},`,
 		}}},
 		{"a bot goes a day too early", []change{{
-			"repo/inactive_token_deletion.go", "CutOff: at.Add(-time.Duration(days) * 24 * time.Hour)",
+			"repo/gitlab/tokens.go", "CutOff: at.Add(-time.Duration(days) * 24 * time.Hour)",
 			"CutOff: at.Add(-time.Duration(days-1) * 24 * time.Hour)",
 		}}},
 		{"a job is counted that was not queued", []change{{
@@ -105,24 +105,24 @@ func mutationsOfWork() []mutation {
 			`x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled)+1)`,
 		}}},
 		{"a placeholder's job is queued outside its transaction", []change{{
-			"repo/placeholder_user_references.go", "		if _, err := a.Queue.InsertJobs(ctx, tx, []Job{job}); err != nil {\n",
-			"		if err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {\n" +
-				"			_, err := a.Queue.InsertJobs(ctx, tx, []Job{job})\n			return err\n		}); err != nil {\n",
+			"repo/gitlab/placeholders_references.go", "		if _, err := a.Queue.InsertJobs(ctx, tx, []jobqueue.Job{job}); err != nil {\n",
+			"		if err := pgx.BeginFunc(ctx, pg.PoolOf(d.db), func(tx pgx.Tx) error {\n" +
+				"			_, err := a.Queue.InsertJobs(ctx, tx, []jobqueue.Job{job})\n			return err\n		}); err != nil {\n",
 		}}},
 		{"a job is queued outside its transaction", []change{{
-			"repo/placeholder_user_cleanup.go", "		claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, to.jobs(page.rules, rows))\n		tx.count",
-			"		err = pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) (err error) {\n" +
-				"			claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, to.jobs(page.rules, rows))\n			return err\n		})\n		tx.count",
+			"repo/gitlab/placeholders.go", "		claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, to.jobs(page.rules, rows))\n		tx.Count",
+			"		err = pgx.BeginFunc(ctx, pg.PoolOf(d.db), func(tx pgx.Tx) (err error) {\n" +
+				"			claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, to.jobs(page.rules, rows))\n			return err\n		})\n		tx.Count",
 		}}},
 		{"a job is queued that waits already", []change{{
-			"scheduler/queue_insert.go", "	if _, special := j.Args.(repo.UniqueWhileWaiting); !special {\n		opts.",
-			"	if _, special := j.Args.(repo.UniqueWhileWaiting); !special && opts == nil {\n		opts.",
+			"scheduler/queue_insert.go", "	if _, special := j.Args.(jobqueue.UniqueWhileWaiting); !special {\n		opts.",
+			"	if _, special := j.Args.(jobqueue.UniqueWhileWaiting); !special && opts == nil {\n		opts.",
 		}}},
 		{"a cursor is saved too early", []change{{
-			"repo/inactive_token_deletion_pass.go", "	err = d.transaction(ctx, operation, p, func(ctx context.Context, tx *changing) (err error) {\n",
-			"	err = d.write(ctx, p, newQuery(operation, fill(advanceTokenPassSQL, \"{journal}\", \"\"), pass, step.Last, 0, 0, false), &advanced)\n" +
+			"repo/gitlab/tokens_pass.go", "	err = pg.Transaction(ctx, d.db, operation, p, func(ctx context.Context, tx *pg.Changing) (err error) {\n",
+			"	err = pg.Write(ctx, d.db, p, pg.NewQuery(operation, stmt.Fill(advanceTokenPassSQL, \"{journal}\", \"\"), pass, step.Last, 0, 0, false), &advanced)\n" +
 				"	if err != nil {\n		return 0, err\n	}\n" +
-				"	err = d.transaction(ctx, operation, p, func(ctx context.Context, tx *changing) (err error) {\n",
+				"	err = pg.Transaction(ctx, d.db, operation, p, func(ctx context.Context, tx *pg.Changing) (err error) {\n",
 		}}},
 		{"a record is removed before its last child", []change{{
 			"service/lfk/statement.go", "	if !last || t.task.child.Database", "	_ = last\n	if t.task.child.Database",
@@ -134,17 +134,17 @@ func mutationsOfWork() []mutation {
 			"service/lfk/start.go", "		p.tasks = append(p.tasks, homes.unknown(key, i)...)\n", "		_ = homes.unknown\n",
 		}}},
 		{"a record counts as a deletion", []change{{
-			"repo/loose_foreign_keys_living.go", "return p != nil && (p.Unknown || len(p.tables) > 0)", "return p != nil && p.Unknown",
+			"repo/lfk/living.go", "return p != nil && (p.Unknown || len(p.tables) > 0)", "return p != nil && p.Unknown",
 		}}},
 		{"cascades to protected users are not looked for", []change{{
-			"repo/protections_check.go", "  WHERE {missing} AND p.kind ||", "  WHERE false AND {missing} AND p.kind ||",
+			"repo/internal/pg/protected.go", "  WHERE {missing} AND p.kind ||", "  WHERE false AND {missing} AND p.kind ||",
 		}}},
 		{"the counts of a killed run are not completed", []change{{
 			"service/run/keepalive.go", "		found, err = append(found, some...), errors.Join(err, failed)\n",
 			"		_, err = some, errors.Join(err, failed)\n",
 		}}},
 		{"a receipt is left out", []change{{
-			"repo/receipts.go", "	for _, n := range tx.noted {\n		s :=", "	for _, n := range tx.noted[:len(tx.noted)-1] {\n		s :=",
+			"repo/internal/pg/receipts.go", "	for _, n := range tx.noted {\n		s :=", "	for _, n := range tx.noted[:len(tx.noted)-1] {\n		s :=",
 		}}},
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb/oracle"
-	"github.com/caretaker-go/caretaker/repo"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/gitlab/group"
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
@@ -188,7 +188,7 @@ func (r *round) passTime(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, queue := range repo.QueueTables() {
+		for _, queue := range lfkrepo.QueueTables() {
 			_, more := c.Exec(ctx, `UPDATE `+queue+` SET consume_after = now() WHERE status = 1 AND consume_after > now()`)
 			err = errors.Join(err, more)
 		}

@@ -9,6 +9,9 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -21,37 +24,37 @@ ALTER TABLE parted ATTACH PARTITION public."{new}" FOR VALUES FROM (1) TO (100);
 INSERT INTO parted SELECT * FROM moved`
 
 func TestPurge_RowsThatMoveToAPartitionAttachedMeanwhileAreFound(t *testing.T) {
-	purge := func(change func(*repo.Purge)) func(*repo.Child, repo.Purge) (int64, error) {
-		return func(c *repo.Child, p repo.Purge) (int64, error) {
+	purge := func(change func(*lfk.Purge)) func(*lfk.Child, lfk.Purge) (int64, error) {
+		return func(c *lfk.Child, p lfk.Purge) (int64, error) {
 			change(&p)
-			r, err := c.PurgeAll(t.Context(), p, repo.DeletedRecords{}, nil)
+			r, err := c.PurgeAll(t.Context(), p, lfk.DeletedRecords{}, nil)
 			return r.Changed, err
 		}
 	}
 	b := installed(servicetest.Parallel(t))
 	permit := by(b.acquire("a", time.Hour).Fence)
-	permit.Limits = repo.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
-	for name, send := range map[string]func(*repo.Child, repo.Purge) (int64, error){
-		"counted":   purge(func(*repo.Purge) {}),
-		"uncounted": purge(func(p *repo.Purge) { p.Uncounted = true }),
-		"shares": func(c *repo.Child, p repo.Purge) (int64, error) {
+	permit.Limits = fencing.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
+	for name, send := range map[string]func(*lfk.Child, lfk.Purge) (int64, error){
+		"counted":   purge(func(*lfk.Purge) {}),
+		"uncounted": purge(func(p *lfk.Purge) { p.Uncounted = true }),
+		"shares": func(c *lfk.Child, p lfk.Purge) (int64, error) {
 			r, err := c.PurgeShares(t.Context(), p, 100, true)
 			return r.Changed, err
 		},
-		"living parents": func(c *repo.Child, p repo.Purge) (int64, error) {
-			tables, err := c.Database.ParentTables(t.Context(), []string{"public.parted"}, repo.RecordedKeys{}, nil, p.Limits)
+		"living parents": func(c *lfk.Child, p lfk.Purge) (int64, error) {
+			tables, err := lfk.NewQueue(c.Database).ParentTables(t.Context(), []string{"public.parted"}, lfk.RecordedKeys{}, nil, p.Limits)
 			if err == nil {
-				err = c.MatchKey(repo.RecordedKey{}, tables["public.parted"])
+				err = c.MatchKey(lfk.RecordedKey{}, tables["public.parted"])
 			}
 			if err != nil {
 				return 0, err
 			}
-			if _, err = c.PurgeAll(t.Context(), p, repo.DeletedRecords{}, nil); errors.Is(err, repo.ErrLivingParent) {
+			if _, err = c.PurgeAll(t.Context(), p, lfk.DeletedRecords{}, nil); errors.Is(err, dberr.ErrLivingParent) {
 				return 10, nil
 			}
 			return 0, err
 		},
-		"remaining": func(c *repo.Child, p repo.Purge) (int64, error) {
+		"remaining": func(c *lfk.Child, p lfk.Purge) (int64, error) {
 			keys, err := c.Remaining(t.Context(), p.Keys, p.Limits)
 			return 10 * int64(len(keys)), err
 		},
@@ -60,9 +63,9 @@ func TestPurge_RowsThatMoveToAPartitionAttachedMeanwhileAreFound(t *testing.T) {
 			b.exec(`DROP TABLE IF EXISTS parted, plain, moved; CREATE TABLE parted (id bigint, p_id bigint) PARTITION BY RANGE (id); CREATE INDEX ON parted (p_id);
 				CREATE TABLE parted_default PARTITION OF parted DEFAULT; INSERT INTO parted SELECT i, 7 FROM generate_series(1, 10) i;
 				CREATE TABLE plain AS SELECT 7::bigint AS p_id; CREATE INDEX ON plain (p_id)`)
-			children := assert.Must(servicetest.Open(t, b.url).Children(t.Context(), []repo.LooseForeignKey{
-				{Table: "parted", Columns: []string{"p_id"}, Parent: "p", OnDelete: repo.AsyncDelete},
-				{Table: "plain", Columns: []string{"p_id"}, Parent: "parted", OnDelete: repo.AsyncDelete},
+			children := assert.Must(servicetest.Open(t, b.url).Children.Children(t.Context(), []lfk.LooseForeignKey{
+				{Table: "parted", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete},
+				{Table: "plain", Columns: []string{"p_id"}, Parent: "parted", OnDelete: lfk.AsyncDelete},
 			}))(t)
 			commit := b.estate.Other(strings.ReplaceAll(attachSQL, "{new}", "it's new"))
 			child := children[0]
@@ -72,7 +75,7 @@ func TestPurge_RowsThatMoveToAPartitionAttachedMeanwhileAreFound(t *testing.T) {
 			changed, ended := int64(0), make(chan error, 1)
 			go func() {
 				var err error
-				changed, err = send(child, repo.Purge{Permit: permit, Keys: repo.IntKeys(7), Cap: 100})
+				changed, err = send(child, lfk.Purge{Permit: permit, Keys: lfk.IntKeys(7), Cap: 100})
 				ended <- err
 			}()
 			b.estate.Eventually("main", `SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND database = (
@@ -94,10 +97,10 @@ func TestPurge_WhatComesWhileARunWorksIsSeen(t *testing.T) {
 	const after = `TRIGGER f AFTER DELETE ON c`
 	const pending = `UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = `
 	protected := func(err error) bool { _, ok := errors.AsType[*repo.ProtectedError](err); return ok }
-	changed := func(err error) bool { return errors.Is(err, repo.ErrChildChanged) }
+	changed := func(err error) bool { return errors.Is(err, dberr.ErrChildChanged) }
 	b := installed(servicetest.Parallel(t))
 	permit := by(b.acquire("a", time.Hour).Fence)
-	permit.Limits = repo.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
+	permit.Limits = fencing.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
 	for name, c := range map[string]struct {
 		sql     string
 		refused func(error) bool // nil: the rows are deleted
@@ -128,12 +131,12 @@ func TestPurge_WhatComesWhileARunWorksIsSeen(t *testing.T) {
 				settings = "options=-c%20track_counts%3Doff"
 			}
 			b.exec(create + `; CREATE INDEX ON c (p_id); INSERT INTO c SELECT i, 7 FROM generate_series(1, 2) i`)
-			child := assert.Must(servicetest.Open(t, b.with(settings)).Children(t.Context(), []repo.LooseForeignKey{
-				{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: repo.AsyncDelete},
+			child := assert.Must(servicetest.Open(t, b.with(settings)).Children.Children(t.Context(), []lfk.LooseForeignKey{
+				{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete},
 			}))(t)[0]
 			b.exec(c.sql)
-			p := repo.Purge{Permit: permit, Keys: repo.IntKeys(7), Cap: 100, Uncounted: !c.parted}
-			_, err := child.PurgeAll(t.Context(), p, repo.DeletedRecords{}, nil)
+			p := lfk.Purge{Permit: permit, Keys: lfk.IntKeys(7), Cap: 100, Uncounted: !c.parted}
+			_, err := child.PurgeAll(t.Context(), p, lfk.DeletedRecords{}, nil)
 			b.want(`SELECT count(*) FROM users`, "2")
 			if c.refused == nil {
 				assert.NoError(t, err)

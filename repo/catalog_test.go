@@ -9,13 +9,16 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // catalog reads the tables with their columns, and all foreign keys.
-func (b *bench) catalog(wanted map[string][]string) *repo.Catalog {
+func (b *bench) catalog(wanted map[string][]string) *catalog.Catalog {
 	b.Helper()
-	return assert.Must(b.Catalog(context.Background(), wanted))(b.T)
+	return assert.Must(b.Schema.Catalog(context.Background(), wanted))(b.T)
 }
 
 func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
@@ -34,14 +37,14 @@ func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
 	for _, name := range []string{"nowhere", "a_view", "far", "issues"} {
 		assert.That(t, c.Table(name) == nil && !c.Table(name).Has(), "%s is there", name)
 	}
-	_, ok := c.Rows("keys", "type", "x")
+	_, ok := rowset.RowsOf(c, "keys", "type", "x")
 	assert.That(t, !ok, "a column that nobody asked for is there")
 
 	// A table that must not be read is named.
 	d := servicetest.Open(t, b.estate.URLAs(b.estate.Role(`GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON users TO {role}`), "x"))
-	assert.Must(d.Tables(context.Background(), map[string][]string{"users": {"id"}}))(t)
-	_, err := d.Tables(context.Background(), map[string][]string{"users": {"id"}, "issues": {"author_id"}})
-	assert.That(t, errors.Is(err, repo.ErrForbidden), "got %v, want ErrForbidden", err)
+	assert.Must(d.Schema.Tables(context.Background(), map[string][]string{"users": {"id"}}))(t)
+	_, err := d.Schema.Tables(context.Background(), map[string][]string{"users": {"id"}, "issues": {"author_id"}})
+	assert.That(t, errors.Is(err, dberr.ErrForbidden), "got %v, want ErrForbidden", err)
 	servicetest.WantError(t, err, "issues", "SELECT")
 
 	// Leftovers of a split are no tables.
@@ -65,13 +68,13 @@ func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
 	b.exec(`CREATE TABLE c4 (id bigint, p_id bigint REFERENCES p ON DELETE CASCADE) PARTITION BY LIST (id);
 		CREATE TABLE c4_1 PARTITION OF c4 FOR VALUES IN (1); CREATE TABLE c4_2 PARTITION OF c4 FOR VALUES IN (2)`)
 	var got []string
-	for _, k := range b.catalog(nil).References(repo.Table{Schema: "public", Name: "p"}) {
+	for _, k := range b.catalog(nil).References(catalog.Table{Schema: "public", Name: "p"}) {
 		parent := ""
 		for _, c := range k.ParentColumns {
 			parent += " " + c.Name + ":" + c.Type
 		}
 		got = append(got, k.Child.Schema+"."+k.Child.Name+" "+k.ColumnNames()+" "+k.OnDelete+parent)
-		assert.That(t, k.Child.Name != "c3" || slices.Equal(k.Nullify().Set, set), "sets %s to NULL", k.Nullify().Set)
+		assert.That(t, k.Child.Name != "c3" || slices.Equal(rowset.Nullify(k).Set, set), "sets %s to NULL", rowset.Nullify(k).Set)
 	}
 	want := []string{
 		"elsewhere.c1 p_id c id:bigint", "public.c2 d d id:bigint", "public.c2 n a id:bigint", "public.c2 p_id n id:bigint",
@@ -87,7 +90,7 @@ func TestCatalog_CopesWithALargeSchema(t *testing.T) {
 		EXECUTE format('CREATE TABLE t_%s (id bigint PRIMARY KEY, a bigint REFERENCES t_%s, b bigint REFERENCES t_%s ON DELETE CASCADE)', i, i - 1, i / 2);
 	END LOOP; END $$`)
 	c := b.catalog(map[string][]string{"t_5": {"a"}})
-	n := len(c.References(repo.Table{Schema: "public", Name: "t_4"}))
+	n := len(c.References(catalog.Table{Schema: "public", Name: "t_4"}))
 	assert.That(t, n == 3 && c.Table("t_5") != nil && c.Table("t_6") == nil, "%d keys refer to t_4, want 3", n)
 }
 
@@ -122,7 +125,7 @@ func TestKeepingTriggers_AreEnabledRowTriggersAndRulesOfTheTableAndItsPartitions
 		{"many", false, []string{"trigger copied of many_1", "trigger copied of many_2"}},
 		{"nowhere", true, nil},
 	} {
-		found := assert.Must(b.KeepingTriggers(context.Background(), repo.Table{Schema: "public", Name: c.table}, c.deletes))(t)
+		found := assert.Must(b.Schema.KeepingTriggers(context.Background(), catalog.Table{Schema: "public", Name: c.table}, c.deletes))(t)
 		var got []string
 		for _, k := range found {
 			got = append(got, k.String())
@@ -148,14 +151,14 @@ func TestMustDiffer_OfTwoNamesOfADatabaseTheLaterIsRefused(t *testing.T) {
 		}
 	}
 	for range 2 {
-		_, err := ci.ListLeases(t.Context(), nil)
-		same, ok := errors.AsType[*repo.SameDatabaseError](err)
-		assert.Require(t, ok && errors.Is(err, repo.ErrUnreachable) && same.First == "main", "ci: %v", err)
+		_, err := ci.Leases.ListLeases(t.Context(), nil)
+		same, ok := errors.AsType[*dberr.SameDatabaseError](err)
+		assert.Require(t, ok && errors.Is(err, dberr.ErrUnreachable) && same.First == "main", "ci: %v", err)
 		if text := same.Error(); !strings.Contains(text, "databases.main.url") || !strings.Contains(text, "leave databases.ci.url out") {
 			t.Error(text)
 		}
 		for _, d := range []*repo.Database{main, sec} {
-			if _, err := d.ListLeases(t.Context(), nil); err != nil {
+			if _, err := d.Leases.ListLeases(t.Context(), nil); err != nil {
 				t.Error(d.Name, err)
 			}
 		}

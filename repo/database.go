@@ -2,249 +2,110 @@ package repo
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net/url"
-	"strings"
-	"sync/atomic"
-	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/capture"
+	"github.com/caretaker-go/caretaker/repo/lfk/orphans"
+	"github.com/caretaker-go/caretaker/repo/protection"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 )
 
-// Database is one configured PostgreSQL database. It connects when it is first needed.
+// Database is one configured PostgreSQL database. It connects when it is first needed. Each store has the steps of one
+// subject.
 type Database struct {
-	// Name is that of the configuration, such as main.
-	Name string
-	// KeepKeys keeps in receipts the keys of all rows, besides a digest. It is set before use.
-	KeepKeys bool
-	// LooseForeignKeysOnly: the tables of the workers for GitLab alone, and the queue of jobs, are
-	// neither made nor read. It is set before use.
-	LooseForeignKeysOnly bool
-	// JobCascades are what jobs delete besides groups, projects and the user's own namespace. They are set
-	// before use.
-	JobCascades []JobCascade
-	pool        *pgxpool.Pool
-	// reachability is what our statements have found out about the server.
-	reachability reachability
-	// prepares: the URL does not say that statements must not be prepared
-	// (default_query_exec_mode).
-	prepares bool
-	// patience is how long a connection may take.
-	patience time.Duration
-	// names are those of databases that must not be one; nil: nobody has said so.
-	names *names
-	// sessions: statements may be described or prepared in one transaction and used in another.
-	sessions bool
-	// replica is nil if none is configured.
-	replica *replica
-	// logMeter is that of Load.
-	logMeter logMeter
-	// targets are known once both tables have been seen, or of the run at hand.
-	targets atomic.Pointer[targets]
-	// spans makes those of operations, all of which have these attributes.
-	spans      trace.Tracer
-	attributes []attribute.KeyValue
+	*pg.Database
+	Runs         control.Runs
+	Leases       control.Leases
+	Fires        control.Fires
+	Audit        control.Audit
+	Receipts     control.Receipts
+	Flags        control.Flags
+	History      control.History
+	Jobs         jobqueue.Jobs
+	Schema       catalog.Schema
+	Sweeps       rowset.Sweeps
+	Outside      rowset.Outside
+	Queue        lfk.Queue
+	Children     lfk.Children
+	Capture      capture.Capture
+	Orphans      orphans.Orphans
+	Protections  protection.Protections
+	Groups       gitlab.Groups
+	Users        gitlab.Users
+	Ghosts       gitlab.Ghosts
+	Tokens       gitlab.Tokens
+	Placeholders gitlab.Placeholders
 }
-
-// maxConns of a database's pool; the URL's pool_max_conns wins. Each of the five workers may have a
-// run at work (that of loose_foreign_keys_cleanup with two statements at a time, and each with the
-// renewal of its lease and its heartbeat), six jobs are worked at a time, River fetches and
-// completes them on connections of its own, and RPCs come on top. Waiting for a connection would
-// cost a lease. The connection on which River listens is taken out of the pool for good.
-const maxConns = 20
-
-// minConns: a migration holds its lock on one connection and works on another.
-const minConns = 2
-
-// connectPatience is how long a connection may take, unless the URL says connect_timeout.
-const connectPatience = 5 * time.Second
 
 // Open prepares the connections to a database; it does not connect. The error names what is wrong
 // with the URL and never contains a password.
 func Open(ctx context.Context, name, address string) (*Database, error) {
-	return open(ctx, name, source{"databases." + name + ".url", address, maxConns, connectPatience})
-}
-
-// source is where the connections of a database come from.
-type source struct {
-	// key is that of the URL in the configuration.
-	key, url string
-	// conns is how many there are at most, patience how long one may take, unless the URL says so.
-	conns    int32
-	patience time.Duration
-}
-
-// parsed returns the settings of the URL. No error quotes the URL, and one of a malformed URL no part
-// of it: each may be a part of the password.
-func (s source) parsed() (*pgxpool.Config, error) {
-	before, _, _ := strings.Cut(s.url, "=")
-	isURL := strings.HasPrefix(s.url, "postgres://") || strings.HasPrefix(s.url, "postgresql://")
-	_, err := url.Parse(s.url)
-	switch malformed := isURL && (err != nil || strayAt(s.url)); {
-	case malformed:
-		return nil, errors.New("is no valid URL (it is not shown, as it may have a password): in a password " +
-			"write % as %25, @ as %40, : as %3A, / as %2F, ? as %3F and # as %23")
-	case !isURL && strings.Contains(before, "://"):
-		return nil, errors.New("is not a URL such as postgres://caretaker@db:5432/gitlab (it is not shown, " +
-			"as it may have a password)")
-	}
-	config, err := pgxpool.ParseConfig(s.url)
-	switch {
-	case err != nil && isURL:
-		text := err.Error()
-		return nil, errors.New(text[strings.LastIndex(text, "`: ")+len("`: "):])
-	case err != nil:
-		return nil, errors.New("is no valid connection string (it is not shown, as it may have a password): " +
-			"write NAME=VALUE, and quote values with spaces: 'VALUE'")
-	}
-	return config, nil
-}
-
-// strayAt reports whether a URL has an @ that ends no user name or password as the driver reads it.
-func strayAt(text string) bool {
-	_, rest, _ := strings.Cut(text, "://")
-	userinfo := strings.IndexAny(rest, "@/")
-	if userinfo >= 0 && rest[userinfo] == '@' {
-		rest = rest[userinfo+1:]
-		userinfo = -1
-	}
-	host, query, _ := strings.Cut(rest, "?")
-	return strings.Contains(host, "@") ||
-		userinfo >= 0 && !strings.Contains(host, "/") && strings.Contains(query, "@")
-}
-
-func open(ctx context.Context, name string, from source) (*Database, error) {
-	config, err := from.parsed()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", from.key, err)
-	}
-	if !strings.Contains(from.url, "pool_max_conns") {
-		config.MaxConns = from.conns
-	}
-	if config.MaxConns < minConns {
-		return nil, fmt.Errorf("%s: pool_max_conns is %d: set it to %d at least",
-			from.key, config.MaxConns, minConns)
-	}
-	if config.ConnConfig.ConnectTimeout == 0 {
-		config.ConnConfig.ConnectTimeout = from.patience
-	}
-	mode := config.ConnConfig.DefaultQueryExecMode
-	d := &Database{Name: name, patience: config.ConnConfig.ConnectTimeout, prepares: mode == pgx.QueryExecModeCacheStatement}
-	d.sessions = d.prepares || mode == pgx.QueryExecModeDescribeExec
-	addSettings(config.ConnConfig.RuntimeParams)
-	times, err := newStatementTimes(ctx, name)
+	d, err := pg.Open(ctx, name, address)
 	if err != nil {
 		return nil, err
 	}
-	config.ConnConfig.Tracer = &tracer{times}
-	d.spans, d.attributes = newSpans(), traceAttributes(name, config.ConnConfig)
-	config.AfterConnect = d.connected
-	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-		return nil, fmt.Errorf("%s: %w", from.key, err)
+	d.Moved = lfk.QueueMoved
+	return on(d), nil
+}
+
+func on(d *pg.Database) *Database {
+	of := &Database{
+		Database: d,
+		Runs:     control.NewRuns(d), Leases: control.NewLeases(d), Fires: control.NewFires(d), Audit: control.NewAudit(d),
+		Receipts: control.NewReceipts(d), Flags: control.NewFlags(d), History: control.NewHistory(d),
+		Jobs: jobqueue.NewJobs(d), Schema: catalog.NewSchema(d), Sweeps: rowset.NewSweeps(d), Outside: rowset.NewOutside(d),
+		Queue: lfk.NewQueue(d), Children: lfk.NewChildren(d), Capture: capture.NewCapture(d),
+		Orphans: orphans.NewOrphans(d), Protections: protection.NewProtections(d),
 	}
-	return d, nil
+	of.Groups, of.Users, of.Ghosts, of.Tokens, of.Placeholders = gitlab.Stores(d)
+	d.Owner = of
+	return of
 }
 
-// Close waits for the statements in flight and closes the connections.
-func (d *Database) Close() {
-	d.pool.Close()
-	if d.replica != nil {
-		d.replica.Close()
+// MustDiffer makes connections of a database fail with [*dberr.SameDatabaseError], which is
+// [dberr.ErrUnreachable], if it is the same as one before it in the list. It must be called before they
+// are used; it does not connect.
+func MustDiffer(databases []*Database) {
+	pg.MustDiffer(Kernels(databases))
+}
+
+// Kernels are what steps of packages of repo take that are about several databases.
+func Kernels(databases []*Database) []*pg.Database {
+	all := make([]*pg.Database, len(databases))
+	for i, d := range databases {
+		all[i] = d.Database
 	}
+	return all
 }
 
-// Ping reports whether the database answers.
-func (d *Database) Ping(ctx context.Context) error {
-	return d.wrap(ctx, "ping", d.pool.Ping(ctx))
+// Of is the database of a kernel that a catalogue, a child or rows name.
+func Of(d *pg.Database) *Database {
+	of, _ := d.Owner.(*Database)
+	return of
 }
 
-// BeginTx begins a transaction of repo/lfkadmin, which knows the driver, too. Everybody else calls
-// whole steps.
-func (d *Database) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
-	return d.pool.BeginTx(ctx, options)
-}
+// What other packages see of the kernel.
+type (
+	// Reader decides where candidates are found: see [Reader].
+	Reader = pg.Reader
+	// Protection keeps a user or group from being deleted: see [Protection].
+	Protection = pg.Protection
+	// ProtectedError means that nothing was deleted because of a protection: see [ProtectedError].
+	ProtectedError = pg.ProtectedError
+	// JobCascade is what jobs delete besides what PostgreSQL does: see [JobCascade].
+	JobCascade = pg.JobCascade
+	// PoolFigures are those of a pool of connections: see [PoolFigures].
+	PoolFigures = pg.PoolFigures
+)
 
-// Wrap turns an error of such a transaction into one of this package, nil into nil.
-func (d *Database) Wrap(ctx context.Context, operation string, err error) error {
-	return d.wrap(ctx, operation, err)
-}
+// ClassInteger is the class of integer keys: see [ClassInteger].
+const ClassInteger = pg.ClassInteger
 
-// Now is the clock of the database.
-func (d *Database) Now(ctx context.Context) (now time.Time, err error) {
-	err = d.queryRoutine(ctx, "read the clock", &now, `SELECT clock_timestamp()`)
-	return now, err
-}
-
-// The helpers below are how every method of this package talks to the server.
-
-// statementTimeout bounds the small statements of our own tables.
-const statementTimeout = 5 * time.Second
-
-// queryRoutine reads one value, for a look at the clock or the catalogue.
-func (d *Database) queryRoutine(ctx context.Context, operation string, into any, sql string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
-	defer cancel()
-	ctx, o := d.beginRoutine(ctx, operation)
-	err := retryConflicts(ctx, func() error { return d.pool.QueryRow(ctx, sql).Scan(into) })
-	o.end(ctx, err)
-	return d.wrap(ctx, operation, err)
-}
-
-// queryRow runs a statement of one row under the timeout for our own small statements. No row is
-// ErrNotFound.
-func (d *Database) queryRow(
-	ctx context.Context, operation string, into []any, sql string, args ...any,
-) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
-	defer cancel()
-	ctx, o := d.begin(ctx, operation)
-	err := retryConflicts(ctx, func() error {
-		return d.pool.QueryRow(ctx, sql, args...).Scan(into...)
-	})
-	o.end(ctx, err)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("%s on %s: %w", operation, d.Name, ErrNotFound)
-	}
-	return d.wrap(ctx, operation, err)
-}
-
-// exec runs a statement without result rows and returns how many rows it changed.
-func (d *Database) exec(ctx context.Context, operation, sql string, args ...any) (int64, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
-	defer cancel()
-	ctx, o := d.begin(ctx, operation)
-	var tag pgconn.CommandTag
-	err := retryConflicts(ctx, func() (err error) {
-		tag, err = d.pool.Exec(ctx, sql, args...)
-		return err
-	})
-	o.end(ctx, err)
-	return tag.RowsAffected(), d.wrap(ctx, operation, err)
-}
-
-// customPlan, before the arguments of a statement, has PostgreSQL plan it for these arguments each
-// time: which index a list reads depends on the filters that are set.
-const customPlan = pgx.QueryExecModeExec
-
-// collect runs a query and reads its rows.
-func collect[T any](
-	ctx context.Context, d *Database, q query, scan pgx.RowToFunc[T],
-) (out []T, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
-	defer cancel()
-	ctx, o := d.begin(ctx, q.operation)
-	err = retryConflicts(ctx, func() error {
-		rows, err := d.pool.Query(ctx, q.sql, q.args...)
-		if err == nil {
-			out, err = pgx.CollectRows(rows, scan)
-		}
-		return err
-	})
-	o.end(ctx, err)
-	return out, d.wrap(ctx, q.operation, err)
-}
+// ReadBy lets a reader, or with nil none, decide where methods read that are called with the
+// context returned.
+func ReadBy(ctx context.Context, r *Reader) context.Context { return pg.ReadBy(ctx, r) }

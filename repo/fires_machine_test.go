@@ -10,7 +10,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -23,7 +25,7 @@ type fireMachine struct {
 	// accounted is up to which minute the ledger goes, rows are the outcomes of fires.
 	accounted int
 	rows      map[int]string
-	known     map[string]repo.Ledger
+	known     map[string]control.Ledger
 	// runs is how many are on record.
 	runs int
 }
@@ -37,7 +39,7 @@ func (m *fireMachine) replica(t *rapid.T) string {
 }
 
 func (m *fireMachine) read(t *rapid.T) {
-	_, ledgers, err := m.Ledgers(context.Background(), []string{m.worker})
+	_, ledgers, err := m.Fires.Ledgers(context.Background(), []string{m.worker})
 	if err != nil || !ledgers[m.worker].AccountedUntil.Equal(m.at(m.accounted)) {
 		t.Fatalf("%+v, %v, want up to %s", ledgers, err, m.at(m.accounted))
 	}
@@ -46,13 +48,13 @@ func (m *fireMachine) read(t *rapid.T) {
 
 // step is by how many minutes a replica moves the ledger that it knows; current says that nobody has
 // moved that since.
-func (m *fireMachine) step(replica string, minutes int) (s repo.LedgerStep, from int, current bool) {
+func (m *fireMachine) step(replica string, minutes int) (s control.LedgerStep, from int, current bool) {
 	l, known := m.known[replica]
 	if !known {
 		return s, 0, false
 	}
 	from = int(l.AccountedUntil.Sub(m.began) / time.Minute)
-	return repo.LedgerStep{Ledger: l, Cron: l.Cron, Until: m.at(from + minutes)}, from, from == m.accounted
+	return control.LedgerStep{Ledger: l, Cron: l.Cron, Until: m.at(from + minutes)}, from, from == m.accounted
 }
 
 func (m *fireMachine) claim(t *rapid.T) {
@@ -62,18 +64,18 @@ func (m *fireMachine) claim(t *rapid.T) {
 		return
 	}
 	id := fmt.Sprintf("%08d-0000-7000-8000-%012d", m.runs, time.Now().UnixNano()%1_000_000_000_000)
-	run := repo.Run{ID: id, Worker: m.worker, State: repo.RunRunning, Replica: replica, Fire: step.Until}
-	_, err := m.ClaimFire(context.Background(), step, run, time.Hour, "")
+	run := control.Run{ID: id, Worker: m.worker, State: control.RunRunning, Replica: replica, Fire: step.Until}
+	_, err := m.Runs.ClaimFire(context.Background(), step, run, time.Hour, "")
 	// One that was missed may run after all.
-	free := current && m.rows[from+1] != repo.FireRan
-	if free != (err == nil) || !free && !errors.Is(err, repo.ErrNotFound) {
+	free := current && m.rows[from+1] != control.FireRan
+	if free != (err == nil) || !free && !errors.Is(err, dberr.ErrNotFound) {
 		t.Fatalf("%s claims fire %d, which it may: %t: %v", replica, from+1, free, err)
 	}
 	if current {
 		m.accounted = from + 1
 	}
 	if free {
-		m.rows[from+1], m.runs = repo.FireRan, m.runs+1
+		m.rows[from+1], m.runs = control.FireRan, m.runs+1
 	}
 }
 
@@ -88,10 +90,10 @@ func (m *fireMachine) miss(t *rapid.T) {
 	for n := from + 1; n <= from+minutes; n++ {
 		fires = append(fires, m.at(n))
 		if current && m.rows[n] == "" {
-			m.rows[n], fresh = repo.FireMissed, fresh+1
+			m.rows[n], fresh = control.FireMissed, fresh+1
 		}
 	}
-	moved, missed, err := m.MissFires(context.Background(), step, fires)
+	moved, missed, err := m.Fires.MissFires(context.Background(), step, fires)
 	if err != nil || moved != current || missed != fresh {
 		t.Fatalf("%s misses %d fires behind %d: moved %t, %d, %v; want %t, %d", replica, minutes, from, moved, missed, err, current, fresh)
 	}
@@ -111,7 +113,7 @@ func (m *fireMachine) back(t *rapid.T) {
 
 // check: every fire has the one outcome that it must have, and each that ran its one run.
 func (m *fireMachine) check(t *rapid.T) {
-	fires, err := m.ListFires(context.Background(), repo.FireFilter{Worker: m.worker, Limit: 1000})
+	fires, err := m.Fires.ListFires(context.Background(), control.FireFilter{Worker: m.worker, Limit: 1000})
 	if err != nil || len(fires) != len(m.rows) {
 		t.Fatalf("%d fires, %v, want %d", len(fires), err, len(m.rows))
 	}
@@ -136,8 +138,8 @@ func TestFires_WhateverReplicasKnowEachFireRunsOnceOrIsMissed(t *testing.T) {
 	began := time.Now().UTC().Truncate(time.Minute).Add(-24 * time.Hour)
 	rapid.Check(t, func(t *rapid.T) {
 		number++
-		m := &fireMachine{bench: b, worker: fmt.Sprint("worker ", number), began: began, rows: map[int]string{}, known: map[string]repo.Ledger{}}
-		assert.NoError(m.T, b.UseLedgers(context.Background(), []string{m.worker}, []string{"* * * * *"}, began))
+		m := &fireMachine{bench: b, worker: fmt.Sprint("worker ", number), began: began, rows: map[int]string{}, known: map[string]control.Ledger{}}
+		assert.NoError(m.T, b.Fires.UseLedgers(context.Background(), []string{m.worker}, []string{"* * * * *"}, began))
 		t.Repeat(map[string]func(*rapid.T){"read": m.read, "claim": m.claim, "miss": m.miss, "back": m.back, "": m.check})
 	})
 }
@@ -150,20 +152,20 @@ type leaseMachine struct {
 	epoch int64
 	held  bool
 	// taken are all who have ever had it, the newest last.
-	taken []repo.Fence
+	taken []fencing.Fence
 }
 
 func (m *leaseMachine) acquire(t *rapid.T) {
 	holder := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "holder")
-	lease, err := m.AcquireLease(context.Background(), m.name, holder, time.Hour)
+	lease, err := m.Leases.AcquireLease(context.Background(), m.name, holder, time.Hour)
 	if m.held {
-		held, ok := errors.AsType[*repo.LeaseHeldError](err)
+		held, ok := errors.AsType[*fencing.LeaseHeldError](err)
 		if !ok || held.Lease.Fence != m.taken[len(m.taken)-1] {
 			t.Fatalf("%+v, %v: it is held by %+v", lease, err, m.taken[len(m.taken)-1])
 		}
 		return
 	}
-	want := repo.Fence{Name: m.name, Holder: holder, Epoch: m.epoch + 1}
+	want := fencing.Fence{Name: m.name, Holder: holder, Epoch: m.epoch + 1}
 	if err != nil || lease.Fence != want {
 		t.Fatalf("%+v, %v, want %+v", lease.Fence, err, want)
 	}
@@ -171,9 +173,9 @@ func (m *leaseMachine) acquire(t *rapid.T) {
 }
 
 // some is one who has had it, and whether that one has it now.
-func (m *leaseMachine) some(t *rapid.T) (f repo.Fence, has bool) {
+func (m *leaseMachine) some(t *rapid.T) (f fencing.Fence, has bool) {
 	if len(m.taken) == 0 {
-		return repo.Fence{Name: m.name, Holder: "a", Epoch: 1}, false
+		return fencing.Fence{Name: m.name, Holder: "a", Epoch: 1}, false
 	}
 	n := rapid.IntRange(0, len(m.taken)-1).Draw(t, "who")
 	return m.taken[n], m.held && n == len(m.taken)-1
@@ -181,23 +183,23 @@ func (m *leaseMachine) some(t *rapid.T) (f repo.Fence, has bool) {
 
 func (m *leaseMachine) renew(t *rapid.T) {
 	f, has := m.some(t)
-	_, err := m.RenewLease(context.Background(), f, time.Hour)
-	if has != (err == nil) || !has && !errors.Is(err, repo.ErrLeaseLost) {
+	_, err := m.Leases.RenewLease(context.Background(), f, time.Hour)
+	if has != (err == nil) || !has && !errors.Is(err, dberr.ErrLeaseLost) {
 		t.Fatalf("%+v, who has it: %t, renews it: %v", f, has, err)
 	}
 }
 
 func (m *leaseMachine) write(t *rapid.T) {
 	f, has := m.some(t)
-	_, err := m.DropTokenPass(context.Background(), by(f))
-	if has != (err == nil) || !has && !errors.Is(err, repo.ErrLeaseLost) {
+	_, err := m.Tokens.DropTokenPass(context.Background(), by(f))
+	if has != (err == nil) || !has && !errors.Is(err, dberr.ErrLeaseLost) {
 		t.Fatalf("%+v, who has it: %t, writes: %v", f, has, err)
 	}
 }
 
 func (m *leaseMachine) release(t *rapid.T) {
 	f, has := m.some(t)
-	if err := m.ReleaseLease(context.Background(), f); err != nil {
+	if err := m.Leases.ReleaseLease(context.Background(), f); err != nil {
 		t.Fatal(err)
 	}
 	m.held = m.held && !has
@@ -217,7 +219,7 @@ func (m *leaseMachine) run(t *rapid.T, sql string, args ...any) {
 
 // check: the row is there as soon as one has had the lease, and is of the last one.
 func (m *leaseMachine) check(t *rapid.T) {
-	leases, err := m.ListLeases(context.Background(), []string{m.name})
+	leases, err := m.Leases.ListLeases(context.Background(), []string{m.name})
 	if err != nil || len(leases) != min(1, len(m.taken)) {
 		t.Fatalf("%+v, %v", leases, err)
 	}

@@ -15,6 +15,11 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/rowset"
+	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -58,10 +63,10 @@ WHERE namespace_id % 200 = 100 AND namespace_id < 30000`
 type groupBench struct {
 	*repo.Database
 	t      *testing.T
-	stores repo.GroupStores
-	fence  repo.Fence
-	due    repo.Adjournment
-	queue  repo.JobQueue
+	stores gitlab.GroupStores
+	fence  fencing.Fence
+	due    gitlab.Adjournment
+	queue  jobqueue.JobQueue
 }
 
 func newGroupBench(t *testing.T, d *repo.Database) *groupBench {
@@ -69,13 +74,13 @@ func newGroupBench(t *testing.T, d *repo.Database) *groupBench {
 	ctx := context.Background()
 	b := &groupBench{Database: d, t: t}
 	var err error
-	if b.stores, err = d.GroupStores(ctx); err != nil || b.stores.Missing != "" {
+	if b.stores, err = d.Groups.GroupStores(ctx); err != nil || b.stores.Missing != "" {
 		t.Fatal(err, b.stores.Missing)
 	}
-	lease := assert.Must(d.AcquireLease(ctx, "groups", "test", time.Hour))(t)
+	lease := assert.Must(d.Leases.AcquireLease(ctx, "groups", "test", time.Hour))(t)
 	now, err := d.Now(ctx)
 	assert.NoError(t, err)
-	b.fence, b.due = lease.Fence, repo.Adjournment{At: now, Days: 14}
+	b.fence, b.due = lease.Fence, gitlab.Adjournment{At: now, Days: 14}
 	if b.queue, err = scheduler.NewQueue(d, scheduler.QueueConfig{}); err != nil {
 		t.Fatal(err)
 	}
@@ -89,19 +94,21 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 		page = append(page, 100*i)
 	}
 	return map[string]func(context.Context) error{
-		"candidates": func(ctx context.Context) error { return second(b.GroupCandidates(ctx, b.stores, b.due, 0, generous)) },
+		"candidates": func(ctx context.Context) error {
+			return second(b.Groups.GroupCandidates(ctx, b.stores, b.due, 0, generous))
+		},
 		"due": func(ctx context.Context) error {
-			groups, err := b.DueGroups(ctx, b.stores, b.due, page, generous)
+			groups, err := b.Groups.DueGroups(ctx, b.stores, b.due, page, generous)
 			assert.That(b.t, len(groups) == len(page), "%d groups are due, want %d", len(groups), len(page))
 			return err
 		},
-		"forget": func(ctx context.Context) error { return b.ForgetGoneRemovals(ctx, by(b.fence)) },
-		"lost":   func(ctx context.Context) error { return third(b.LostMarks(ctx, b.stores, 3000, generous)) },
-		"odd":    func(ctx context.Context) error { return third(b.OddSchedules(ctx, b.stores, 3000, generous)) },
+		"forget": func(ctx context.Context) error { return b.Groups.ForgetGoneRemovals(ctx, by(b.fence)) },
+		"lost":   func(ctx context.Context) error { return third(b.Groups.LostMarks(ctx, b.stores, 3000, generous)) },
+		"odd":    func(ctx context.Context) error { return third(b.Groups.OddSchedules(ctx, b.stores, 3000, generous)) },
 		"restore": func(ctx context.Context) error {
 			p := by(b.fence)
 			p.Transaction = time.Minute
-			r, err := b.RestoreGroup(ctx, p, b.stores, b.due, 12000)
+			r, err := b.Groups.RestoreGroup(ctx, p, b.stores, b.due, 12000)
 			assert.That(b.t, r.Restored, "%+v", r)
 			return err
 		},
@@ -111,9 +118,9 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 // calls of a job.
 func (b *groupBench) jobCalls() map[string]func(context.Context) error {
 	lock := unguarded()
-	members := func(of repo.Memberships) func(context.Context) error {
+	members := func(of gitlab.Memberships) func(context.Context) error {
 		return func(ctx context.Context) error {
-			_, err := b.RemoveMembers(ctx, lock, of, b.queue, func(int64) repo.Job { return repo.Job{Args: repo.DeleteUser{UserID: 1}} })
+			_, err := b.Groups.RemoveMembers(ctx, lock, of, b.queue, func(int64) jobqueue.Job { return jobqueue.Job{Args: jobqueue.DeleteUser{UserID: 1}} })
 			return err
 		}
 	}
@@ -121,32 +128,32 @@ func (b *groupBench) jobCalls() map[string]func(context.Context) error {
 		"begin": func(ctx context.Context) error {
 			p := unguarded()
 			p.Transaction = time.Minute
-			_, err := b.BeginGroupRemoval(ctx, p, b.stores, b.due, repo.DestroyGroup{GroupID: 15000, UserID: new(int64(1))})
+			_, err := b.Groups.BeginGroupRemoval(ctx, p, b.stores, b.due, jobqueue.DestroyGroup{GroupID: 15000, UserID: new(int64(1))})
 			return err
 		},
 		"fail": func(ctx context.Context) error {
-			return b.FailGroupRemoval(ctx, unguarded(), b.stores, 15000, "why")
+			return b.Groups.FailGroupRemoval(ctx, unguarded(), b.stores, 15000, "why")
 		},
 		"tree": func(ctx context.Context) error {
-			tree, err := b.GroupTree(ctx, 15000, generous, func() error { return nil })
+			tree, err := b.Groups.GroupTree(ctx, 15000, generous, func() error { return nil })
 			assert.That(b.t, len(tree) == 30 && tree[29] == 15000, "tree %v", tree)
 			return err
 		},
-		"projects": func(ctx context.Context) error { return second(b.GroupProjects(ctx, 15000, 0, generous)) },
+		"projects": func(ctx context.Context) error { return second(b.Groups.GroupProjects(ctx, 15000, 0, generous)) },
 		"project": func(ctx context.Context) error {
-			catalog, err := b.Tables(ctx, repo.ProjectTables())
+			catalog, err := b.Schema.Tables(ctx, gitlab.ProjectTables())
 			if err == nil {
-				_, err = catalog.ProjectToRemove(ctx, 9000, generous)
+				_, err = repo.Of(catalog.Database).Groups.FindProject(ctx, catalog, 9000, generous)
 			}
 			return err
 		},
-		"members":                  members(repo.Memberships{SourceType: "Namespace", SourceID: 9001}),
-		"members of the namespace": members(repo.Memberships{SourceID: 18000}),
+		"members":                  members(gitlab.Memberships{SourceType: "Namespace", SourceID: 9001}),
+		"members of the namespace": members(gitlab.Memberships{SourceID: 18000}),
 		"project's row": func(ctx context.Context) error {
-			return b.RemoveProject(ctx, lock, repo.ProjectToRemove{ID: 9002, NamespaceID: 109002, Routed: true}, repo.Removed{GroupID: 1})
+			return b.Groups.RemoveProject(ctx, lock, gitlab.ProjectToRemove{ID: 9002, NamespaceID: 109002, Routed: true}, gitlab.Removed{GroupID: 1})
 		},
 		"group's row": func(ctx context.Context) error {
-			return second(b.RemoveGroup(ctx, lock, b.stores, 29999, repo.Removed{GroupID: 29999}))
+			return second(b.Groups.RemoveGroup(ctx, lock, b.stores, 29999, gitlab.Removed{GroupID: 29999}))
 		},
 	}
 }
@@ -192,10 +199,10 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 	// Midnight of UTC is on another day in both.
 	for _, zone := range []string{"Pacific/Kiritimati", "Pacific/Pago_Pago"} {
 		d := b.inZone(zone, "cache_statement")
-		s := assert.Must(d.GroupStores(t.Context()))(t)
+		s := assert.Must(d.Groups.GroupStores(t.Context()))(t)
 		for day, want := range map[int]string{20: "[]", 21: "[1 4 5]"} {
 			at := time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC)
-			due, err := d.DueGroups(t.Context(), s, repo.Adjournment{At: at, Days: 14}, []int64{1, 2, 3, 4, 5}, generous)
+			due, err := d.Groups.DueGroups(t.Context(), s, gitlab.Adjournment{At: at, Days: 14}, []int64{1, 2, 3, 4, 5}, generous)
 			var ids []int64
 			for _, g := range due {
 				ids = append(ids, g.ID)
@@ -206,8 +213,8 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 		}
 	}
 	d := servicetest.Open(t, b.with("datestyle=SQL,DMY"))
-	s := assert.Must(d.GroupStores(context.Background()))(t)
-	odd, _, err := d.OddSchedules(context.Background(), s, 0, generous)
+	s := assert.Must(d.Groups.GroupStores(context.Background()))(t)
+	odd, _, err := d.Groups.OddSchedules(context.Background(), s, 0, generous)
 	var got []string
 	for _, o := range odd {
 		got = append(got, o.LegacyDate+" "+o.DetailsDate)
@@ -215,7 +222,7 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 	want := []string{"2026-11-01 2026-11-07", "5874897-12-31 2026-11-07", "infinity 2026-11-07", "-infinity 2026-11-07", "4000-01-01 BC 2026-11-07"}
 	assert.That(t, err == nil && slices.Equal(got, want), "%q, %v, want %q", got, err, want)
 	at := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
-	backlog := assert.Must(d.GroupBacklog(context.Background(), s, repo.Adjournment{At: at, Days: 7}, generous))(t)
+	backlog := assert.Must(d.Groups.GroupBacklog(context.Background(), s, gitlab.Adjournment{At: at, Days: 7}, generous))(t)
 	assert.That(t, backlog.Pending == 5 && backlog.Due == 3 &&
 		backlog.OldestAt.Equal(time.Date(2026, 11, 7, 0, 0, 0, 0, time.UTC)), "%+v", backlog)
 }
@@ -246,12 +253,12 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 		SELECT setval('users_id_seq', 50000); ANALYZE users`)
 	ctx := context.Background()
 	d, heard := listening(t, b.url)
-	catalog := assert.Must(d.Tables(ctx, repo.GhostTables()))(t)
-	queue, missing := catalog.GhostQueue(ctx)
-	lease, err := d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute)
+	catalog := assert.Must(d.Schema.Tables(ctx, gitlab.GhostTables()))(t)
+	queue, missing := repo.Of(catalog.Database).Ghosts.Queue(ctx, catalog)
+	lease, err := d.Leases.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute)
 	assert.Require(t, err == nil && missing == "", "%v %v", missing, err)
 	heard.statements = nil
-	id := assert.Must(d.CreateGhost(ctx, by(lease.Fence), queue, new(int64(1))))(t)
+	id := assert.Must(d.Ghosts.CreateGhost(ctx, by(lease.Fence), queue, new(int64(1))))(t)
 	var name string
 	if err := b.sql.QueryRow(ctx, `SELECT username FROM users WHERE id = $1`, id).Scan(&name); err != nil || name != "ghost2" {
 		t.Errorf("ghost %q, %v", name, err)
@@ -276,19 +283,19 @@ func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
 		INSERT INTO chat_names (user_id, team_id, chat_id, created_at, updated_at) VALUES (1, 't', 'c', now(), now()), (2, 't', 'c', now(), now())`)
 	ctx := context.Background()
 	d := servicetest.Open(t, b.url)
-	wanted := repo.GhostTables()
+	wanted := gitlab.GhostTables()
 	wanted["chat_names"] = []string{"user_id"}
-	catalog := assert.Must(d.Tables(ctx, wanted))(t)
-	queue, _ := catalog.GhostQueue(ctx)
-	lease := assert.Must(d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute))(t)
+	catalog := assert.Must(d.Schema.Tables(ctx, wanted))(t)
+	queue, _ := repo.Of(catalog.Database).Ghosts.Queue(ctx, catalog)
+	lease := assert.Must(d.Leases.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute))(t)
 	for user, slow := range map[int64]bool{1: false, 2: true} {
-		rows, _ := catalog.Rows("chat_names", "user_id", repo.IDs(user)...)
+		rows, _ := rowset.RowsOf(catalog, "chat_names", "user_id", rowset.IDs(user)...)
 		if slow {
 			rows.Condition = "pg_sleep(60) IS NOT NULL"
 		}
-		left, err := d.DeleteMigratedUser(ctx, repo.Permit{
-			Guard: lease.Guard(), Limits: repo.Limits{Statement: 10 * time.Second, Lock: time.Second},
-		}, queue, user, []repo.Rows{rows})
+		left, err := d.Ghosts.DeleteMigratedUser(ctx, fencing.Permit{
+			Guard: lease.Guard(), Limits: fencing.Limits{Statement: 10 * time.Second, Lock: time.Second},
+		}, queue, user, []rowset.Rows{rows})
 		assert.That(t, err == nil && left != slow, "%t, %v, though the look is slow: %t", left, err, slow)
 	}
 	users := b.value(`(SELECT string_agg(id::text, ',') FROM users)`)
@@ -298,13 +305,13 @@ func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
 
 // deadlocked is a queue whose first insert ends its transaction, after something else has happened.
 type deadlocked struct {
-	repo.JobQueue
+	jobqueue.JobQueue
 	meanwhile func()
-	inserted  []repo.Job
+	inserted  []jobqueue.Job
 }
 
-func (q *deadlocked) InsertJobs(ctx context.Context, _ repo.Tx, jobs []repo.Job) (int, error) {
-	repo.CountQueued(ctx, "delete_placeholder_user", len(jobs))
+func (q *deadlocked) InsertJobs(ctx context.Context, _ jobqueue.Tx, jobs []jobqueue.Job) (int, error) {
+	spans.CountQueued(ctx, "delete_placeholder_user", len(jobs))
 	if q.meanwhile != nil {
 		q.meanwhile()
 		q.meanwhile = nil
@@ -318,7 +325,7 @@ func TestClaimPlaceholders_SecondTryClaimsNoMoreThanTheNextPageWasTold(t *testin
 	b := newBench(servicetest.Parallel(t), "main")
 	ctx, span := sdktrace.NewTracerProvider().Tracer("test").Start(t.Context(), "maintenance.run")
 	defer span.End()
-	ctx = repo.WithSpans(ctx)
+	ctx = spans.WithSpans(ctx)
 	add := func(user int) {
 		b.exec(`SET session_replication_role = replica`)
 		b.exec(`INSERT INTO import_placeholder_user_details
@@ -327,19 +334,19 @@ func TestClaimPlaceholders_SecondTryClaimsNoMoreThanTheNextPageWasTold(t *testin
 	add(7)
 	add(8)
 	d := b.Database
-	tables := assert.Must(d.PlaceholderTables(ctx))(t)
-	lease := assert.Must(d.AcquireLease(ctx, "placeholder_user_cleanup", "us", time.Minute))(t)
+	tables := assert.Must(d.Placeholders.PlaceholderTables(ctx))(t)
+	lease := assert.Must(d.Leases.AcquireLease(ctx, "placeholder_user_cleanup", "us", time.Minute))(t)
 	now := time.Now()
-	rules := repo.PlaceholderRules{MaxAttempts: 15, RetryPeriod: time.Hour, Now: now, Tables: tables}
-	next := make(chan repo.PlaceholderPosition, 1)
-	var at repo.PlaceholderPosition
+	rules := gitlab.PlaceholderRules{MaxAttempts: 15, RetryPeriod: time.Hour, Now: now, Tables: tables}
+	next := make(chan gitlab.PlaceholderPosition, 1)
+	var at gitlab.PlaceholderPosition
 	queue := &deadlocked{meanwhile: func() {
 		// The page behind can begin while this one's jobs are inserted.
 		at = <-next
 		add(9)
 	}}
-	page := d.PlaceholderPage(ctx, rules, repo.BeforePlaceholders, 10, generous)
-	claim, err := d.ClaimPlaceholders(ctx, by(lease.Fence), page, repo.PlaceholderJobs{
+	page := d.Placeholders.PlaceholderPage(ctx, rules, gitlab.BeforePlaceholders, 10, generous)
+	claim, err := d.Placeholders.ClaimPlaceholders(ctx, by(lease.Fence), page, gitlab.PlaceholderJobs{
 		Queue: queue, First: 5, Interval: time.Second, Next: next,
 	})
 	assert.That(t, err == nil && claim.Claimed == 2 && claim.Scheduled == 2 && at.First == 7,
@@ -350,5 +357,5 @@ func TestClaimPlaceholders_SecondTryClaimsNoMoreThanTheNextPageWasTold(t *testin
 	}
 	assert.That(t, slices.Equal(starts, []time.Duration{5 * time.Second, 6 * time.Second}), "jobs start after %v", starts)
 	b.want(`SELECT string_agg(deletion_attempts::text, ' ' ORDER BY id) FROM import_placeholder_user_details`, "1 1 0")
-	assert.Equal(t, attributeOf(repo.SpansAttributes(ctx), "maintenance.queued"), `["delete_placeholder_user: 2"]`, "queued")
+	assert.Equal(t, attributeOf(spans.Attributes(ctx), "maintenance.queued"), `["delete_placeholder_user: 2"]`, "queued")
 }

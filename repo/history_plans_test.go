@@ -23,6 +23,9 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
@@ -118,10 +121,10 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"RetryJob":  func(ctx context.Context) error { return second(a.RetryJob(ctx, 1)) },
 		"JobWorker": func(ctx context.Context) error { return second(a.JobWorker(ctx, 50_000)) },
 		"RecordAudit": func(ctx context.Context) error {
-			return second(a.main.RecordAudit(ctx, repo.AuditEntry{Action: "PauseWorker"}))
+			return second(a.main.Audit.RecordAudit(ctx, control.AuditEntry{Action: "PauseWorker"}))
 		},
 		"CompleteAudit": func(ctx context.Context) error {
-			return a.main.CompleteAudit(ctx, repo.AuditEntry{ID: 50_000, Outcome: "OK"})
+			return a.main.Audit.CompleteAudit(ctx, control.AuditEntry{ID: 50_000, Outcome: "OK"})
 		},
 		"Audit":    a.listAudit,
 		"Receipts": a.listReceipts,
@@ -185,8 +188,8 @@ func (a *aged) listRuns(ctx context.Context) (err error) {
 func (a *aged) listAudit(ctx context.Context) (err error) {
 	for _, since := range []time.Time{{}, time.Now().Add(-time.Hour), time.Now().Add(time.Hour)} {
 		for _, after := range []time.Time{{}, time.Now().Add(-time.Minute)} {
-			f := repo.AuditFilter{Since: since, After: after, AfterID: 7, Limit: 50}
-			err = errors.Join(err, second(a.main.ListAudit(ctx, f)))
+			f := control.AuditFilter{Since: since, After: after, AfterID: 7, Limit: 50}
+			err = errors.Join(err, second(a.main.Audit.ListAudit(ctx, f)))
 		}
 	}
 	return err
@@ -228,7 +231,7 @@ func (a *aged) listJobs(ctx context.Context) (err error) {
 }
 
 func (a *aged) listReceipts(ctx context.Context) (err error) {
-	for _, f := range []repo.ReceiptFilter{{}, {Table: "t1"}, {Table: "nowhere"}, {RunID: a.run}, {JobID: 77}, {Table: "t1", RunID: a.run}} {
+	for _, f := range []control.ReceiptFilter{{}, {Table: "t1"}, {Table: "nowhere"}, {RunID: a.run}, {JobID: 77}, {Table: "t1", RunID: a.run}} {
 		for _, f.Before = range []int64{0, 25_000} {
 			f.Limit = 50
 			_, _, failed := a.Receipts(ctx, service.ReceiptFilter{ReceiptFilter: f})
@@ -239,11 +242,11 @@ func (a *aged) listReceipts(ctx context.Context) (err error) {
 }
 
 func (a *aged) listOutside(ctx context.Context) (err error) {
-	for _, f := range []repo.OutsideFilter{{}, {JobID: 77}, {JobID: 2499}, {RunID: a.run}} {
+	for _, f := range []rowset.OutsideFilter{{}, {JobID: 77}, {JobID: 2499}, {RunID: a.run}} {
 		for _, f.Pending = range []bool{false, true} {
 			for _, f.After = range []int64{0, 49_000} {
 				f.Limit = 50
-				err = errors.Join(err, second(a.main.ListOutside(ctx, f)))
+				err = errors.Join(err, second(a.main.Outside.ListOutside(ctx, f)))
 			}
 		}
 	}
@@ -268,7 +271,7 @@ func (a *aged) workJobs(ctx context.Context) (err error) {
 		_, worked := a.WorkJob(ctx, job.Request{
 			ID: 1, Kind: kind, Args: []byte(args), Attempt: 1, MaxAttempts: 25, AttemptedAt: time.Now(), RunID: a.run,
 		})
-		if !errors.Is(worked, repo.ErrJobLost) {
+		if !errors.Is(worked, dberr.ErrJobLost) {
 			err = errors.Join(err, worked)
 		}
 	}
@@ -335,7 +338,7 @@ func TestPlans_NothingReadsALongHistory(t *testing.T) {
 	}
 	assert.NoError(t, reader.Collect(ctx, &metricdata.ResourceMetrics{}))
 	// The runs have succeeded on main: what has only failed, and that before the worker was last taken into use, is on ci.
-	assert.Must(a.main.RunFigures(ctx, []string{"ghost_user_migration"}, []string{"ci"}))(t)
+	assert.Must(a.main.History.RunFigures(ctx, []string{"ghost_user_migration"}, []string{"ci"}))(t)
 	assert.NoError(t, a.Shutdown(ctx))
 	wantHeard(t, a.heard.statements, "SET heartbeat_at = clock_timestamp(), counts", "INSERT INTO maintenance.fires", "DELETE FROM maintenance.runs", "DELETE FROM maintenance.audit",
 		"maintenance.backlog_samples", "coalesce(s.in_use_since")

@@ -14,6 +14,10 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -29,10 +33,10 @@ func (b *bench) bots(tokens ...string) {
 }
 
 // inactive are the inactive bots by some rules, as the database sees them over a connection.
-func (b *bench) inactive(d *repo.Database, rules repo.TokenRules) []int64 {
+func (b *bench) inactive(d *repo.Database, rules gitlab.TokenRules) []int64 {
 	b.Helper()
-	f := assert.Must(d.UserFeatures(context.Background()))(b.T)
-	r := assert.Must(d.InactiveBots(context.Background(), f, rules, repo.BotPage{Limit: 1000}, generous))(b.T)
+	f := assert.Must(d.Users.UserFeatures(context.Background()))(b.T)
+	r := assert.Must(d.Tokens.InactiveBots(context.Background(), f, rules, gitlab.BotPage{Limit: 1000}, generous))(b.T)
 	return r.Inactive
 }
 
@@ -51,7 +55,7 @@ func (b *bench) inZone(zone, mode string) *repo.Database {
 func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "main")
 	// T is 00:30 on March 30 by UTC, C is 00:30 on February 16.
-	rules := repo.NewTokenRules(time.Date(2026, 3, 30, 0, 30, 0, 0, time.UTC), 42)
+	rules := gitlab.NewTokenRules(time.Date(2026, 3, 30, 0, 30, 0, 0, time.UTC), 42)
 	b.bots(
 		`true, NULL, '2026-02-16 00:30:00'`,          // 1: revoked exactly at C
 		`true, NULL, '2026-02-16 00:29:59.999999'`,   // 2: a microsecond before
@@ -73,8 +77,8 @@ func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
 		for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
 			d := b.inZone(zone, mode)
 			// The same instant, as another time zone has it.
-			elsewhere := repo.NewTokenRules(rules.At.In(time.FixedZone("here", -11*3600)), 42)
-			for _, rules := range []repo.TokenRules{rules, elsewhere} {
+			elsewhere := gitlab.NewTokenRules(rules.At.In(time.FixedZone("here", -11*3600)), 42)
+			for _, rules := range []gitlab.TokenRules{rules, elsewhere} {
 				got := b.inactive(d, rules)
 				assert.That(t, slices.Equal(got, want), "%s, %s: inactive %v, want %v", zone, mode, got, want)
 			}
@@ -85,7 +89,7 @@ func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
 func TestNewTokenRules_DayHasTwentyFourHours(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 4, 1, 12, 0, 0, 123456000, time.UTC)
-	got := repo.NewTokenRules(at, 36500)
+	got := gitlab.NewTokenRules(at, 36500)
 	assert.Equal(t, got.At, at, "the time of the rules")
 	assert.Equal(t, at.Sub(got.CutOff), 36500*24*time.Hour, "from then back to the cut-off")
 }
@@ -94,8 +98,8 @@ func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) 
 	b := newBench(servicetest.Parallel(t), "main")
 	b.bots(`false, NULL, now()`, `true, NULL, '2020-01-01'`, `true, NULL, '2020-01-01'`)
 	b.exec(`INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) VALUES (9, 'h', 'h', 0, 0, 1)`)
-	f := assert.Must(b.UserFeatures(context.Background()))(t)
-	rules := repo.NewTokenRules(time.Now(), 42)
+	f := assert.Must(b.Users.UserFeatures(context.Background()))(t)
+	rules := gitlab.NewTokenRules(time.Now(), 42)
 	for _, c := range []struct {
 		after int64
 		limit int
@@ -109,17 +113,17 @@ func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) 
 		{3, 9, "{0 3 false [] []}"},
 		{1 << 62, 9, "{0 4611686018427387904 false [] []}"},
 	} {
-		r, err := b.InactiveBots(context.Background(), f, rules, repo.BotPage{After: c.after, Limit: c.limit}, generous)
+		r, err := b.Tokens.InactiveBots(context.Background(), f, rules, gitlab.BotPage{After: c.after, Limit: c.limit}, generous)
 		got := fmt.Sprint(r)
 		assert.That(t, err == nil && got == c.want, "after %d, at most %d: %s, %v, want %s", c.after, c.limit, got, err, c.want)
 	}
 }
 
 // pass opens a pass under a lease of an hour.
-func (b *bench) pass() (repo.Fence, repo.TokenPass) {
+func (b *bench) pass() (fencing.Fence, gitlab.TokenPass) {
 	b.Helper()
-	lease := assert.Must(b.AcquireLease(context.Background(), "inactive_token_deletion", "test", time.Hour))(b.T)
-	p, err := b.OpenTokenPass(context.Background(), by(lease.Fence), repo.NewTokenRules(time.Now(), 42), false)
+	lease := assert.Must(b.Leases.AcquireLease(context.Background(), "inactive_token_deletion", "test", time.Hour))(b.T)
+	p, err := b.Tokens.OpenTokenPass(context.Background(), by(lease.Fence), gitlab.NewTokenRules(time.Now(), 42), false)
 	assert.Require(b.T, err == nil && p.ID != "" && p.Cursor == 0, "%+v, %v", p, err)
 	return lease.Fence, p
 }
@@ -128,19 +132,19 @@ func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "main")
 	ctx := context.Background()
 	fence, first := b.pass()
-	again, err := b.OpenTokenPass(ctx, by(fence), repo.NewTokenRules(time.Now(), 7), false)
+	again, err := b.Tokens.OpenTokenPass(ctx, by(fence), gitlab.NewTokenRules(time.Now(), 7), false)
 	if err != nil || again.ID != first.ID || !again.At.Equal(first.At.Truncate(time.Microsecond)) || !again.CutOff.Equal(first.CutOff.Truncate(time.Microsecond)) {
 		t.Errorf("%+v, %v, want %+v", again, err, first)
 	}
-	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 3, Last: 8}}
-	assert.Must(b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil))(t)
-	if _, err := b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil); !errors.Is(err, repo.ErrNotFound) {
+	step := gitlab.TokenStep{BotRange: gitlab.BotRange{Examined: 3, Last: 8}}
+	assert.Must(b.Tokens.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil))(t)
+	if _, err := b.Tokens.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil); !errors.Is(err, dberr.ErrNotFound) {
 		t.Errorf("advance of a finished pass: %v", err)
 	}
-	none, err := b.OpenTokenPass(ctx, by(fence), first.TokenRules, true)
+	none, err := b.Tokens.OpenTokenPass(ctx, by(fence), first.TokenRules, true)
 	assert.That(t, err == nil && none.ID == "", "resumed %+v, %v, want none", none, err)
 	b.exec(`UPDATE maintenance.token_passes SET finished_at = now() - interval '31 days'`)
-	second, err := b.OpenTokenPass(ctx, by(fence), first.TokenRules, false)
+	second, err := b.Tokens.OpenTokenPass(ctx, by(fence), first.TokenRules, false)
 	assert.That(t, err == nil && second.ID != "" && second.ID != first.ID, "%+v, %v, want another one", second, err)
 	b.want(`SELECT string_agg(id::text, ' ') FROM maintenance.token_passes`, second.ID)
 }
@@ -152,25 +156,25 @@ func TestTokenPass_NothingIsStoredWithoutTheLeaseOrThePass(t *testing.T) {
 	fence, p := b.pass()
 	queue := assert.Must(scheduler.NewQueue(b.Database, scheduler.QueueConfig{}))(t)
 	b.exec(`UPDATE maintenance.leases SET epoch = epoch + 1`)
-	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 1, Last: 1, More: true}}
+	step := gitlab.TokenStep{BotRange: gitlab.BotRange{Examined: 1, Last: 1, More: true}}
 	jobs := step
-	jobs.Jobs, jobs.Continue = []repo.Job{{Args: repo.DeleteUser{UserID: 1, Reason: repo.TokenDeletionReason}}}, &repo.Job{}
+	jobs.Jobs, jobs.Continue = []jobqueue.Job{{Args: jobqueue.DeleteUser{UserID: 1, Reason: jobqueue.TokenDeletionReason}}}, &jobqueue.Job{}
 	for name, err := range map[string]error{
-		"advance":           second(b.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue)),
-		"advance with jobs": second(b.AdvanceTokenPass(ctx, by(fence), p.ID, jobs, queue)),
-		"drop":              second(b.DropTokenPass(ctx, by(fence))),
-		"open":              second(b.OpenTokenPass(ctx, by(fence), p.TokenRules, false)),
+		"advance":           second(b.Tokens.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue)),
+		"advance with jobs": second(b.Tokens.AdvanceTokenPass(ctx, by(fence), p.ID, jobs, queue)),
+		"drop":              second(b.Tokens.DropTokenPass(ctx, by(fence))),
+		"open":              second(b.Tokens.OpenTokenPass(ctx, by(fence), p.TokenRules, false)),
 	} {
-		assert.That(t, errors.Is(err, repo.ErrLeaseLost), "%s: %v, want that the lease is lost", name, err)
+		assert.That(t, errors.Is(err, dberr.ErrLeaseLost), "%s: %v, want that the lease is lost", name, err)
 	}
 	b.want(`SELECT concat_ws(' ', count(*), max(cursor), max(examined)) FROM maintenance.token_passes`, "1 0 0")
 
 	b.exec(`UPDATE maintenance.leases SET expires_at = now()`)
-	fence = assert.Must(b.AcquireLease(ctx, "inactive_token_deletion", "test", time.Hour))(t).Fence
-	dropped := assert.Must(b.DropTokenPass(ctx, by(fence)))(t)
+	fence = assert.Must(b.Leases.AcquireLease(ctx, "inactive_token_deletion", "test", time.Hour))(t).Fence
+	dropped := assert.Must(b.Tokens.DropTokenPass(ctx, by(fence)))(t)
 	assert.Require(t, dropped, "dropped %t", dropped)
 	jobs.ContinueAfter = time.Minute
-	if _, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, jobs, queue); !errors.Is(err, repo.ErrNotFound) {
+	if _, err := b.Tokens.AdvanceTokenPass(ctx, by(fence), p.ID, jobs, queue); !errors.Is(err, dberr.ErrNotFound) {
 		t.Errorf("%v, want that it is not found", err)
 	}
 	b.want(`SELECT count(*) FROM maintenance.river_job`, "0")
@@ -206,13 +210,13 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 				assert.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
 			}
 			d, heard := listening(t, url)
-			f := assert.Must(d.UserFeatures(context.Background()))(t)
+			f := assert.Must(d.Users.UserFeatures(context.Background()))(t)
 			for name, call := range inactiveTokenCalls(d, f) {
 				t.Run(name, func(t *testing.T) { wantIndexPlans(t, conn, heard, call) })
 			}
 			t.Run("backlog", func(t *testing.T) {
 				heard.statements = nil
-				b, _, err := d.TokenBacklog(context.Background(), generous)
+				b, _, err := d.Tokens.TokenBacklog(context.Background(), generous)
 				assert.Require(t, err == nil && b.Pending == 10_000, "%+v, %v", b, err)
 				nodes, text := plan(t, conn, heard.statements, "auto")
 				wantIndexes(t, slices.DeleteFunc(nodes, func(n node) bool { return n.Relation != "users" }), text)
@@ -222,27 +226,27 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 	}
 }
 
-func inactiveTokenCalls(d *repo.Database, f repo.UserFeatures) map[string]func(context.Context) error {
+func inactiveTokenCalls(d *repo.Database, f gitlab.UserFeatures) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"range": func(ctx context.Context) error {
-			_, err := d.InactiveBots(ctx, f, repo.NewTokenRules(time.Now(), 42), repo.BotPage{After: 30_000, Limit: 1000}, generous)
+			_, err := d.Tokens.InactiveBots(ctx, f, gitlab.NewTokenRules(time.Now(), 42), gitlab.BotPage{After: 30_000, Limit: 1000}, generous)
 			return err
 		},
-		"admin bots": func(ctx context.Context) error { return second(d.AdminBots(ctx, f, []int64{1, 2}, generous)) },
+		"admin bots": func(ctx context.Context) error { return second(d.Tokens.AdminBots(ctx, f, []int64{1, 2}, generous)) },
 		"new jobs": func(ctx context.Context) error {
-			return second(d.NewDeletions(ctx, []int64{3, 6, 9}, repo.TokenDeletionReason, generous))
+			return second(d.Tokens.NewDeletions(ctx, []int64{3, 6, 9}, jobqueue.TokenDeletionReason, generous))
 		},
 	}
 }
 
 // deafQueue takes no jobs and ends none.
-type deafQueue struct{ repo.JobQueue }
+type deafQueue struct{ jobqueue.JobQueue }
 
 // CompleteJob leaves the job as it is.
-func (deafQueue) CompleteJob(context.Context, repo.Tx, int64) error { return nil }
+func (deafQueue) CompleteJob(context.Context, jobqueue.Tx, int64) error { return nil }
 
 // wantIndexedDeletion looks at how each statement of the deletion of a user is carried out for user 2.
-func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *listener, f repo.UserFeatures) {
+func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *listener, f gitlab.UserFeatures) {
 	t.Helper()
 	const bot = 59_994
 	// The owner of a group of which others are judged, too.
@@ -253,16 +257,16 @@ func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *
 		t.Fatal(err)
 	}
 	heard.statements = nil
-	attempt := repo.UserDeletionAttempt{
-		Args: repo.DeleteUser{UserID: bot, SkipAuthorization: true, Reason: "because"}, Features: f, Queue: deafQueue{},
+	attempt := gitlab.UserDeletionAttempt{
+		Args: jobqueue.DeleteUser{UserID: bot, SkipAuthorization: true, Reason: "because"}, Features: f, Queue: deafQueue{},
 	}
-	var of repo.AttemptOf
+	var of fencing.AttemptOf
 	err := conn.QueryRow(context.Background(), `
 		INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts) VALUES ('delete_user', '{}', 'running', 1, now(), 25)
 		RETURNING id, attempted_at`).Scan(&of.ID, &of.AttemptedAt)
 	assert.NoError(t, err)
 	attempt.JobID = of.ID
-	u, err := d.DeleteUser(context.Background(), repo.Permit{Guard: of.Guard(), Limits: generous}, attempt)
+	u, err := d.Users.DeleteUser(context.Background(), fencing.Permit{Guard: of.Guard(), Limits: generous}, attempt)
 	assert.Require(t, err == nil && u.Queued, "%+v, %v", u, err)
 	settings := slices.IndexFunc(heard.statements, func(s sent) bool { return strings.Contains(s.sql, "enable_seqscan") })
 	seen := 0

@@ -11,12 +11,15 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func (b *bench) acquire(holder string, ttl time.Duration) repo.Lease {
+func (b *bench) acquire(holder string, ttl time.Duration) fencing.Lease {
 	b.Helper()
-	return assert.Must(b.AcquireLease(context.Background(), "work", holder, ttl))(b.T)
+	return assert.Must(b.Leases.AcquireLease(context.Background(), "work", holder, ttl))(b.T)
 }
 
 func TestLease_BelongsToOneWhoRenewsAndReleasesItUntilItExpires(t *testing.T) {
@@ -27,28 +30,28 @@ func TestLease_BelongsToOneWhoRenewsAndReleasesItUntilItExpires(t *testing.T) {
 		t.Errorf("%+v", first)
 	}
 	for _, holder := range []string{"a", "b"} { // nor does its holder get it twice
-		_, err := b.AcquireLease(ctx, "work", holder, time.Hour)
-		held, ok := errors.AsType[*repo.LeaseHeldError](err)
+		_, err := b.Leases.AcquireLease(ctx, "work", holder, time.Hour)
+		held, ok := errors.AsType[*fencing.LeaseHeldError](err)
 		assert.That(t, ok && held.Lease.Holder == "a" && held.Lease.Epoch == 1 && held.Remaining > 59*time.Minute && held.Remaining <= time.Hour,
 			"%s: %v, want that a has it", holder, err)
 	}
-	renewed, err := b.RenewLease(ctx, first.Fence, time.Minute)
+	renewed, err := b.Leases.RenewLease(ctx, first.Fence, time.Minute)
 	if err != nil || renewed.Epoch != 1 || !renewed.AcquiredAt.Equal(first.AcquiredAt) || !renewed.RenewedAt.After(first.RenewedAt) || renewed.ExpiresAt.Sub(renewed.RenewedAt) != time.Minute {
 		t.Errorf("%+v, %v", renewed, err)
 	}
-	stays := func(fences ...repo.Fence) {
+	stays := func(fences ...fencing.Fence) {
 		t.Helper()
 		row := b.value(`SELECT l::text || xmin FROM maintenance.leases l`)
 		for _, f := range fences {
-			if _, err := b.RenewLease(context.Background(), f, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
+			if _, err := b.Leases.RenewLease(context.Background(), f, time.Hour); !errors.Is(err, dberr.ErrLeaseLost) {
 				t.Errorf("%+v: %v, want that the lease is lost", f, err)
 			}
-			assert.NoError(t, b.ReleaseLease(context.Background(), f))
+			assert.NoError(t, b.Leases.ReleaseLease(context.Background(), f))
 			b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
 		}
 	}
 	stays(strangers(first.Fence)...)
-	assert.NoError(t, b.ReleaseLease(ctx, first.Fence))
+	assert.NoError(t, b.Leases.ReleaseLease(ctx, first.Fence))
 	stays(first.Fence) // what has expired is not renewed, and a second release changes nothing
 	second := b.acquire("b", time.Hour)
 	assert.That(t, second.Epoch == 2 && second.Holder == "b", "%+v", second)
@@ -85,13 +88,13 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 			b.exec(`DELETE FROM maintenance.leases;
 				INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at) VALUES ('work', ` + c.row + `)`)
 			for _, d := range []*repo.Database{b.Database, exec} {
-				listed, err := d.ListLeases(t.Context(), []string{"work"})
+				listed, err := d.Leases.ListLeases(t.Context(), []string{"work"})
 				assert.Require(t, err == nil && len(listed) == 1 && listed[0].Expired != c.held, "%v %v", listed, err)
 				if !c.held {
 					continue
 				}
-				_, err = d.AcquireLease(t.Context(), "work", "a", time.Minute)
-				held, ok := errors.AsType[*repo.LeaseHeldError](err)
+				_, err = d.Leases.AcquireLease(t.Context(), "work", "a", time.Minute)
+				held, ok := errors.AsType[*fencing.LeaseHeldError](err)
 				assert.That(t, ok && held.Remaining > 0 && held.Remaining <= 24*time.Hour, "got %v, want that it is held, for a day at most", err)
 				assert.That(t, !ok || strings.Contains(held.Error(), "never expires") == c.until.Equal(last),
 					"got %v, want until when, or that it never expires", held)
@@ -110,14 +113,14 @@ func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
 		results := make(chan error, 8)
 		for i := range cap(results) {
 			go func() {
-				_, err := b.AcquireLease(context.Background(), "work", fmt.Sprint(i), time.Hour)
+				_, err := b.Leases.AcquireLease(context.Background(), "work", fmt.Sprint(i), time.Hour)
 				results <- err
 			}()
 		}
 		got := 0
 		for range cap(results) {
 			err := <-results
-			if _, held := errors.AsType[*repo.LeaseHeldError](err); err == nil {
+			if _, held := errors.AsType[*fencing.LeaseHeldError](err); err == nil {
 				got++
 			} else if !held {
 				t.Error(err)
@@ -130,8 +133,8 @@ func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
 }
 
 // strangers are fences like this one that are not its holder's.
-func strangers(f repo.Fence) []repo.Fence {
-	return []repo.Fence{
+func strangers(f fencing.Fence) []fencing.Fence {
+	return []fencing.Fence{
 		{Name: f.Name, Holder: "stranger", Epoch: f.Epoch},
 		{Name: f.Name, Holder: f.Holder, Epoch: f.Epoch - 1},
 		{Name: f.Name, Holder: f.Holder, Epoch: f.Epoch + 1},
@@ -144,56 +147,62 @@ const fencedState = `SELECT concat_ws('; ', (SELECT string_agg(c::text || ctid |
 	(SELECT string_agg(inhrelid::text, ',') FROM pg_inherits WHERE inhparent = 'loose_foreign_keys_deleted_records'::regclass))`
 
 // fencedSteps are all steps of a run that write, on records, children and partitions that are there.
-func fencedSteps(b *bench) map[string]func(context.Context, repo.Permit) error {
+func fencedSteps(b *bench) map[string]func(context.Context, fencing.Permit) error {
 	b.Helper()
 	ctx := context.Background()
 	b.exec(`CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 9 + 1 FROM generate_series(1, 27) i`)
 	b.exec(`INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) SELECT 'public.p', generate_series(1, 9)`)
 	b.exec(`CREATE TABLE gitlab_partitions_dynamic.unused PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (0);
 		UPDATE maintenance.queue_partitions SET active_since = now() - interval '2 days'`)
-	queue, err := b.DeletedRecords(ctx)
+	queue, err := b.Queue.DeletedRecords(ctx)
 	assert.NoError(b.T, err)
 	broken := queue
 	broken.Active = 7
-	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
-	page, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 3}, limits)
+	limits := fencing.Limits{Statement: 5 * time.Second, Lock: time.Second}
+	page, err := b.Queue.LoadRecords(ctx, queue, lfk.RecordPage{Parent: "public.p", Limit: 3}, limits)
 	records := page.Records
 	assert.Require(b.T, err == nil && len(records) == 3, "%v %v", records, err)
-	failed := []repo.RecordFailure{{Record: records[0], Isolated: true, Definition: "d", SQLState: "P0001", Message: "m"}}
-	steps := map[string]func(context.Context, repo.Permit) error{
-		"remove records": func(ctx context.Context, p repo.Permit) error {
-			return second(b.RemoveRecords(ctx, p, queue, records))
+	failed := []lfk.RecordFailure{{Record: records[0], Isolated: true, Definition: "d", SQLState: "P0001", Message: "m"}}
+	steps := map[string]func(context.Context, fencing.Permit) error{
+		"remove records": func(ctx context.Context, p fencing.Permit) error {
+			return second(b.Queue.RemoveRecords(ctx, p, queue, records))
 		},
-		"postpone records": func(ctx context.Context, p repo.Permit) error {
-			return second(b.PostponeRecords(ctx, p, queue, records))
+		"postpone records": func(ctx context.Context, p fencing.Permit) error {
+			return second(b.Queue.PostponeRecords(ctx, p, queue, records))
 		},
-		"charge records": func(ctx context.Context, p repo.Permit) error {
-			_, _, err := b.ChargeRecords(ctx, p, queue, records)
+		"charge records": func(ctx context.Context, p fencing.Permit) error {
+			_, _, err := b.Queue.ChargeRecords(ctx, p, queue, records)
 			return err
 		},
-		"fail records": func(ctx context.Context, p repo.Permit) error {
-			_, _, err := b.FailRecords(ctx, p, queue, failed)
+		"fail records": func(ctx context.Context, p fencing.Permit) error {
+			_, _, err := b.Queue.FailRecords(ctx, p, queue, failed)
 			return err
 		},
-		"roll partition":  func(ctx context.Context, p repo.Permit) error { _, err := b.RollPartition(ctx, p, queue); return err },
-		"drop partitions": func(ctx context.Context, p repo.Permit) error { _, err := b.DropPartitions(ctx, p, queue); return err },
-		"repair partitions": func(ctx context.Context, p repo.Permit) error {
-			return second(b.RepairPartition(ctx, p, broken))
+		"roll partition": func(ctx context.Context, p fencing.Permit) error {
+			_, err := b.Queue.RollPartition(ctx, p, queue)
+			return err
+		},
+		"drop partitions": func(ctx context.Context, p fencing.Permit) error {
+			_, err := b.Queue.DropPartitions(ctx, p, queue)
+			return err
+		},
+		"repair partitions": func(ctx context.Context, p fencing.Permit) error {
+			return second(b.Queue.RepairPartition(ctx, p, broken))
 		},
 	}
-	for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify} {
-		children, err := b.Children(ctx, []repo.LooseForeignKey{{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: action}})
+	for _, action := range []string{lfk.AsyncDelete, lfk.AsyncNullify} {
+		children, err := b.Children.Children(ctx, []lfk.LooseForeignKey{{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: action}})
 		assert.Require(b.T, err == nil && children[0] != nil, "%v %v", children, err)
-		purge := repo.Purge{Keys: repo.IntKeys(1, 2, 3), Cap: 100}
-		steps[action+" all"] = func(ctx context.Context, p repo.Permit) error {
+		purge := lfk.Purge{Keys: lfk.IntKeys(1, 2, 3), Cap: 100}
+		steps[action+" all"] = func(ctx context.Context, p fencing.Permit) error {
 			purge.Permit = p
 			return second(children[0].PurgeAll(ctx, purge, queue, nil))
 		}
-		steps[action+" all, and the records"] = func(ctx context.Context, p repo.Permit) error {
+		steps[action+" all, and the records"] = func(ctx context.Context, p fencing.Permit) error {
 			purge.Permit = p
 			return second(children[0].PurgeAll(ctx, purge, queue, records))
 		}
-		steps[action+" shares"] = func(ctx context.Context, p repo.Permit) error {
+		steps[action+" shares"] = func(ctx context.Context, p fencing.Permit) error {
 			purge.Permit = p
 			return second(children[0].PurgeShares(ctx, purge, 1, true))
 		}
@@ -205,12 +214,12 @@ func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
 	b := installed(servicetest.Parallel(t))
 	steps, ctx := fencedSteps(b), context.Background()
 	lease := b.acquire("a", time.Hour)
-	expired := assert.Must(b.AcquireLease(context.Background(), "expired", "a", time.Hour))(t)
+	expired := assert.Must(b.Leases.AcquireLease(context.Background(), "expired", "a", time.Hour))(t)
 	b.exec(`UPDATE maintenance.leases SET expires_at = now() WHERE name = 'expired'`)
 	before := b.value(fencedState)
 	for name, step := range steps {
 		for _, f := range append(strangers(lease.Fence), expired.Fence) {
-			if err := step(ctx, by(f)); !errors.Is(err, repo.ErrLeaseLost) {
+			if err := step(ctx, by(f)); !errors.Is(err, dberr.ErrLeaseLost) {
 				t.Errorf("%s by %+v: %v, want that the lease is lost", name, f, err)
 			}
 			after := b.value(fencedState)
@@ -236,7 +245,7 @@ func TestFence_WhatIsInFlightWhenARunIsCancelledIsHeardOf(t *testing.T) {
 	steps := fencedSteps(b)
 	commit := b.estate.HoldThenCommit(`LOCK TABLE c IN SHARE ROW EXCLUSIVE MODE`)
 	permit := by(b.acquire("a", time.Hour).Fence)
-	permit.Limits = repo.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
+	permit.Limits = fencing.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- steps["async_delete all"](ctx, permit) }()

@@ -12,6 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
 //go:embed migrations
@@ -37,33 +41,28 @@ func (d *Database) Migrate(ctx context.Context) (applied []string, err error) {
 	return applied, err
 }
 
-// noTimeoutSQL: the lock is waited for and held as long as migrations take, whatever limits the role
-// has.
-const noTimeoutSQL = `SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
-  set_config('idle_in_transaction_session_timeout', '0', true)`
-
 const migrationLockSQL = `SELECT pg_advisory_xact_lock($1)`
 
 // WhileMigrating calls do, which changes the schema maintenance, in one process at a time; the
 // schema is there. The lock is held by a transaction, so a pooler in transaction mode may be in
 // between.
 func (d *Database) WhileMigrating(ctx context.Context, do func() error) error {
-	lock, err := d.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	lock, err := pg.PoolOf(d.Database).BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
-		return d.wrap(ctx, "migrate", err)
+		return pg.Wrap(ctx, d.Database, "migrate", err)
 	}
 	defer func() { _ = lock.Rollback(context.WithoutCancel(ctx)) }()
-	locking := statement{migrationLockSQL, []any{int64(migrationLock)}}
-	if err := execAll(ctx, lock, statement{noTimeoutSQL, nil}, locking); err != nil {
-		return d.wrap(ctx, "lock the migrations", err)
+	locking := stmt.Statement{SQL: migrationLockSQL, Args: []any{int64(migrationLock)}}
+	if err := pg.ExecAll(ctx, lock, stmt.Statement{SQL: pg.NoTimeoutSQL, Args: nil}, locking); err != nil {
+		return pg.Wrap(ctx, d.Database, "lock the migrations", err)
 	}
-	if _, err := d.pool.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS maintenance`); err != nil {
-		return d.wrap(ctx, "create the schema maintenance", err)
+	if _, err := pg.PoolOf(d.Database).Exec(ctx, `CREATE SCHEMA IF NOT EXISTS maintenance`); err != nil {
+		return pg.Wrap(ctx, d.Database, "create the schema maintenance", err)
 	}
 	return do()
 }
 
-// CheckMigrated returns [ErrNotMigrated] if the schema maintenance is missing or older than this
+// CheckMigrated returns [dberr.ErrNotMigrated] if the schema maintenance is missing or older than this
 // program.
 func (d *Database) CheckMigrated(ctx context.Context) error {
 	if err := d.Ping(ctx); err != nil {
@@ -77,19 +76,19 @@ func (d *Database) CheckMigrated(ctx context.Context) error {
 		}
 		var applied int
 		into := []any{&current, &applied}
-		err = d.queryRow(ctx, "read the schema version", into, set.versionSQL(), wanted)
+		err = pg.QueryRow(ctx, d.Database, "read the schema version", into, set.versionSQL(), wanted)
 		if withoutTable(err) {
-			return fmt.Errorf("database %s: %w", d.Name, ErrNotMigrated)
+			return fmt.Errorf("database %s: %w", d.Name, dberr.ErrNotMigrated)
 		}
 		if err != nil {
 			return err
 		}
 		switch newest := slices.Max(wanted); {
 		case current < newest:
-			return fmt.Errorf("database %s is at %d, needed is %d: %w", d.Name, current, newest, ErrNotMigrated)
+			return fmt.Errorf("database %s is at %d, needed is %d: %w", d.Name, current, newest, dberr.ErrNotMigrated)
 		case applied < len(wanted):
 			return fmt.Errorf("database %s lacks tables that this configuration uses: %w",
-				d.Name, ErrNotMigrated)
+				d.Name, dberr.ErrNotMigrated)
 		}
 	}
 	return nil
@@ -97,8 +96,8 @@ func (d *Database) CheckMigrated(ctx context.Context) error {
 
 // withoutTable reports whether a statement failed because a table or column does not exist.
 func withoutTable(err error) bool {
-	var pgErr *Error
-	return errors.As(err, &pgErr) && pgErr.SQLState != "42501" && pgErr.Class() == ClassSchema
+	var pgErr *dberr.Error
+	return errors.As(err, &pgErr) && pgErr.SQLState != "42501" && pgErr.Class() == dberr.ClassSchema
 }
 
 const queueMigratedSQL = `
@@ -108,7 +107,7 @@ WHERE line = 'main' AND version = ANY ($1::bigint[])`
 // QueueMigrated reports whether main has these versions of River's tables. River's own check reads
 // information_schema, whose views take longer to plan than all other statements of a start together.
 func (d *Database) QueueMigrated(ctx context.Context, versions []int64) (done bool, err error) {
-	err = d.queryRow(ctx, "check the queue of jobs", []any{&done}, queueMigratedSQL, versions)
+	err = pg.QueryRow(ctx, d.Database, "check the queue of jobs", []any{&done}, queueMigratedSQL, versions)
 	if withoutTable(err) {
 		return false, nil
 	}
@@ -121,7 +120,7 @@ func (d *Database) NewerSchema(ctx context.Context) (newer bool, current, known 
 	for _, set := range d.migrationSets() {
 		var applied int
 		into := []any{&current, &applied}
-		err := d.queryRow(ctx, "read the schema version", into, set.versionSQL(), []int64{})
+		err := pg.QueryRow(ctx, d.Database, "read the schema version", into, set.versionSQL(), []int64{})
 		if err == nil {
 			known, err = set.newest()
 		}
@@ -201,7 +200,7 @@ func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, 
 		return nil, err
 	}
 	// No prepared statements: a pooler in transaction mode would not know them on its next connection.
-	config := d.pool.Config().ConnConfig
+	config := pg.PoolOf(d.Database).Config().ConnConfig
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	db := stdlib.OpenDB(*config)
 	defer func() { _ = db.Close() }()
@@ -220,13 +219,13 @@ func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, 
 	for _, r := range results {
 		names = append(names, set.folder+"/"+r.Source.Path)
 	}
-	return names, d.wrap(ctx, "apply migrations", err)
+	return names, pg.Wrap(ctx, d.Database, "apply migrations", err)
 }
 
 // NewestMigrations are the newest migrations that this program brings: of every database, and of
 // main besides.
 func NewestMigrations() (every, main int64, err error) {
-	sets := (&Database{Name: "main"}).migrationSets()
+	sets := on(&pg.Database{Name: "main"}).migrationSets()
 	if every, err = sets[0].newest(); err == nil {
 		main, err = sets[1].newest()
 	}

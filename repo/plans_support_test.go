@@ -15,6 +15,8 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
 // sent is a statement with its arguments.
@@ -57,7 +59,7 @@ func listening(t *testing.T, url string) (*repo.Database, *listener) {
 	t.Helper()
 	config := assert.Must(pgxpool.ParseConfig(url))(t)
 	l := &listener{}
-	config.ConnConfig.Tracer, config.AfterConnect = l, repo.ClampTimes
+	config.ConnConfig.Tracer, config.AfterConnect = l, clampTimes
 	pool := assert.Must(pgxpool.NewWithConfig(context.Background(), config))(t)
 	t.Cleanup(pool.Close)
 	return repo.OnPool("main", pool), l
@@ -170,11 +172,11 @@ func wantIndexes(t *testing.T, nodes []node, text string) {
 }
 
 // by is a permit of the holder of a lease, with all the time in the world.
-func by(f repo.Fence) repo.Permit { return repo.Permit{Guard: f.Guard(), Limits: generous} }
+func by(f fencing.Fence) fencing.Permit { return fencing.Permit{Guard: f.Guard(), Limits: generous} }
 
 // unguarded is a permit that always holds.
-func unguarded() repo.Permit {
-	return repo.Permit{Guard: repo.Unguarded(), Limits: generous}
+func unguarded() fencing.Permit {
+	return fencing.Permit{Guard: repo.Unguarded(), Limits: generous}
 }
 
 // longHistory is a main database after years: 100,000 runs and fires and 50,000 jobs. Each worker has a past that makes
@@ -227,3 +229,9 @@ CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_slee
 CREATE TRIGGER nap BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION nap();
 INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1);
 ANALYZE`
+
+// clampTimes makes a connection read times as those of a Database do.
+func clampTimes(_ context.Context, conn *pgx.Conn) error {
+	stmt.ClampTimes(conn)
+	return nil
+}

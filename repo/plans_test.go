@@ -16,6 +16,9 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -78,59 +81,63 @@ func bigData(t *testing.T) string {
 type big struct {
 	*repo.Database
 	t       *testing.T
-	queue   repo.DeletedRecords
-	fence   repo.Fence
-	records []repo.Record
+	queue   lfk.DeletedRecords
+	fence   fencing.Fence
+	records []lfk.Record
 }
 
 func newBig(t *testing.T, d *repo.Database) *big {
 	t.Helper()
 	b := &big{Database: d, t: t}
 	var err error
-	if b.queue, err = d.DeletedRecords(context.Background()); err != nil {
+	if b.queue, err = d.Queue.DeletedRecords(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	lease := assert.Must(d.AcquireLease(context.Background(), "plans", "test", time.Hour))(t)
+	lease := assert.Must(d.Leases.AcquireLease(context.Background(), "plans", "test", time.Hour))(t)
 	b.fence = lease.Fence
 	// Without the lease nothing is changed: all statements find the same rows.
-	assert.NoError(t, d.ReleaseLease(context.Background(), b.fence))
+	assert.NoError(t, d.Leases.ReleaseLease(context.Background(), b.fence))
 	for i := range 500 {
-		b.records = append(b.records, repo.Record{RecordID: repo.RecordID{Partition: int64(1 + (i*7)%3), ID: strconv.Itoa(i * 7)}, Key: repo.IntKey(int64(i))})
+		b.records = append(b.records, lfk.Record{RecordID: lfk.RecordID{Partition: int64(1 + (i*7)%3), ID: strconv.Itoa(i * 7)}, Key: lfk.IntKey(int64(i))})
 	}
 	return b
 }
 
-var generous = repo.Limits{Statement: time.Minute, Lock: time.Second}
+var generous = fencing.Limits{Statement: time.Minute, Lock: time.Second}
 
 // statements are the queue's, each with a call that sends it.
 func (b *big) statements() map[string]func(context.Context) error {
-	load := repo.RecordPage{Parent: "public.p1", Limit: 500, Since: true}
+	load := lfk.RecordPage{Parent: "public.p1", Limit: 500, Since: true}
 	return map[string]func(context.Context) error{
-		"due parents": func(ctx context.Context) error { return second(b.DueParents(ctx, b.queue, generous)) },
-		"load":        func(ctx context.Context) error { return second(b.LoadRecords(ctx, b.queue, load, generous)) },
+		"due parents": func(ctx context.Context) error { return second(b.Queue.DueParents(ctx, b.queue, generous)) },
+		"load":        func(ctx context.Context) error { return second(b.Queue.LoadRecords(ctx, b.queue, load, generous)) },
 		"load on": func(ctx context.Context) error {
 			on := load
-			page, err := b.LoadRecords(ctx, b.queue, load, generous)
+			page, err := b.Queue.LoadRecords(ctx, b.queue, load, generous)
 			if on.After = page.After; err == nil {
-				_, err = b.LoadRecords(ctx, b.queue, on, generous)
+				_, err = b.Queue.LoadRecords(ctx, b.queue, on, generous)
 			}
 			return err
 		},
-		"empty partitions": func(ctx context.Context) error { return second(b.DropPartitions(ctx, by(b.fence), b.queue)) },
-		"remove":           func(ctx context.Context) error { return second(b.RemoveRecords(ctx, by(b.fence), b.queue, b.records)) },
+		"empty partitions": func(ctx context.Context) error { return second(b.Queue.DropPartitions(ctx, by(b.fence), b.queue)) },
+		"remove": func(ctx context.Context) error {
+			return second(b.Queue.RemoveRecords(ctx, by(b.fence), b.queue, b.records))
+		},
 		"postpone": func(ctx context.Context) error {
-			return second(b.PostponeRecords(ctx, by(b.fence), b.queue, b.records))
+			return second(b.Queue.PostponeRecords(ctx, by(b.fence), b.queue, b.records))
 		},
 		"claims": func(ctx context.Context) error {
-			return second(b.Claims(ctx, b.queue, b.parent(ctx), b.records, generous))
+			return second(b.Queue.Claims(ctx, b.queue, b.parent(ctx), b.records, generous))
 		},
-		"charge": func(ctx context.Context) error { return third(b.ChargeRecords(ctx, by(b.fence), b.queue, b.records)) },
+		"charge": func(ctx context.Context) error {
+			return third(b.Queue.ChargeRecords(ctx, by(b.fence), b.queue, b.records))
+		},
 		"fail": func(ctx context.Context) error {
-			var failures []repo.RecordFailure
+			var failures []lfk.RecordFailure
 			for _, r := range b.records {
-				failures = append(failures, repo.RecordFailure{Record: r, Isolated: true, Definition: "c.p_id -> p", SQLState: "P0001", Message: "it's"})
+				failures = append(failures, lfk.RecordFailure{Record: r, Isolated: true, Definition: "c.p_id -> p", SQLState: "P0001", Message: "it's"})
 			}
-			_, _, err := b.FailRecords(ctx, by(b.fence), b.queue, failures)
+			_, _, err := b.Queue.FailRecords(ctx, by(b.fence), b.queue, failures)
 			return err
 		},
 	}
@@ -140,7 +147,7 @@ func (b *big) statements() map[string]func(context.Context) error {
 func (b *big) figures() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"jobs": func(ctx context.Context) error {
-			counts, err := b.CountJobs(ctx)
+			counts, err := b.Jobs.CountJobs(ctx)
 			for _, c := range counts {
 				assert.That(b.t, c.State != "available" || c.Overdue >= 50*time.Minute,
 					"%s: the oldest has been due for %s, want an hour", c.Kind, c.Overdue)
@@ -149,50 +156,50 @@ func (b *big) figures() map[string]func(context.Context) error {
 			return err
 		},
 		"failed jobs": func(ctx context.Context) error {
-			failed, err := b.FailedJobs(ctx)
+			failed, err := b.Jobs.FailedJobs(ctx)
 			assert.That(b.t, len(failed) == 1 && failed[0].Waiting == 0 && failed[0].Discarded == 1001 &&
 				failed[0].AtLeast, "failed jobs: %+v", failed)
 			return err
 		},
-		"traces of records":   func(ctx context.Context) error { return second(b.RecordTraces(ctx, b.records, 16, generous)) },
-		"traces of deletions": func(ctx context.Context) error { return second(b.DeletionTraces(ctx, 7, generous)) },
+		"traces of records":   func(ctx context.Context) error { return second(b.Queue.RecordTraces(ctx, b.records, 16, generous)) },
+		"traces of deletions": func(ctx context.Context) error { return second(b.Ghosts.DeletionTraces(ctx, 7, generous)) },
 	}
 }
 
 // parent is a table with the rows of many keys.
-func (b *big) parent(ctx context.Context) *repo.ParentTable {
+func (b *big) parent(ctx context.Context) *lfk.ParentTable {
 	b.t.Helper()
-	tables := assert.Must(b.ParentTables(ctx, []string{"public.plain"}, repo.RecordedKeys{}, nil, generous))(b.t)
+	tables := assert.Must(b.Queue.ParentTables(ctx, []string{"public.plain"}, lfk.RecordedKeys{}, nil, generous))(b.t)
 	assert.Require(b.t, tables["public.plain"].Exists(), "parents %v", tables)
 	return tables["public.plain"]
 }
 
 // childStatements are those of a definition. Its keys are 500 of which half have rows.
-func (b *big) childStatements(key repo.LooseForeignKey) map[string]func(context.Context) error {
+func (b *big) childStatements(key lfk.LooseForeignKey) map[string]func(context.Context) error {
 	b.t.Helper()
-	children, err := b.Children(context.Background(), []repo.LooseForeignKey{key})
+	children, err := b.Children.Children(context.Background(), []lfk.LooseForeignKey{key})
 	assert.Require(b.t, err == nil && children[0] != nil, "%s: %v", key, err)
 	c := children[0]
 	if key.Table != "paired" { // its keys are no integers
-		if err := c.MatchKey(repo.RecordedKey{}, b.parent(context.Background())); err != nil {
+		if err := c.MatchKey(lfk.RecordedKey{}, b.parent(context.Background())); err != nil {
 			b.t.Fatal(err)
 		}
 	}
-	var keys []repo.Key
+	var keys []lfk.Key
 	for i := range 500 {
 		n := strconv.Itoa(9750 + i)
 		switch {
 		case len(key.Columns) > 1:
-			keys = append(keys, repo.KeyOf(n, "n"+n))
+			keys = append(keys, lfk.KeyOf(n, "n"+n))
 		case key.Columns[0] == "one":
 			sum := md5.Sum([]byte(n))
-			keys = append(keys, repo.KeyOf(hex.EncodeToString(sum[:])))
+			keys = append(keys, lfk.KeyOf(hex.EncodeToString(sum[:])))
 		default:
-			keys = append(keys, repo.IntKey(int64(9750+i)))
+			keys = append(keys, lfk.IntKey(int64(9750+i)))
 		}
 	}
-	p := repo.Purge{Permit: by(b.fence), Keys: keys, Approved: keys, Cap: 20_000}
-	all := func(records []repo.Record) func(context.Context) error {
+	p := lfk.Purge{Permit: by(b.fence), Keys: keys, Approved: keys, Cap: 20_000}
+	all := func(records []lfk.Record) func(context.Context) error {
 		return func(ctx context.Context) error { return second(c.PurgeAll(ctx, p, b.queue, records)) }
 	}
 	shares := func(skip bool) func(context.Context) error {
@@ -224,21 +231,21 @@ func TestLooseForeignKeys_PlansKeepToIndexes(t *testing.T) {
 				calls["figures "+name] = call
 			}
 			for _, columns := range [][]string{{"one"}, {"p_id", "other"}} {
-				for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify} {
-					key := repo.LooseForeignKey{Table: "paired", Columns: columns, Parent: "p1", OnDelete: action}
+				for _, action := range []string{lfk.AsyncDelete, lfk.AsyncNullify} {
+					key := lfk.LooseForeignKey{Table: "paired", Columns: columns, Parent: "p1", OnDelete: action}
 					for name, call := range b.childStatements(key) {
 						calls[strings.Join([]string{"paired", columns[0], action, name}, " ")] = call
 					}
 				}
 			}
 			for _, table := range []string{"plain", "narrow", "dense", "composite", "parted"} {
-				for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify, repo.UpdateColumnTo} {
-					key := repo.LooseForeignKey{Table: table, Columns: []string{"p_id"}, Parent: "p1", OnDelete: action}
-					if action == repo.UpdateColumnTo {
+				for _, action := range []string{lfk.AsyncDelete, lfk.AsyncNullify, lfk.UpdateColumnTo} {
+					key := lfk.LooseForeignKey{Table: table, Columns: []string{"p_id"}, Parent: "p1", OnDelete: action}
+					if action == lfk.UpdateColumnTo {
 						key.TargetColumn, key.TargetValue = "x", "4"
 					}
 					if table == "narrow" {
-						key.Conditions = []repo.ColumnValue{{Column: "kind", Value: "1"}}
+						key.Conditions = []lfk.ColumnValue{{Column: "kind", Value: "1"}}
 					}
 					for name, call := range b.childStatements(key) {
 						calls[strings.Join([]string{table, action, name}, " ")] = call
@@ -283,7 +290,7 @@ func TestLooseForeignKeys_TheNumbersOfADefaultLeafAreReadFromItsIndex(t *testing
 		t.Fatal(err)
 	}
 	d, heard := listening(t, url)
-	queue, err := d.DeletedRecords(context.Background())
+	queue, err := d.Queue.DeletedRecords(context.Background())
 	want := []int64{1, 2, 3, 4, 100, 101, 102}
 	assert.Require(t, err == nil && slices.Equal(queue.Partitions, want) && queue.Leaves == 5, "%+v, %v, want %v", queue, err, want)
 	nodes, text := plan(t, conn, heard.statements[len(heard.statements)-1:], "force_custom_plan")
@@ -297,7 +304,7 @@ func TestLooseForeignKeys_TheNumbersOfADefaultLeafAreReadFromItsIndex(t *testing
 func wantIndexPlans(t *testing.T, conn *pgx.Conn, heard *listener, call func(context.Context) error) {
 	t.Helper()
 	heard.statements = nil
-	if err := call(context.Background()); err != nil && !errors.Is(err, repo.ErrLeaseLost) {
+	if err := call(context.Background()); err != nil && !errors.Is(err, dberr.ErrLeaseLost) {
 		t.Fatal(err)
 	}
 	statements := heard.statements

@@ -7,7 +7,9 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -21,13 +23,13 @@ func purgedChild(t *testing.T, before, after string) (*bench, error) {
 		ALTER TABLE users ADD c_id bigint REFERENCES c ON DELETE CASCADE; UPDATE users SET c_id = id;
 		INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 2, 'r', 'ann')`)
 	b.exec(before)
-	child := assert.Must(servicetest.Open(t, b.url).Children(t.Context(), []repo.LooseForeignKey{
-		{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: repo.AsyncDelete},
+	child := assert.Must(servicetest.Open(t, b.url).Children.Children(t.Context(), []lfk.LooseForeignKey{
+		{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete},
 	}))(t)[0]
 	b.exec(after)
 	permit := by(b.acquire("a", time.Hour).Fence)
-	permit.Limits = repo.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
-	_, err := child.PurgeAll(t.Context(), repo.Purge{Permit: permit, Keys: repo.IntKeys(7), Cap: 100}, repo.DeletedRecords{}, nil)
+	permit.Limits = fencing.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
+	_, err := child.PurgeAll(t.Context(), lfk.Purge{Permit: permit, Keys: lfk.IntKeys(7), Cap: 100}, lfk.DeletedRecords{}, nil)
 	return b, err
 }
 
@@ -63,5 +65,5 @@ func TestPurge_ChecksAreRecognizedInEveryLanguage(t *testing.T) {
 	_, err := purgedChild(t, `TRUNCATE maintenance.protected_targets`, `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		RAISE 'ungültige Eingabesyntax für Typ integer: »%»', 'the parent of a key is alive' USING ERRCODE = '22P02'; END $$;
 		CREATE TRIGGER f AFTER DELETE ON c EXECUTE FUNCTION f()`)
-	assert.That(t, errors.Is(err, repo.ErrLivingParent), "%v", err)
+	assert.That(t, errors.Is(err, dberr.ErrLivingParent), "%v", err)
 }

@@ -13,6 +13,10 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -25,17 +29,17 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	assert.That(t, b.UnreachableSince().IsZero(), "unreachable before anything was asked")
 	// Bounded statements that write fail, the others read.
 	bounded := servicetest.Open(t, b.url)
-	l := repo.Limits{Statement: time.Second, Lock: time.Second}
-	if _, err := bounded.NewDeletions(ctx, []int64{1}, "r", l); err != nil {
+	l := fencing.Limits{Statement: time.Second, Lock: time.Second}
+	if _, err := bounded.Tokens.NewDeletions(ctx, []int64{1}, "r", l); err != nil {
 		t.Errorf("a read is refused: %v", err)
 	}
-	_, refusal := bounded.DropTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l})
+	_, refusal := bounded.Tokens.DropTokenPass(ctx, fencing.Permit{Guard: fencing.Fence{}.Guard(), Limits: l})
 	servicetest.WantError(t, refusal, "25006")
-	assert.That(t, errors.Is(refusal, repo.ErrUnreachable) && !bounded.UnreachableSince().IsZero(), "%v, unreachable since %s", refusal, bounded.UnreachableSince())
+	assert.That(t, errors.Is(refusal, dberr.ErrUnreachable) && !bounded.UnreachableSince().IsZero(), "%v, unreachable since %s", refusal, bounded.UnreachableSince())
 	before := time.Now()
-	err := b.SetFeatureFlag(ctx, "f", true)
+	err := b.Flags.SetFeatureFlag(ctx, "f", true)
 	servicetest.WantError(t, err, "unreachable", "25006")
-	if refused, ok := errors.AsType[*repo.Error](err); !ok || !errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Why(), "read-only") {
+	if refused, ok := errors.AsType[*dberr.Error](err); !ok || !errors.Is(err, dberr.ErrUnreachable) || !strings.Contains(refused.Why(), "read-only") {
 		t.Errorf("%v", err)
 	}
 	// That it answers is no sign of health.
@@ -54,7 +58,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 		}
 		return false
 	})
-	if err := b.SetFeatureFlag(ctx, "f", true); err != nil || !b.UnreachableSince().IsZero() {
+	if err := b.Flags.SetFeatureFlag(ctx, "f", true); err != nil || !b.UnreachableSince().IsZero() {
 		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
 	}
 	assert.NoError(t, b.StillWritable(ctx))
@@ -65,20 +69,20 @@ func TestConnections_AreGivenUpWhereTheServerIsAway(t *testing.T) {
 	ctx := context.Background()
 	// Not so after a statement that is read-only by our own will.
 	assert.Must(b.Now(ctx))(t)
-	made := b.Pool().Stat().NewConnsCount()
-	l := repo.Limits{Statement: time.Second, Lock: time.Second, ReadOnly: true}
-	_, err := b.AdvanceTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l},
-		"00000000-0000-7000-8000-000000000001", repo.TokenStep{}, nil)
+	made := b.Jobs.Pool().Stat().NewConnsCount()
+	l := fencing.Limits{Statement: time.Second, Lock: time.Second, ReadOnly: true}
+	_, err := b.Tokens.AdvanceTokenPass(ctx, fencing.Permit{Guard: fencing.Fence{}.Guard(), Limits: l},
+		"00000000-0000-7000-8000-000000000001", gitlab.TokenStep{}, nil)
 	servicetest.WantError(t, err, "25006")
 	assert.That(t, b.UnreachableSince().IsZero(), "the database is taken for unreachable")
-	if _, err := b.Now(ctx); err != nil || b.Pool().Stat().NewConnsCount() != made {
-		t.Errorf("%v, %d connections made, before that %d", err, b.Pool().Stat().NewConnsCount(), made)
+	if _, err := b.Now(ctx); err != nil || b.Jobs.Pool().Stat().NewConnsCount() != made {
+		t.Errorf("%v, %d connections made, before that %d", err, b.Jobs.Pool().Stat().NewConnsCount(), made)
 	}
 	// Terminated backends cost one statement each.
 	for range 3 {
 		assert.Must(b.Now(ctx))(t)
 		b.exec(`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
-		if _, err := b.Now(ctx); err != nil && !errors.Is(err, repo.ErrUnreachable) {
+		if _, err := b.Now(ctx); err != nil && !errors.Is(err, dberr.ErrUnreachable) {
 			t.Errorf("%v, want ErrUnreachable", err)
 		}
 	}
@@ -90,8 +94,8 @@ func TestConnections_AreGivenUpWhereTheServerIsAway(t *testing.T) {
 		"password": b.estate.URLAs("caretaker", "wrong"), "database": strings.Replace(b.url, b.value(`current_database()`), "none", 1),
 	} {
 		err := servicetest.Open(t, url).Ping(ctx)
-		refused, ok := errors.AsType[*repo.Error](err)
-		assert.That(t, ok && errors.Is(err, repo.ErrUnreachable) && refused.Refused() && refused.Why() != "", "%s: %v", name, err)
+		refused, ok := errors.AsType[*dberr.Error](err)
+		assert.That(t, ok && errors.Is(err, dberr.ErrUnreachable) && refused.Refused() && refused.Why() != "", "%s: %v", name, err)
 	}
 }
 
@@ -99,29 +103,29 @@ func TestFault_FullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	small := servicetest.Open(t, b.with("pool_max_conns=12"))
 	ctx := context.Background()
-	for range small.Pool().Config().MaxConns {
-		conn := assert.Must(small.Pool().Acquire(ctx))(t)
+	for range small.Jobs.Pool().Config().MaxConns {
+		conn := assert.Must(small.Jobs.Pool().Acquire(ctx))(t)
 		defer conn.Release()
 	}
 	_, err := small.Now(ctx)
-	refused, ok := errors.AsType[*repo.Error](err)
-	assert.That(t, ok && errors.Is(err, repo.ErrUnreachable) && strings.Contains(refused.Why(), "pool"), "%v", err)
+	refused, ok := errors.AsType[*dberr.Error](err)
+	assert.That(t, ok && errors.Is(err, dberr.ErrUnreachable) && strings.Contains(refused.Why(), "pool"), "%v", err)
 }
 
 func TestConditionClass_ReadsWhatConditionHasWritten(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]repo.Class{
-		"renew lease x on main: unreachable":                                                  repo.ClassUnreachable,
-		"c.p_id -> p on ci: 42703 undefined_column, 3 records; c.q -> p on main: unreachable": repo.ClassSchema,
-		"claim on main: 40P01 deadlock_detected":                                              repo.ClassLock,
-		"purge on main: 57014 query_canceled":                                                 repo.ClassTimeout,
-		"purge on main: 25P04 transaction_timeout":                                            repo.ClassTimeout,
-		"purge on main: 23503 foreign_key_violation":                                          repo.ClassData,
+	for text, want := range map[string]dberr.Class{
+		"renew lease x on main: unreachable":                                                  dberr.ClassUnreachable,
+		"c.p_id -> p on ci: 42703 undefined_column, 3 records; c.q -> p on main: unreachable": dberr.ClassSchema,
+		"claim on main: 40P01 deadlock_detected":                                              dberr.ClassLock,
+		"purge on main: 57014 query_canceled":                                                 dberr.ClassTimeout,
+		"purge on main: 25P04 transaction_timeout":                                            dberr.ClassTimeout,
+		"purge on main: 23503 foreign_key_violation":                                          dberr.ClassData,
 	} {
-		got, found := repo.ConditionClass(text)
+		got, found := dberr.ConditionClass(text)
 		assert.That(t, found && got == want, "%s: %v, %t, want %v", text, got, found, want)
 	}
-	if _, found := repo.ConditionClass("internal error; the log of this run has it"); found {
+	if _, found := dberr.ConditionClass("internal error; the log of this run has it"); found {
 		t.Error("found a condition where there is none")
 	}
 }
@@ -129,21 +133,21 @@ func TestConditionClass_ReadsWhatConditionHasWritten(t *testing.T) {
 func TestValuesThatDoNotFit_AreNoSignThatTheServerIsAwayAndNotPublic(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	ctx := context.Background()
-	_, _, violation := b.InsertRun(ctx, repo.Run{ID: "0197c000-0000-7000-8000-000000000001", State: repo.RunRunning, Trigger: "alice@example.com"}, time.Minute, "")
+	_, _, violation := b.Runs.InsertRun(ctx, control.Run{ID: "0197c000-0000-7000-8000-000000000001", State: control.RunRunning, Trigger: "alice@example.com"}, time.Minute, "")
 	for want, err := range map[string]error{
-		"forget the run on main: 22P02 invalid_text_representation":                            b.DeleteRun(ctx, "alice@example.com"),
+		"forget the run on main: 22P02 invalid_text_representation":                            b.Runs.DeleteRun(ctx, "alice@example.com"),
 		"record the run on main: 23514 check_violation, constraint runs_trigger_check of runs": violation,
 	} {
-		refused, ok := errors.AsType[*repo.Error](err)
+		refused, ok := errors.AsType[*dberr.Error](err)
 		assert.That(t, ok && refused.Public() == want && strings.Contains(err.Error(), "ERROR: "), "got %v, public %q", err, refused.Public())
 	}
 	b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch TYPE text;
 		INSERT INTO maintenance.leases (name, epoch, acquired_at, renewed_at, expires_at) VALUES ('x', 1, now(), now(), now())`)
-	_, read := b.ListLeases(context.Background(), []string{"x"})
-	_, written := b.RenewLease(context.Background(), repo.Fence{Name: "x", Holder: "us", Epoch: 1}, time.Minute)
+	_, read := b.Leases.ListLeases(context.Background(), []string{"x"})
+	_, written := b.Leases.RenewLease(context.Background(), fencing.Fence{Name: "x", Holder: "us", Epoch: 1}, time.Minute)
 	for what, err := range map[string]error{"written": written, "read": read} {
-		refused, ok := errors.AsType[*repo.Error](err)
-		if !ok || refused.Class() != repo.ClassSchema || errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Condition(), "datatype_mismatch") || !b.UnreachableSince().IsZero() {
+		refused, ok := errors.AsType[*dberr.Error](err)
+		if !ok || refused.Class() != dberr.ClassSchema || errors.Is(err, dberr.ErrUnreachable) || !strings.Contains(refused.Condition(), "datatype_mismatch") || !b.UnreachableSince().IsZero() {
 			t.Errorf("%s: %v, unreachable since %s", what, err, b.UnreachableSince())
 		}
 	}
@@ -167,18 +171,18 @@ func TestStatementsOfOurOwn_AreTriedAgainAfterADeadlock(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	for _, state := range []string{"40P01", "40001"} {
 		b.collide(3, state)
-		if err := b.SetFeatureFlag(context.Background(), "tried_"+state, true); err != nil {
+		if err := b.Flags.SetFeatureFlag(context.Background(), "tried_"+state, true); err != nil {
 			t.Errorf("%s three times: %v", state, err)
 		}
 		b.want(`SELECT last_value FROM collisions`, "4")
 	}
 	b.collide(4, "40P01")
-	err := b.SetFeatureFlag(context.Background(), "given_up", true)
-	var refused *repo.Error
-	assert.That(t, errors.As(err, &refused) && refused.Class() == repo.ClassLock, "four times: %v", err)
+	err := b.Flags.SetFeatureFlag(context.Background(), "given_up", true)
+	var refused *dberr.Error
+	assert.That(t, errors.As(err, &refused) && refused.Class() == dberr.ClassLock, "four times: %v", err)
 	// Whatever else goes wrong is not tried again.
 	b.collide(1, "23514")
-	if err := b.SetFeatureFlag(context.Background(), "refused", true); err == nil {
+	if err := b.Flags.SetFeatureFlag(context.Background(), "refused", true); err == nil {
 		t.Error("a violation was tried again")
 	}
 	b.want(`SELECT string_agg(name, ' ' ORDER BY name) FROM maintenance.feature_flags`, "tried_40001 tried_40P01")

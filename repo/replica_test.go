@@ -15,6 +15,8 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -95,9 +97,9 @@ func (p *pair) onMirror(sql string) (v string) {
 const someWorker = "ghost_user_migration"
 
 // run is a run of a worker that holds its lease.
-func (p *pair) run() (*repo.Reader, repo.Lease) {
+func (p *pair) run() (*repo.Reader, fencing.Lease) {
 	p.Helper()
-	lease := assert.Must(p.AcquireLease(p.Context(), someWorker, "us", time.Minute))(p.T)
+	lease := assert.Must(p.Leases.AcquireLease(p.Context(), someWorker, "us", time.Minute))(p.T)
 	return p.Reader(someWorker, lease.Epoch), lease
 }
 
@@ -105,22 +107,22 @@ func (p *pair) run() (*repo.Reader, repo.Lease) {
 func (p *pair) write(r *repo.Reader) {
 	p.Helper()
 	p.exec(`INSERT INTO maintenance.feature_flags VALUES (gen_random_uuid(), true)`)
-	r.Wrote(p.Database)
+	r.Wrote(p.Database.Database)
 }
 
 // end is the end of the run, of which with died nobody learns.
-func (p *pair) end(r *repo.Reader, lease repo.Lease, died bool) {
+func (p *pair) end(r *repo.Reader, lease fencing.Lease, died bool) {
 	p.Helper()
 	if !died {
 		assert.NoError(p.T, r.SavePosition(p.Context()))
 	}
-	assert.NoError(p.T, p.ReleaseLease(p.Context(), lease.Fence))
+	assert.NoError(p.T, p.Leases.ReleaseLease(p.Context(), lease.Fence))
 }
 
 // reads looks for candidates and says where: "replica", or why on the primary.
 func (p *pair) reads(r *repo.Reader) string {
 	p.Helper()
-	assert.Must(p.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"))(p.T)
+	assert.Must(p.Jobs.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"))(p.T)
 	places, why := r.Source()
 	if why == "" {
 		if !strings.Contains(places, "replica") {
@@ -211,8 +213,8 @@ func TestFault_Reader_ARunThatDiedHasLeftNothingToRelyOn(t *testing.T) {
 func TestReader_WithoutAReplicaReadsThePrimaryWithoutAQuestion(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "main")
 	r := b.Reader(someWorker, 1)
-	r.Wrote(b.Database)
-	assert.Must(b.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"))(t)
+	r.Wrote(b.Database.Database)
+	assert.Must(b.Jobs.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"))(t)
 	places, why := r.Source()
 	assert.That(t, r == nil && places == "" && why == "", "%v: %q, %q", r, places, why)
 	assert.NoError(t, r.SavePosition(t.Context()))
@@ -226,7 +228,7 @@ func (p *pair) wantTrouble(d *repo.Database, why string) {
 	r := d.Reader(someWorker, 0)
 	for range 2 {
 		p.until(func() bool {
-			assert.Must(d.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"))(p.T)
+			assert.Must(d.Jobs.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"))(p.T)
 			_, got := r.Source()
 			return got != isBehind // as it may be on a busy machine
 		})
@@ -280,7 +282,7 @@ func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.
 	defer cancel()
 	p.exec(`INSERT INTO maintenance.replica_positions VALUES ('` + someWorker + `', 1, 1, '0/1')`)
 	p.exec(`INSERT INTO maintenance.leases VALUES ('` + someWorker + `', 'us', 1, now(), now(), now())`)
-	assert.Must(p.CountDiscardedJobs(ctx, "delete_user", "{}"))(t)
+	assert.Must(p.Jobs.CountDiscardedJobs(ctx, "delete_user", "{}"))(t)
 	if places, why := r.Source(); places != "primary" || !strings.Contains(why, "too slow") {
 		t.Errorf("read from %s because %q", places, why)
 	}
@@ -301,7 +303,7 @@ func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
 	p.caughtUp()
 	p.until(func() bool {
 		r := p.Reader(someWorker, 0)
-		if _, err := p.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"); err == nil {
+		if _, err := p.Jobs.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"); err == nil {
 			t.Error("no error from the primary")
 		}
 		_, why := r.Source()
@@ -326,19 +328,19 @@ func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing
 	p.exec(`INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) VALUES (1, 't', 1, now(), now())`)
 	p.exec(`UPDATE users SET user_type = 0 WHERE id = 2`)
 	p.exec(`INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id) VALUES (5, 'u5', 'u5', 0, 'active', 6, 1)`)
-	features := assert.Must(p.UserFeatures(t.Context()))(t)
+	features := assert.Must(p.Users.UserFeatures(t.Context()))(t)
 	for _, c := range []struct {
 		after, limit int
-		want         repo.BotRange
+		want         gitlab.BotRange
 	}{
-		{0, 3, repo.BotRange{Examined: 3, Last: 3, More: true, Inactive: []int64{3}, Organizations: []int64{1}}},
+		{0, 3, gitlab.BotRange{Examined: 3, Last: 3, More: true, Inactive: []int64{3}, Organizations: []int64{1}}},
 		// The replica takes bot 4 for the last one.
-		{3, 3, repo.BotRange{Examined: 2, Last: 5, Inactive: []int64{4, 5}, Organizations: []int64{1, 1}}},
+		{3, 3, gitlab.BotRange{Examined: 2, Last: 5, Inactive: []int64{4, 5}, Organizations: []int64{1, 1}}},
 	} {
 		r := p.Reader(someWorker, 0)
-		rules := repo.NewTokenRules(time.Now(), 30)
-		got, err := p.InactiveBots(repo.ReadBy(t.Context(), r), features, rules,
-			repo.BotPage{After: int64(c.after), Limit: c.limit}, repo.Limits{Statement: 5 * time.Second})
+		rules := gitlab.NewTokenRules(time.Now(), 30)
+		got, err := p.Tokens.InactiveBots(repo.ReadBy(t.Context(), r), features, rules,
+			gitlab.BotPage{After: int64(c.after), Limit: c.limit}, fencing.Limits{Statement: 5 * time.Second})
 		assert.That(t, err == nil && reflect.DeepEqual(got, c.want), "behind %d: %+v, %v, want %+v", c.after, got, err, c.want)
 		if places, _ := r.Source(); places != "replica" {
 			t.Errorf("read from %s", places)

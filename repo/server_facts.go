@@ -9,6 +9,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
 // ServerFacts is what there is to know of a server and of the connection to it.
@@ -42,9 +46,9 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
 
 // ServerFacts asks the server.
 func (d *Database) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
 	defer cancel()
-	err = d.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+	err = pg.PoolOf(d.Database).AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		secure, encrypted := c.Conn().PgConn().Conn().(*tls.Conn)
 		if f.Encrypted = encrypted; encrypted {
 			f.Verified = len(secure.ConnectionState().VerifiedChains) > 0
@@ -55,7 +59,7 @@ func (d *Database) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
 		for range 2 {
 			before := time.Now() //nolint:forbidigo // to be compared with the database's
 			// Not prepared: a pooler that loses such statements is yet to be found out.
-			err := c.QueryRow(ctx, serverFactsSQL, pgx.QueryExecModeExec, !d.sessions).Scan(&f.Version, &f.Number, &f.Role,
+			err := c.QueryRow(ctx, serverFactsSQL, pgx.QueryExecModeExec, !d.Database.Sessions).Scan(&f.Version, &f.Number, &f.Role,
 				&f.TimeZone, &f.Standby, &f.ReadOnly, &f.Harmful, &theirs)
 			if err != nil {
 				return err
@@ -65,7 +69,7 @@ func (d *Database) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
 		}
 		return nil
 	})
-	return f, d.wrap(ctx, "look at the server", err)
+	return f, pg.Wrap(ctx, d.Database, "look at the server", err)
 }
 
 // local reports whether an address is one of this machine.
@@ -96,30 +100,21 @@ type ReplicaFacts struct {
 	Patience *time.Duration
 }
 
-// lateTries is how often it is waited for, each time for as long as a run would.
-const lateTries = 20
-
 // ReplicaFacts asks the replica. Without one the error is [ErrNoReplica].
 func (d *Database) ReplicaFacts(ctx context.Context) (f ReplicaFacts, err error) {
-	if d.replica == nil {
+	if d.Replica == nil {
 		return f, ErrNoReplica
 	}
-	if f.ServerFacts, err = d.replica.ServerFacts(ctx); err != nil {
+	if f.ServerFacts, err = on(d.Replica.Database).ServerFacts(ctx); err != nil {
 		return f, err
 	}
-	now, err := d.logEnd(ctx)
+	late, err := pg.ReplicaLate(ctx, d.Database)
 	if err != nil {
 		return f, err
 	}
-	// One that is idle is not late, however long ago the last transaction was. Nor is one whose
-	// receiver has died up to date, although it has replayed all that it has got.
-	late := true
-	for i := 0; late && i < lateTries; i++ {
-		late = d.replica.catchUp(ctx, now) == behind
-	}
 	var seconds float64
 	var patience *float64
-	err = d.replica.queryRow(ctx, "look how late the replica is", []any{&seconds, &patience}, replicaLagSQL)
+	err = pg.QueryRow(ctx, d.Replica.Database, "look how late the replica is", []any{&seconds, &patience}, replicaLagSQL)
 	if late {
 		f.Late = time.Duration(seconds * float64(time.Second))
 	}

@@ -11,20 +11,20 @@ var fragments = []string{
 	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeGuardSQL", "freeSQL", "heldSQL",
 	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "noGuardSQL",
 	// Protections.
-	"aboveSQL", "activeSQL", "missingTargetSQL", "noTableSQL", "anyActiveSQL", "missingTargetsSQL", "cancelledUsersSQL", "userVetoesSQL",
+	"aboveSQL", "ActiveSQL", "missingTargetSQL", "noTableSQL", "anyActiveSQL", "missingTargetsSQL", "cancelledUsersSQL", "userVetoesSQL",
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
-	"createFunctionSQL", "createRowTriggerSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableRowTriggerSQL", "enableTriggerSQL", "functionBodySQL", "insertsSQL", "moveFunctionSQL", "namedQueueSQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "userTriggerSQL", "forgetSQL", "countedSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
+	"createFunctionSQL", "createRowTriggerSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableRowTriggerSQL", "enableTriggerSQL", "functionBodySQL", "insertsSQL", "moveFunctionSQL", "namedQueueSQL", "tracedBodySQL", "BaseTypeSQL", "comparedSQL", "KeyClassSQL", "userTriggerSQL", "forgetSQL", "countedSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
 	"livingPartSQL", "livingSeveralSQL", "livingSQL", "plainRecordedSQL", "recordedSQL", "reusedRecordsSQL",
 	"ProtectedSQL", "NamedSQL", "UniqueKeysSQL", "keepsRowsSQL", "keepsSQL", "detachingSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.
 	"archivedSQL", "comparableSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
-	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "holdsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
+	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "HoldsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
 	// Receipts, and what is left outside.
-	"noteOutsideSQL", "changedRowsSQL", "keyOfSQL", "receiptSQL", "receiptFieldsSQL", "summarySQL",
+	"noteOutsideSQL", "changedRowsSQL", "KeyOfSQL", "ReceiptSQL", "ReceiptFieldsSQL", "SummarySQL",
 	// Sweeps.
 	"placesSQL", "sweepSQL", "directBoundSQL", "directFirstSQL", "directGuardSQL", "directRangeSQL", "directSQL", "takeSQL",
 }
@@ -70,7 +70,7 @@ var fillings = map[string]string{
 	"{users.touched}": ", updated_at = now() AT TIME ZONE 'UTC'", "{users.admin}": "admin",
 	"{import_placeholder_user_details.touched}": ", updated_at = $2", "{d.created_at}": "d.created_at",
 	// Receipts.
-	"{noted}": "receiptSQL", "{summary}": "summarySQL", "{kept}": "k.keys::text", "{order}": "key", "{counted}": "true", "{fields}": "receiptFieldsSQL", "{next}": "9", "{returned}": "user_id", "{done}": "true",
+	"{noted}": "ReceiptSQL", "{summary}": "SummarySQL", "{kept}": "k.keys::text", "{order}": "key", "{counted}": "true", "{fields}": "ReceiptFieldsSQL", "{next}": "9", "{returned}": "user_id", "{done}": "true",
 	// What protections keep.
 	"parentRowsSQL{id}": "t.id::text", "{cells}": "t.parent_id::text", "parentRowsSQL{names}": "v1", "parentRowsSQL{matches}": "t.id = k.v1", "parentRowsSQL{table}": "public.namespaces",
 	// Sweeps.

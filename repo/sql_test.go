@@ -17,21 +17,23 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // placeholder is what fill replaces.
 var placeholder = regexp.MustCompile(`\{[a-z_.]+\}`)
 
-// sqlConstants are all constants of the package and of lfkadmin that are called SQL, by their names.
+// sqlConstants are all constants of repo and the packages below it that are called SQL, by their names.
 func sqlConstants(t *testing.T) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("*.go")
-	admin, err2 := filepath.Glob("lfkadmin/*.go")
-	assert.Require(t, err == nil && err2 == nil && len(files) != 0 && len(admin) != 0, "no files: %v, %v", err, err2)
+	var files []string
+	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go"} {
+		files = append(files, assert.Must(filepath.Glob(pattern))(t)...)
+	}
 	values := map[string]ast.Expr{}
-	for _, file := range append(files, admin...) {
+	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
@@ -171,16 +173,16 @@ func TestSweep_KeysTooWideForTheColumnMatchNothing(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	for _, kind := range []string{"smallint", "integer", "bigint"} {
 		b.exec(`DROP TABLE IF EXISTS t; CREATE TABLE t (id bigserial PRIMARY KEY, owner ` + kind + `); INSERT INTO t (owner) VALUES (1), (2), (3)`)
-		r, _ := b.catalog(map[string][]string{"t": {"owner"}}).Rows("t", "owner", "1", "2", "3000000000")
+		r, _ := rowset.RowsOf(b.catalog(map[string][]string{"t": {"owner"}}), "t", "owner", "1", "2", "3000000000")
 		owner, _ := b.catalog(map[string][]string{"t": {"owner"}}).Table("t").Column("owner")
 		ctx := context.Background()
-		has := assert.Must(b.Any(ctx, []repo.Rows{r}, generous))(t)
+		has := assert.Must(b.Sweeps.Any(ctx, []rowset.Rows{r}, generous))(t)
 		assert.That(t, has[0], "%s: any %v", kind, has)
 		places := assert.Must(r.Refer(ctx, generous))(t)
 		assert.That(t, slices.Equal(places, []int{0, 1}), "%s: refer %v", kind, places)
-		taken, err := r.Take(ctx, []repo.Column{owner}, [][]string{{"2", "3000000000"}}, repo.Batch{Rows: 9, Permit: unguarded()})
+		taken, err := r.Take(ctx, []catalog.Column{owner}, [][]string{{"2", "3000000000"}}, rowset.Batch{Rows: 9, Permit: unguarded()})
 		assert.That(t, err == nil && slices.Equal(taken[0], []string{"1"}), "%s: take %v, %v", kind, taken, err)
-		got := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 9})
+		got := b.swept(r, rowset.Change{Delete: true}, rowset.Batch{Rows: 9})
 		assert.That(t, got.Changed == 2, "%s: swept %+v", kind, got)
 	}
 }

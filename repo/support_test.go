@@ -11,7 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -68,7 +68,7 @@ func installed(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t, "")
 	b.exec("CREATE SCHEMA gitlab_partitions_dynamic")
-	assert.Must(lfkadmin.New(b.Database).InstallQueue(t.Context()))(t)
+	assert.Must(admin.New(b.Database.Database).InstallQueue(t.Context()))(t)
 	return b
 }
 
@@ -80,7 +80,7 @@ func (b *bench) with(settings string) string {
 // track tracks a table by its id.
 func (b *bench) track(table string) {
 	b.Helper()
-	if _, err := lfkadmin.New(b.Database).Track(b.Context(), table, ""); err != nil {
+	if _, err := admin.New(b.Database.Database).Track(b.Context(), table, ""); err != nil {
 		b.Fatalf("track %s: %v", table, err)
 	}
 }

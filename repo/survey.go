@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
 // Survey is what there is to see in a database before caretaker is set up.
@@ -46,7 +48,7 @@ const (
 
 // LooksLikeGitLab reports whether the application's tables are GitLab's.
 func (d *Database) LooksLikeGitLab(ctx context.Context) (is bool, err error) {
-	err = d.queryRow(ctx, "look for GitLab's tables", []any{&is}, looksLikeGitLabSQL)
+	err = pg.QueryRow(ctx, d.Database, "look for GitLab's tables", []any{&is}, looksLikeGitLabSQL)
 	return is, err
 }
 
@@ -55,7 +57,7 @@ func (d *Database) Survey(ctx context.Context) (s Survey, err error) {
 	if s.GitLab, err = d.LooksLikeGitLab(ctx); err != nil {
 		return s, err
 	}
-	q := newQuery("look for cascades", cascadesSQL, manyChildren, cascadesShown)
-	s.Cascades, err = collect(ctx, d, q, pgx.RowToStructByPos[Cascade])
+	q := pg.NewQuery("look for cascades", cascadesSQL, manyChildren, cascadesShown)
+	s.Cascades, err = pg.Collect(ctx, d.Database, q, pgx.RowToStructByPos[Cascade])
 	return s, err
 }

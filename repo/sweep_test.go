@@ -14,21 +14,25 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // rows of a table in which a column has a value.
-func (b *bench) rows(table, column, value string) repo.Rows {
+func (b *bench) rows(table, column, value string) rowset.Rows {
 	b.Helper()
-	r, ok := b.catalog(map[string][]string{table: {column}}).Rows(table, column, value)
+	r, ok := rowset.RowsOf(b.catalog(map[string][]string{table: {column}}), table, column, value)
 	assert.Require(b.T, ok, "no %s.%s", table, column)
 	return r
 }
 
 // swept is one statement of a sweep.
-func (b *bench) swept(r repo.Rows, c repo.Change, batch repo.Batch) repo.BatchResult {
+func (b *bench) swept(r rowset.Rows, c rowset.Change, batch rowset.Batch) rowset.BatchResult {
 	b.Helper()
-	if batch.Limits = generous; batch.Guard == (repo.Guard{}) {
+	if batch.Limits = generous; batch.Guard == (fencing.Guard{}) {
 		batch.Guard = repo.Unguarded()
 	}
 	return assert.Must(r.Sweep(context.Background(), c, batch))(b.T)
@@ -47,10 +51,10 @@ func TestSweep_ChangesNoMoreRowsThanTheBatchAllowsAndGoesOnBehindThem(t *testing
 	b := numbered(servicetest.Parallel(t), "10")
 	ghost := int64(9)
 	r := b.rows("t", "owner", "1")
-	first := b.swept(r, repo.Change{Set: []string{"owner"}, Value: &ghost}, repo.Batch{Rows: 4})
+	first := b.swept(r, rowset.Change{Set: []string{"owner"}, Value: &ghost}, rowset.Batch{Rows: 4})
 	assert.Require(t, first.Found == 4 && first.Changed == 4 && first.Last != nil && *first.Last == 7, "%+v", first)
 	b.exec(`UPDATE t SET owner = 1 WHERE id = 1`)
-	second := b.swept(r, repo.Change{Set: []string{"owner"}}, repo.Batch{Rows: 100, After: first.Last})
+	second := b.swept(r, rowset.Change{Set: []string{"owner"}}, rowset.Batch{Rows: 100, After: first.Last})
 	assert.That(t, second.Found == 6 && second.Changed == 6, "%+v", second)
 	b.want(`SELECT string_agg(coalesce(owner, 0)::text, '' ORDER BY id) FROM t`, "12929292020202020202")
 }
@@ -62,11 +66,11 @@ func TestSweep_GoesOnDirectlyBehindAFullBatch(t *testing.T) {
 		b.exec(`DROP INDEX IF EXISTS t_owner_id_idx, t_owner_idx; CREATE INDEX ON t ` + index + `; UPDATE t SET owner = 2 - id % 2`)
 		r := b.rows("t", "owner", "1")
 		r.Condition = "t.path <> 'p18'"
-		change := repo.Change{Set: []string{"owner"}, Value: &ghost}
-		first := b.swept(r, change, repo.Batch{Rows: 4})
-		second := b.swept(r, change, repo.Batch{Rows: 4, After: first.Last, Direct: true})
+		change := rowset.Change{Set: []string{"owner"}, Value: &ghost}
+		first := b.swept(r, change, rowset.Batch{Rows: 4})
+		second := b.swept(r, change, rowset.Batch{Rows: 4, After: first.Last, Direct: true})
 		b.exec(`UPDATE t SET owner = 1 WHERE id = 3`)
-		third := b.swept(r, change, repo.Batch{Rows: 4, After: second.Last, Direct: true})
+		third := b.swept(r, change, rowset.Batch{Rows: 4, After: second.Last, Direct: true})
 		assert.That(t, second.Found == 4 && second.Changed == 4 && third.Found == third.Changed &&
 			(second.Last == nil) == (index != "(owner, id)"), "%s: %+v, %+v", index, second, third)
 		want := "92929292929292929212"
@@ -82,19 +86,19 @@ func TestSweep_DeletesAndReportsWhatItWasAskedForAndLeavesOutLockedRowsOrWaitsFo
 	b.exec(`UPDATE t SET path = NULL WHERE id = 5`)
 	some := b.rows("t", "owner", "1")
 	some.Condition = "t.id > 1"
-	reported := b.swept(some, repo.Change{Delete: true, Report: "path"}, repo.Batch{Rows: 100})
+	reported := b.swept(some, rowset.Change{Delete: true, Report: "path"}, rowset.Batch{Rows: 100})
 	assert.That(t, reported.Changed == 2 && slices.Equal(reported.Reported, []string{"p2"}), "%+v", reported)
 	b.want(`SELECT string_agg(id::text, ',' ORDER BY id) FROM t`, "1,2,4,6")
 
 	b.exec(`INSERT INTO t VALUES (3, 1, 'p2'), (5, 1, 'p4')`)
 	b.estate.Hold(`SELECT FROM t WHERE id = 3 FOR KEY SHARE`)
 	r := b.rows("t", "owner", "1")
-	result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 100, SkipLocked: true})
+	result := b.swept(r, rowset.Change{Delete: true}, rowset.Batch{Rows: 100, SkipLocked: true})
 	assert.That(t, result.Changed == 2, "%+v", result)
-	_, err := r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Permit: unguarded()})
-	refused, ok := errors.AsType[*repo.Error](err)
-	assert.That(t, ok && refused.Class() == repo.ClassLock, "got %v, want a lock", err)
-	if result := b.swept(r, repo.Change{Set: []string{"path"}}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 1 {
+	_, err := r.Sweep(context.Background(), rowset.Change{Delete: true}, rowset.Batch{Rows: 100, Permit: unguarded()})
+	refused, ok := errors.AsType[*dberr.Error](err)
+	assert.That(t, ok && refused.Class() == dberr.ClassLock, "got %v, want a lock", err)
+	if result := b.swept(r, rowset.Change{Set: []string{"path"}}, rowset.Batch{Rows: 100, SkipLocked: true}); result.Changed != 1 {
 		t.Errorf("a reference to a row keeps it from being updated: %+v", result)
 	}
 }
@@ -103,11 +107,11 @@ func TestSweep_WorksPartitionByPartition(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "ci")
 	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 + i % 3 FROM generate_series(1, 30) i`)
 	c := b.catalog(map[string][]string{"p_ci_builds": {"user_id"}})
-	r, _ := c.Rows("p_ci_builds", "user_id", "1")
-	parts, err := c.Parts(context.Background(), r, generous)
+	r, _ := rowset.RowsOf(c, "p_ci_builds", "user_id", "1")
+	parts, err := rowset.Parts(context.Background(), c, r, generous)
 	assert.Require(t, err == nil && len(parts) == 2 && r.Partitioned() && !parts[0].Partitioned(), "%d partitions with rows, %v", len(parts), err)
 	for _, part := range parts {
-		result := b.swept(part, repo.Change{Set: []string{"user_id"}}, repo.Batch{Rows: 5})
+		result := b.swept(part, rowset.Change{Set: []string{"user_id"}}, rowset.Batch{Rows: 5})
 		assert.That(t, result.Changed == 5 && result.Last != nil, "%+v", result)
 	}
 	b.want(`SELECT count(*) FROM p_ci_builds WHERE user_id IS NULL`, "10")
@@ -118,11 +122,11 @@ func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testi
 	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 FROM generate_series(1, 8) i`)
 	d := servicetest.Open(t, b.estate.URLAs(b.estate.Role(`GRANT USAGE ON SCHEMA public, maintenance TO {role}; GRANT SELECT, UPDATE, DELETE ON p_ci_builds TO {role};
 		GRANT SELECT, INSERT, UPDATE ON maintenance.receipts, maintenance.receipt_head TO {role}`), "x"))
-	c := assert.Must(d.Catalog(context.Background(), map[string][]string{"p_ci_builds": {"user_id"}}))(t)
-	r, _ := c.Rows("p_ci_builds", "user_id", "1")
-	parts, err := c.Parts(context.Background(), r, generous)
+	c := assert.Must(d.Schema.Catalog(context.Background(), map[string][]string{"p_ci_builds": {"user_id"}}))(t)
+	r, _ := rowset.RowsOf(c, "p_ci_builds", "user_id", "1")
+	parts, err := rowset.Parts(context.Background(), c, r, generous)
 	assert.Require(t, err == nil && len(parts) == 2, "%d partitions, %v", len(parts), err)
-	result := b.swept(parts[0], repo.Change{Delete: true}, repo.Batch{Rows: 100})
+	result := b.swept(parts[0], rowset.Change{Delete: true}, rowset.Batch{Rows: 100})
 	assert.That(t, result.Changed == 4, "%+v", result)
 	b.want(`SELECT string_agg(DISTINCT partition_id::text, ',') FROM p_ci_builds`, "101")
 }
@@ -130,31 +134,31 @@ func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testi
 func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 	b := numbered(servicetest.Parallel(t), "3")
 	r := b.rows("t", "owner", "1")
-	lease := assert.Must(b.AcquireLease(context.Background(), "a", "me", time.Minute))(t)
-	assert.NoError(t, b.ReleaseLease(context.Background(), lease.Fence))
+	lease := assert.Must(b.Leases.AcquireLease(context.Background(), "a", "me", time.Minute))(t)
+	assert.NoError(t, b.Leases.ReleaseLease(context.Background(), lease.Fence))
 	release := b.estate.Hold(`SELECT pg_advisory_xact_lock(77)`)
 	b.exec(`INSERT INTO maintenance.river_job (id, kind, args, state, attempt, attempted_at, max_attempts)
 		VALUES (2, 'k', '{}', 'running', 1, '2026-01-01 00:00:00Z', 25)`)
-	attempt := repo.AttemptOf{ID: 2, AttemptedAt: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}.Guard().WithLock(77)
-	for want, guard := range map[error]repo.Guard{
-		repo.ErrLeaseLost: lease.Guard(), repo.ErrBusy: attempt,
-		repo.ErrJobLost: repo.AttemptOf{ID: 1, AttemptedAt: time.Now()}.Guard().WithLock(77),
+	attempt := fencing.AttemptOf{ID: 2, AttemptedAt: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}.Guard().WithLock(77)
+	for want, guard := range map[error]fencing.Guard{
+		dberr.ErrLeaseLost: lease.Guard(), dberr.ErrBusy: attempt,
+		dberr.ErrJobLost: fencing.AttemptOf{ID: 1, AttemptedAt: time.Now()}.Guard().WithLock(77),
 	} {
-		batch := repo.Batch{Permit: repo.Permit{Guard: guard, Limits: generous}, Rows: 100}
+		batch := rowset.Batch{Permit: fencing.Permit{Guard: guard, Limits: generous}, Rows: 100}
 		direct, behind := batch, batch
 		direct.Direct, behind.Direct, behind.After = true, true, new(int64)
-		for _, batch := range []repo.Batch{batch, direct, behind} {
-			if _, err := r.Sweep(context.Background(), repo.Change{Delete: true}, batch); !errors.Is(err, want) {
+		for _, batch := range []rowset.Batch{batch, direct, behind} {
+			if _, err := r.Sweep(context.Background(), rowset.Change{Delete: true}, batch); !errors.Is(err, want) {
 				t.Errorf("%+v: got %v, want %v", batch, err, want)
 			}
 		}
-		if _, err := r.Take(context.Background(), []repo.Column{{Name: "id", Type: "bigint"}}, [][]string{nil}, batch); !errors.Is(err, want) {
+		if _, err := r.Take(context.Background(), []catalog.Column{{Name: "id", Type: "bigint"}}, [][]string{nil}, batch); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}
 	}
 	b.want(`SELECT count(*) FROM t`, "6")
 	release()
-	result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Permit: repo.Permit{Guard: attempt}, Rows: 100})
+	result := b.swept(r, rowset.Change{Delete: true}, rowset.Batch{Permit: fencing.Permit{Guard: attempt}, Rows: 100})
 	assert.That(t, result.Changed == 3, "%+v", result)
 }
 
@@ -162,17 +166,17 @@ func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
 	b := numbered(servicetest.Parallel(t), "5")
 	b.exec(`ALTER TABLE t ADD UNIQUE (id, path); CREATE TABLE c (t_id bigint, t_path text, FOREIGN KEY (t_id, t_path) REFERENCES t (id, path));
 		INSERT INTO c VALUES (3, 'p2'), (3, 'p2'), (9, 'p8')`)
-	columns := []repo.Column{{Name: "id", Type: "bigint"}, {Name: "path", Type: "text"}}
-	values, err := b.rows("t", "owner", "1").Take(context.Background(), columns, [][]string{{"1"}, {"p0"}}, repo.Batch{Permit: unguarded(), Rows: 10})
+	columns := []catalog.Column{{Name: "id", Type: "bigint"}, {Name: "path", Type: "text"}}
+	values, err := b.rows("t", "owner", "1").Take(context.Background(), columns, [][]string{{"1"}, {"p0"}}, rowset.Batch{Permit: unguarded(), Rows: 10})
 	assert.Require(t, err == nil && slices.Equal(values[0], []string{"3", "5", "7", "9"}) &&
 		slices.Equal(values[1], []string{"p2", "p4", "p6", "p8"}), "%v, %v", values, err)
 	c := b.catalog(nil)
-	children := c.Children(c.References(repo.Table{Schema: "public", Name: "t"})[0], values)
+	children := rowset.Children(c, c.References(catalog.Table{Schema: "public", Name: "t"})[0], values)
 	places := assert.Must(children.Refer(context.Background(), generous))(t)
 	assert.That(t, slices.Equal(places, []int{0, 3}), "%v", places)
-	some, err := b.Any(context.Background(), []repo.Rows{children, b.rows("t", "owner", "5")}, generous)
+	some, err := b.Sweeps.Any(context.Background(), []rowset.Rows{children, b.rows("t", "owner", "5")}, generous)
 	assert.That(t, err == nil && slices.Equal(some, []bool{true, false}), "%v, %v", some, err)
-	result := b.swept(children, repo.Change{Delete: true}, repo.Batch{Rows: 2})
+	result := b.swept(children, rowset.Change{Delete: true}, rowset.Batch{Rows: 2})
 	assert.That(t, result.Changed == 2, "%+v", result)
 	b.want(`SELECT count(*) FROM c`, "1")
 
@@ -180,10 +184,10 @@ func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
 	b.exec(`DROP TABLE c; CREATE TABLE a (path int[] PRIMARY KEY); CREATE TABLE c (id bigint PRIMARY KEY, path int[] REFERENCES a);
 		INSERT INTO a VALUES ('{1,2}'), ('{3}'), ('{4}'); INSERT INTO c VALUES (1, '{1,2}'), (2, '{3}')`)
 	c = b.catalog(nil)
-	children = c.Children(c.References(repo.Table{Schema: "public", Name: "a"})[0], [][]string{{"{4}", "{1,2}", "{3}"}})
+	children = rowset.Children(c, c.References(catalog.Table{Schema: "public", Name: "a"})[0], [][]string{{"{4}", "{1,2}", "{3}"}})
 	places = assert.Must(children.Refer(t.Context(), generous))(t)
 	assert.That(t, slices.Equal(places, []int{1, 2}), "%v", places)
-	assert.Equal(t, b.swept(children, repo.Change{Delete: true}, repo.Batch{Rows: 5}).Changed, 2)
+	assert.Equal(t, b.swept(children, rowset.Change{Delete: true}, rowset.Batch{Rows: 5}).Changed, 2)
 }
 
 // sweptTables are a parent of 1000 rows, and children of 80,000: half of them are of one owner, and refer to one of
@@ -220,52 +224,54 @@ func numbers(first, last int) (texts []string) {
 }
 
 // sweptRows are the kinds of rows that sweeps and bounded removal work on.
-func sweptRows(t *testing.T, c *repo.Catalog) map[string]repo.Rows {
+func sweptRows(t *testing.T, c *catalog.Catalog) map[string]rowset.Rows {
 	t.Helper()
-	id := repo.Column{Name: "id", Type: "bigint"}
-	keys := repo.Match{Columns: []repo.Column{id}, Values: [][]string{numbers(70_001, 71_000)}}
-	owner, _ := c.Rows("piece", "owner", "1")
+	id := catalog.Column{Name: "id", Type: "bigint"}
+	keys := rowset.Match{Columns: []catalog.Column{id}, Values: [][]string{numbers(70_001, 71_000)}}
+	owner, _ := rowset.RowsOf(c, "piece", "owner", "1")
 	conditional := owner
 	conditional.Condition = "t.kind <> '1'"
-	parents, _ := c.Rows("piece", "parent_id", numbers(1, 1000)...)
-	wholes := c.References(repo.Table{Schema: "public", Name: "whole"})
+	parents, _ := rowset.RowsOf(c, "piece", "parent_id", numbers(1, 1000)...)
+	wholes := c.References(catalog.Table{Schema: "public", Name: "whole"})
 	assert.Require(t, len(wholes) == 1, "%d foreign keys", len(wholes))
 	var bs []string
 	for i := range 1000 {
 		bs = append(bs, strconv.Itoa((i+1)%7))
 	}
-	composite := c.Children(wholes[0], [][]string{numbers(1, 1000), bs})
-	return map[string]repo.Rows{
+	composite := rowset.Children(c, wholes[0], [][]string{numbers(1, 1000), bs})
+	return map[string]rowset.Rows{
 		"of an owner": owner, "of an owner with a condition": conditional, "of parents": parents, "of parents with two columns": composite,
 		"portion of an owner": owner.Where(keys), "portion of parents": parents.Where(keys), "portion of parents with two columns": composite.Where(keys),
 	}
 }
 
 // sweptStatements are all statements about some rows.
-func sweptStatements(r repo.Rows, b repo.Batch) map[string]func(context.Context) error {
+func sweptStatements(r rowset.Rows, b rowset.Batch) map[string]func(context.Context) error {
 	ghost, behind := int64(5), int64(50_000)
-	sweep := func(c repo.Change, change func(*repo.Batch)) func(context.Context) error {
+	sweep := func(c rowset.Change, change func(*rowset.Batch)) func(context.Context) error {
 		b := b
 		change(&b)
 		return func(ctx context.Context) error { return second(r.Sweep(ctx, c, b)) }
 	}
 	calls := map[string]func(context.Context) error{
-		"any": func(ctx context.Context) error { return second(r.Database.Any(ctx, []repo.Rows{r}, generous)) },
+		"any": func(ctx context.Context) error {
+			return second(rowset.NewSweeps(r.Database).Any(ctx, []rowset.Rows{r}, generous))
+		},
 		"take": func(ctx context.Context) error {
-			_, err := r.Take(ctx, []repo.Column{{Name: "id", Type: "bigint"}}, [][]string{numbers(40_001, 41_000)}, b)
+			_, err := r.Take(ctx, []catalog.Column{{Name: "id", Type: "bigint"}}, [][]string{numbers(40_001, 41_000)}, b)
 			return err
 		},
 	}
 	if len(r.Match) == 1 {
 		calls["refer"] = func(ctx context.Context) error { return second(r.Refer(ctx, generous)) }
 	}
-	calls["report"] = sweep(repo.Change{Delete: true, Report: "kind"}, func(*repo.Batch) {})
-	for name, c := range map[string]repo.Change{"delete": {Delete: true}, "move": {Set: []string{"owner"}, Value: &ghost}} {
-		calls[name] = sweep(c, func(*repo.Batch) {})
-		calls[name+" what is unlocked"] = sweep(c, func(b *repo.Batch) { b.SkipLocked = true })
-		calls[name+" on"] = sweep(c, func(b *repo.Batch) { b.After = &behind })
-		calls[name+" directly"] = sweep(c, func(b *repo.Batch) { b.Direct = true })
-		calls[name+" directly on"] = sweep(c, func(b *repo.Batch) { b.Direct, b.After = true, &behind })
+	calls["report"] = sweep(rowset.Change{Delete: true, Report: "kind"}, func(*rowset.Batch) {})
+	for name, c := range map[string]rowset.Change{"delete": {Delete: true}, "move": {Set: []string{"owner"}, Value: &ghost}} {
+		calls[name] = sweep(c, func(*rowset.Batch) {})
+		calls[name+" what is unlocked"] = sweep(c, func(b *rowset.Batch) { b.SkipLocked = true })
+		calls[name+" on"] = sweep(c, func(b *rowset.Batch) { b.After = &behind })
+		calls[name+" directly"] = sweep(c, func(b *rowset.Batch) { b.Direct = true })
+		calls[name+" directly on"] = sweep(c, func(b *rowset.Batch) { b.Direct, b.After = true, &behind })
 	}
 	return calls
 }
@@ -278,10 +284,10 @@ func TestSweep_PlansKeepToIndexes(t *testing.T) {
 				conn := servicetest.Connect(t, url)
 				assert.Must(conn.Exec(context.Background(), "CREATE INDEX ON piece ("+index+")"))(t)
 				d, heard := listening(t, url)
-				c := assert.Must(d.Catalog(context.Background(), map[string][]string{"piece": {"id", "owner", "parent_id"}}))(t)
+				c := assert.Must(d.Schema.Catalog(context.Background(), map[string][]string{"piece": {"id", "owner", "parent_id"}}))(t)
 				b := newBig(t, d)
 				for kind, rows := range sweptRows(t, c) {
-					for name, call := range sweptStatements(rows, repo.Batch{Permit: by(b.fence), Rows: 1000}) {
+					for name, call := range sweptStatements(rows, rowset.Batch{Permit: by(b.fence), Rows: 1000}) {
 						t.Run(name+" "+kind, func(t *testing.T) { wantSweptPlans(t, conn, heard, call) })
 					}
 				}
@@ -294,7 +300,7 @@ func TestSweep_PlansKeepToIndexes(t *testing.T) {
 func wantSweptPlans(t *testing.T, conn *pgx.Conn, heard *listener, call func(context.Context) error) {
 	t.Helper()
 	heard.statements = nil
-	if err := call(context.Background()); err != nil && !errors.Is(err, repo.ErrLeaseLost) {
+	if err := call(context.Background()); err != nil && !errors.Is(err, dberr.ErrLeaseLost) {
 		t.Fatal(err)
 	}
 	settings := len(heard.statements) - 1

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -33,7 +33,7 @@ func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T
 		for sql, want := range times {
 			one, zero := time.Time{}, time.Unix(1, 0)
 			var two, none *time.Time
-			if err := d.Pool().QueryRow(context.Background(), "SELECT "+sql+", "+sql+", NULL::timestamptz, NULL::timestamptz").Scan(&one, &two, &none, &zero); err != nil ||
+			if err := d.Jobs.Pool().QueryRow(context.Background(), "SELECT "+sql+", "+sql+", NULL::timestamptz, NULL::timestamptz").Scan(&one, &two, &none, &zero); err != nil ||
 				none != nil || !zero.IsZero() {
 				t.Errorf("%s %s: %v, NULL is %v, %s", mode, sql, err, none, zero)
 				continue
@@ -59,13 +59,13 @@ func TestSettings_TimesAreReadWhateverTheirForm(t *testing.T) {
 		b.exec(`ALTER DATABASE ` + name + ` SET IntervalStyle = ` + style + `; ALTER DATABASE ` + name + ` SET DateStyle = 'German';
 			ALTER DATABASE ` + name + ` SET TimeZone = 'America/St_Johns'; ALTER DATABASE ` + name + ` SET client_encoding = 'LATIN1'`)
 		d := servicetest.Open(t, b.with("default_query_exec_mode=exec"))
-		figures, err := d.WorkerFigures(t.Context(), []string{"w"})
+		figures, err := d.History.WorkerFigures(t.Context(), []string{"w"})
 		assert.That(t, err == nil && figures[0].Paused >= 3*time.Hour, "%v %v %v", style, figures, err)
-		runs, err := d.RunFigures(t.Context(), []string{"w"}, []string{""})
+		runs, err := d.History.RunFigures(t.Context(), []string{"w"}, []string{""})
 		assert.That(t, err == nil && runs[0].AtWork >= 2*time.Hour, "%v %v %v", style, runs, err)
-		jobs, err := d.CountJobs(t.Context())
+		jobs, err := d.Jobs.CountJobs(t.Context())
 		assert.That(t, err == nil && len(jobs) == 1 && jobs[0].Overdue >= time.Hour, "%v %v %v", style, jobs, err)
-		if _, err := d.Load(t.Context(), repo.LoadProbe{Replicas: true, WAL: true, Locks: true}); err != nil {
+		if _, err := d.History.Load(t.Context(), control.LoadProbe{Replicas: true, WAL: true, Locks: true}); err != nil {
 			t.Error(style, err)
 		}
 	}

@@ -16,6 +16,10 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -28,9 +32,9 @@ func attributeOf(attributes []attribute.KeyValue, key string) string {
 // batches does n batches, and returns those that are spans. do returns whether it failed, and why.
 func batches(ctx context.Context, n int, do func(ctx context.Context, i int) (failed bool, reason string)) (shown []int) {
 	for i := range n {
-		inside := repo.WithBatch(ctx)
+		inside := spans.WithBatch(ctx)
 		failed, reason := do(inside, i)
-		if repo.SetReason(inside, failed, reason); repo.EndBatch(inside) {
+		if spans.SetReason(inside, failed, reason); spans.EndBatch(inside) {
 			shown = append(shown, i)
 		}
 	}
@@ -86,15 +90,15 @@ func TestSpans_OfMuchTheFirstAndWhatIsNotableAreShownAndAllIsCounted(t *testing.
 		t.Run(name, func(t *testing.T) {
 			var shown []int
 			var counted string
-			spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
+			recorder := traced(t, url, func(ctx context.Context, d *repo.Database) {
 				shown = c.do(ctx, d)
-				for _, a := range repo.SpansAttributes(ctx) {
+				for _, a := range spans.Attributes(ctx) {
 					if a.Value.Type() == attribute.INT64 {
 						counted += " " + strings.TrimPrefix(string(a.Key), "maintenance.") + "=" + a.Value.String()
 					}
 				}
 			})
-			assert.Equal(t, len(spans), c.operations, "operations that are spans")
+			assert.Equal(t, len(recorder), c.operations, "operations that are spans")
 			assert.Equal(t, fmt.Sprint(shown), c.shown, "batches that are spans")
 			assert.Equal(t, counted, c.counted, "counted")
 		})
@@ -103,11 +107,11 @@ func TestSpans_OfMuchTheFirstAndWhatIsNotableAreShownAndAllIsCounted(t *testing.
 
 // Outside of a run, a job or a call an operation has no span, and the clock has none, but is counted. What is cancelled has not failed.
 func TestTrace_OperationsOfARunHaveSpans(t *testing.T) {
-	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
+	recorder := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
 		//nolint:contextcheck // outside of it
 		assert.NoError(t, d.Look(trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))))
 		assert.Must(d.Now(ctx))(t)
-		got := attributeOf(repo.SpansAttributes(ctx), "maintenance.statements")
+		got := attributeOf(spans.Attributes(ctx), "maintenance.statements")
 		assert.That(t, got == "1", "%s statements", got)
 		assert.NoError(t, d.Look(ctx))
 		ended, cancel := context.WithCancel(ctx)
@@ -116,34 +120,34 @@ func TestTrace_OperationsOfARunHaveSpans(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	assert.That(t, len(spans) == 2 && spans[0].Name() == "look" && attributeOf(spans[1].Attributes(), "maintenance.outcome") == "interrupted",
-		"got %v", spans)
+	assert.That(t, len(recorder) == 2 && recorder[0].Name() == "look" && attributeOf(recorder[1].Attributes(), "maintenance.outcome") == "interrupted",
+		"got %v", recorder)
 }
 
 // traced calls do in a span, and returns those below it. Its test must not run in parallel with others: the provider is the
 // process's.
 func traced(t *testing.T, url string, do func(context.Context, *repo.Database)) []sdktrace.ReadOnlySpan {
 	t.Helper()
-	spans := tracetest.NewSpanRecorder()
+	recorder := tracetest.NewSpanRecorder()
 	before := otel.GetTracerProvider()
-	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)))
+	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)))
 	defer otel.SetTracerProvider(before)
 	d := servicetest.Open(t, url)
 	ctx, span := otel.Tracer("test").Start(context.Background(), "test")
-	do(repo.WithSpans(ctx), d)
-	assert.Require(t, len(spans.Ended()) != 0, "no spans")
+	do(spans.WithSpans(ctx), d)
+	assert.Require(t, len(recorder.Ended()) != 0, "no spans")
 	span.End()
-	return spans.Ended()[:len(spans.Ended())-1]
+	return recorder.Ended()[:len(recorder.Ended())-1]
 }
 
 func TestTrace_WithoutAConnectionTheDatabaseIsUnreachable(t *testing.T) {
-	spans := traced(t, "postgres://127.0.0.1:1/nothing", func(ctx context.Context, d *repo.Database) {
+	recorder := traced(t, "postgres://127.0.0.1:1/nothing", func(ctx context.Context, d *repo.Database) {
 		_, err := d.Now(ctx)
 		assert.That(t, err != nil, "no error")
 	})
-	for _, s := range spans {
+	for _, s := range recorder {
 		all := attribute.NewSet(s.Attributes()...)
-		if class, _ := all.Value("error.type"); class.AsString() != "unreachable" || s.Status().Description != repo.ErrUnreachable.Error() {
+		if class, _ := all.Value("error.type"); class.AsString() != "unreachable" || s.Status().Description != dberr.ErrUnreachable.Error() {
 			t.Errorf("%s: error.type %q, status %+v", s.Name(), class.AsString(), s.Status())
 		}
 	}
@@ -154,7 +158,7 @@ func TestDeletionTraces_AreThoseOfJobsThatHaveSentTheUser(t *testing.T) {
 	b.exec(`INSERT INTO maintenance.river_job (kind, args, metadata, max_attempts, queue, state, finalized_at)
 		SELECT 'delete_user', '{"user_id": 7}', jsonb_build_object('processed_by', 'the ' || outcome, 'outcome', outcome), 25, 'default', 'completed', now()
 		FROM unnest(ARRAY['succeeded', 'refused', 'skipped']) outcome`)
-	got, err := b.DeletionTraces(t.Context(), 7, repo.Limits{Statement: 5 * time.Second, Lock: time.Second})
+	got, err := b.Ghosts.DeletionTraces(t.Context(), 7, fencing.Limits{Statement: 5 * time.Second, Lock: time.Second})
 	assert.That(t, err == nil && len(got) == 1 && got[0] == "the succeeded", "%v, %v", got, err)
 }
 
@@ -168,38 +172,38 @@ const (
 func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 	b := installed(t)
 	ctx := context.Background()
-	if has, err := b.HasRecordTraces(ctx); has || err != nil {
+	if has, err := b.Queue.HasRecordTraces(ctx); has || err != nil {
 		t.Errorf("%v, %v before any deletion", has, err)
 	}
 	b.exec("CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 4); " + aTrace)
 	b.track("p")
 	b.exec("DELETE FROM p")
-	if has, err := b.HasRecordTraces(ctx); !has || err != nil {
+	if has, err := b.Queue.HasRecordTraces(ctx); !has || err != nil {
 		t.Errorf("%v, %v, want that there are traces", has, err)
 	}
-	queue := assert.Must(b.DeletedRecords(ctx))(t)
-	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
-	page, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 10}, limits)
+	queue := assert.Must(b.Queue.DeletedRecords(ctx))(t)
+	limits := fencing.Limits{Statement: 5 * time.Second, Lock: time.Second}
+	page, err := b.Queue.LoadRecords(ctx, queue, lfk.RecordPage{Parent: "public.p", Limit: 10}, limits)
 	records := page.Records
 	assert.Require(t, err == nil && len(records) == 4, "%d records, %v", len(records), err)
-	parents, err := b.RecordTraces(ctx, records, 16, limits)
+	parents, err := b.Queue.RecordTraces(ctx, records, 16, limits)
 	assert.That(t, err == nil && len(parents) == 1 && parents[0] == aParent, "%v, %v, want the one span", parents, err)
 	fence := b.acquire("a", time.Minute).Fence
-	assert.Must(b.RemoveRecords(ctx, by(fence), queue, records[:2]))(t)
+	assert.Must(b.Queue.RemoveRecords(ctx, by(fence), queue, records[:2]))(t)
 	b.want(noted, "3:"+aParent+" 4:"+aParent)
-	dead := repo.RecordFailure{Record: records[2], Isolated: true, Definition: "c.p_id -> p", SQLState: "P0001", Message: "raise_exception"}
-	for range repo.DeadAfter {
-		if _, _, err := b.FailRecords(ctx, by(fence), queue, []repo.RecordFailure{dead}); err != nil {
+	dead := lfk.RecordFailure{Record: records[2], Isolated: true, Definition: "c.p_id -> p", SQLState: "P0001", Message: "raise_exception"}
+	for range lfk.DeadAfter {
+		if _, _, err := b.Queue.FailRecords(ctx, by(fence), queue, []lfk.RecordFailure{dead}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	b.want(noted, "4:"+aParent)
 	b.exec("DELETE FROM loose_foreign_keys_deleted_records; ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 9")
 	b.exec("CREATE TABLE gitlab_partitions_dynamic.nine PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (9)")
-	if queue, err = b.DeletedRecords(ctx); err != nil {
+	if queue, err = b.Queue.DeletedRecords(ctx); err != nil {
 		t.Fatal(err)
 	}
-	dropped := assert.Must(b.DropPartitions(ctx, by(fence), queue))(t)
+	dropped := assert.Must(b.Queue.DropPartitions(ctx, by(fence), queue))(t)
 	assert.That(t, len(dropped) == 1, "dropped %v", dropped)
 	b.want("SELECT count(*) FROM maintenance.record_traces", "0")
 }

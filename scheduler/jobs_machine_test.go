@@ -10,7 +10,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
 // modelJob is what must be true of a job.
@@ -86,12 +88,12 @@ func (m *jobMachine) fetch(t *rapid.T) {
 }
 
 // attempt is any that a job has ever had, and whether it is at work.
-func (m *jobMachine) attempt(t *rapid.T) (j *modelJob, a repo.AttemptOf, works bool) {
+func (m *jobMachine) attempt(t *rapid.T) (j *modelJob, a fencing.AttemptOf, works bool) {
 	if j = m.any(t, func(j *modelJob) bool { return len(j.attempts) > 0 }); j == nil {
 		return nil, a, false
 	}
 	n := rapid.IntRange(0, len(j.attempts)-1).Draw(t, "attempt")
-	return j, repo.AttemptOf{ID: j.id, AttemptedAt: j.attempts[n]}, j.state == "running" && n == len(j.attempts)-1
+	return j, fencing.AttemptOf{ID: j.id, AttemptedAt: j.attempts[n]}, j.state == "running" && n == len(j.attempts)-1
 }
 
 func (m *jobMachine) write(t *rapid.T) {
@@ -99,12 +101,12 @@ func (m *jobMachine) write(t *rapid.T) {
 	if j == nil {
 		return
 	}
-	limits := repo.Limits{Statement: time.Minute, Lock: time.Minute}
-	_, err := m.main.DropTokenPass(context.Background(), repo.Permit{Guard: a.Guard(), Limits: limits})
+	limits := fencing.Limits{Statement: time.Minute, Lock: time.Minute}
+	_, err := m.main.Tokens.DropTokenPass(context.Background(), fencing.Permit{Guard: a.Guard(), Limits: limits})
 	switch may := works && !j.cancelled; {
 	case may != (err == nil):
 		t.Fatalf("an attempt of a job that is %s, at work: %t, cancelled: %t, writes: %v", j.state, works, j.cancelled, err)
-	case works && j.cancelled && !errors.Is(err, repo.ErrJobCancelled), !works && !errors.Is(err, repo.ErrJobLost):
+	case works && j.cancelled && !errors.Is(err, dberr.ErrJobCancelled), !works && !errors.Is(err, dberr.ErrJobLost):
 		t.Fatalf("the write is refused with %v", err)
 	}
 }
@@ -138,7 +140,7 @@ func (m *jobMachine) cancelOne(t *rapid.T) {
 	if j == nil {
 		return
 	}
-	if _, err := m.main.CancelJob(context.Background(), j.id, "a test", "tester"); err != nil {
+	if _, err := m.main.Jobs.CancelJob(context.Background(), j.id, "a test", "tester"); err != nil {
 		t.Fatal(err)
 	}
 	j.cancelled = j.cancelled || !j.ended()
@@ -152,8 +154,8 @@ func (m *jobMachine) retry(t *rapid.T) {
 	if j == nil {
 		return
 	}
-	_, err := m.main.RetryJob(context.Background(), j.id)
-	duplicate, ok := errors.AsType[*repo.DuplicateJobError](err)
+	_, err := m.main.Jobs.RetryJob(context.Background(), j.id)
+	duplicate, ok := errors.AsType[*jobqueue.DuplicateJobError](err)
 	if ok != m.active(j.user) || err != nil && !ok {
 		t.Fatalf("retried is one of user %d, another one is there: %t: %v %v", j.user, m.active(j.user), duplicate, err)
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/sparse"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/job"
 )
 
@@ -41,7 +43,7 @@ import (
 type Queue struct {
 	database *repo.Database
 	config   QueueConfig
-	inserts  *river.Client[repo.Tx]
+	inserts  *river.Client[jobqueue.Tx]
 
 	// starting is held by Start and Stop.
 	starting sync.Mutex
@@ -50,7 +52,7 @@ type Queue struct {
 	workers *river.Workers
 	cancel  context.CancelFunc
 	loop    sync.WaitGroup
-	client  *river.Client[repo.Tx]
+	client  *river.Client[jobqueue.Tx]
 	// stopping is closed when attempts should snooze.
 	stopping chan struct{}
 	// postponed gets word, without blocking, of attempts that put their jobs off.
@@ -106,7 +108,7 @@ func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 
 // newClient completes a client's configuration with what all have in common. Without queues and
 // workers it only inserts.
-func (q *Queue) newClient(c *river.Config) (*river.Client[repo.Tx], error) {
+func (q *Queue) newClient(c *river.Config) (*river.Client[jobqueue.Tx], error) {
 	c.Schema, c.FetchOnlyKnownKinds = schema, true
 	c.Logger = slog.New(sparse.New(q.config.Logger.Handler(), nil))
 	c.Hooks = []rivertype.Hook{&databaseClock{}}
@@ -115,7 +117,7 @@ func (q *Queue) newClient(c *river.Config) (*river.Client[repo.Tx], error) {
 	c.JobTimeout, c.RescueStuckJobsAfter = attemptTimeout, rescueAfter
 	c.CompletedJobRetentionPeriod = keepCompleted
 	c.CancelledJobRetentionPeriod, c.DiscardedJobRetentionPeriod = keepFailed, keepFailed
-	client, err := river.NewClient(riverpgxv5.New(q.database.Pool()), c)
+	client, err := river.NewClient(riverpgxv5.New(q.database.Jobs.Pool()), c)
 	if err != nil {
 		return nil, fmt.Errorf("prepare the queue of jobs: %w", err)
 	}
@@ -124,7 +126,7 @@ func (q *Queue) newClient(c *river.Config) (*river.Client[repo.Tx], error) {
 
 // InsertJobs implements [repo.JobQueue].
 func (q *Queue) InsertJobs(
-	ctx context.Context, tx repo.Tx, jobs []repo.Job,
+	ctx context.Context, tx jobqueue.Tx, jobs []jobqueue.Job,
 ) (inserted int, err error) {
 	ctx, span := q.startSend(ctx, jobs)
 	defer span.End()
@@ -142,7 +144,7 @@ func (q *Queue) InsertJobs(
 			func(r *rivertype.JobInsertResult) bool { return r.UniqueSkippedAsDuplicate })...)
 	}
 	for _, r := range inserts {
-		repo.CountQueued(ctx, r.Job.Kind, 1)
+		spans.CountQueued(ctx, r.Job.Kind, 1)
 	}
 	setInserted(span, inserts, len(jobs)-len(inserts))
 	return len(inserts), nil
@@ -153,12 +155,12 @@ type attempt struct{}
 
 // CompleteJob implements [repo.JobQueue]. It must be called in the attempt of that job. Its error
 // is [repo.ErrJobLost] if another attempt has the job by now.
-func (q *Queue) CompleteJob(ctx context.Context, tx repo.Tx, id int64) error {
+func (q *Queue) CompleteJob(ctx context.Context, tx jobqueue.Tx, id int64) error {
 	row, ok := ctx.Value(attempt{}).(*rivertype.JobRow)
 	if !ok || row.ID != id {
 		return fmt.Errorf("complete job %d: called outside its attempt", id)
 	}
-	if err := repo.HoldJob(ctx, tx, id, row.Attempt, *row.AttemptedAt); err != nil {
+	if err := jobqueue.HoldJob(ctx, tx, id, row.Attempt, *row.AttemptedAt); err != nil {
 		return err
 	}
 	if err := record(ctx, job.Succeeded, ""); err != nil {

@@ -13,6 +13,8 @@ import (
 	"github.com/riverqueue/river/rivertype"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
 	"github.com/caretaker-go/caretaker/service/job"
 )
 
@@ -84,9 +86,9 @@ func (w *worker) lost(
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 	defer cancel()
 	last := j.Attempt >= j.MaxAttempts
-	checked := w.database.CheckAttempt(ctx, repo.AttemptOf{ID: j.ID, AttemptedAt: *j.AttemptedAt})
+	checked := w.database.Jobs.CheckAttempt(ctx, fencing.AttemptOf{ID: j.ID, AttemptedAt: *j.AttemptedAt})
 	switch {
-	case checked == nil, err != nil && !last && !errors.Is(checked, repo.ErrJobLost):
+	case checked == nil, err != nil && !last && !errors.Is(checked, dberr.ErrJobLost):
 		return nil
 	case last:
 		// An error would discard the job.

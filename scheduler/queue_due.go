@@ -7,7 +7,7 @@ import (
 
 	"github.com/riverqueue/river"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
 // How a due job is found.
@@ -37,12 +37,12 @@ const (
 
 // names of the queues.
 func (q *Queue) names() []string {
-	return []string{river.QueueDefault, queueOf(repo.DestroyGroup{}.Kind())}
+	return []string{river.QueueDefault, queueOf(jobqueue.DestroyGroup{}.Kind())}
 }
 
 // wakeDue has River fetch where jobs of these kinds wait, and returns in how long to ask again.
 func (q *Queue) wakeDue(ctx context.Context, kinds []string) (next time.Duration, err error) {
-	due, err := q.database.DueJobs(ctx, repo.JobsIn{Queues: q.names(), Kinds: kinds, Grace: takeTime})
+	due, err := q.database.Jobs.DueJobs(ctx, jobqueue.JobsIn{Queues: q.names(), Kinds: kinds, Grace: takeTime})
 	if err != nil {
 		return 0, err
 	}
@@ -77,7 +77,7 @@ func (q *Queue) wake(ctx context.Context, queues []string) error {
 }
 
 func (q *Queue) announce(ctx context.Context, queues []string) error {
-	tx, err := q.database.Pool().Begin(ctx)
+	tx, err := q.database.Jobs.Pool().Begin(ctx)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
 // Keys of a job's metadata, which ListJobs reads too.
@@ -37,7 +37,7 @@ func (c candidate) compare(other candidate) int {
 // prepare converts jobs to River's, sorted and without duplicates: transactions that insert the
 // same jobs then lock in the same order, and River refuses a job that comes twice in a statement.
 func (q *Queue) prepare(
-	ctx context.Context, tx repo.Tx, jobs []repo.Job,
+	ctx context.Context, tx jobqueue.Tx, jobs []jobqueue.Job,
 ) ([]river.InsertManyParams, error) {
 	candidates := make([]candidate, 0, len(jobs))
 	for _, j := range jobs {
@@ -71,7 +71,7 @@ func (q *Queue) prepare(
 //
 // River drops the former itself, but waits for the transaction in which such a job is at work. That
 // may wait for ours, or for longer than we can.
-func dropDuplicates(ctx context.Context, tx repo.Tx, jobs []candidate) ([]candidate, error) {
+func dropDuplicates(ctx context.Context, tx jobqueue.Tx, jobs []candidate) ([]candidate, error) {
 	if len(jobs) == 0 {
 		return nil, nil
 	}
@@ -79,15 +79,15 @@ func dropDuplicates(ctx context.Context, tx repo.Tx, jobs []candidate) ([]candid
 	for i, c := range jobs {
 		kinds[i], args[i] = c.kind, c.unique
 	}
-	running, err := repo.RunningJobs(ctx, tx, kinds, args)
+	running, err := jobqueue.RunningJobs(ctx, tx, kinds, args)
 	if err != nil {
 		return nil, fmt.Errorf("look for running jobs: %w", err)
 	}
 	kept := jobs[:0]
 	for i, c := range jobs {
 		duplicate := slices.Contains(running, int64(i+1))
-		if _, special := c.params.Args.(repo.UniqueWhileWaiting); special {
-			if duplicate, err = repo.JobWaits(ctx, tx, c.kind, c.unique); err != nil {
+		if _, special := c.params.Args.(jobqueue.UniqueWhileWaiting); special {
+			if duplicate, err = jobqueue.JobWaits(ctx, tx, c.kind, c.unique); err != nil {
 				return nil, err
 			}
 		}
@@ -99,7 +99,7 @@ func dropDuplicates(ctx context.Context, tx repo.Tx, jobs []candidate) ([]candid
 }
 
 // uniqueArgs are the arguments in River's unique key, as JSON: those tagged, else all.
-func uniqueArgs(args repo.JobArgs) (string, error) {
+func uniqueArgs(args jobqueue.JobArgs) (string, error) {
 	unique := map[string]any{}
 	v := reflect.ValueOf(args)
 	for i := range v.NumField() {
@@ -118,7 +118,7 @@ func uniqueArgs(args repo.JobArgs) (string, error) {
 	return string(encoded), nil
 }
 
-func options(j repo.Job) (*river.InsertOpts, error) {
+func options(j jobqueue.Job) (*river.InsertOpts, error) {
 	origin := map[string]string{}
 	for key, value := range map[string]string{
 		runIDKey: j.RunID, traceParentKey: j.TraceParent, requestedByKey: j.RequestedBy,
@@ -134,7 +134,7 @@ func options(j repo.Job) (*river.InsertOpts, error) {
 	opts := &river.InsertOpts{
 		Metadata: metadata, Queue: queueOf(j.Args.Kind()), ScheduledAt: j.ScheduledAt,
 	}
-	if _, special := j.Args.(repo.UniqueWhileWaiting); !special {
+	if _, special := j.Args.(jobqueue.UniqueWhileWaiting); !special {
 		opts.UniqueOpts = river.UniqueOpts{ByArgs: true, ByState: []rivertype.JobState{
 			rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateScheduled,
 			rivertype.JobStateRetryable, rivertype.JobStateRunning,
@@ -146,7 +146,7 @@ func options(j repo.Job) (*river.InsertOpts, error) {
 // queueOf is the queue of a kind: destroy_group has its own, with a limit of two at a time in a
 // process.
 func queueOf(kind string) string {
-	if kind == (repo.DestroyGroup{}).Kind() {
+	if kind == (jobqueue.DestroyGroup{}).Kind() {
 		return kind
 	}
 	return river.QueueDefault

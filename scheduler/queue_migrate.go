@@ -10,6 +10,8 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
 // Migrate creates or updates the schema maintenance of a database, in main with River's tables
@@ -38,14 +40,14 @@ func migrateQueue(ctx context.Context, main *repo.Database) (applied []string, e
 			name := strings.ReplaceAll(v.Name, " ", "_")
 			applied = append(applied, fmt.Sprintf("queue/%03d_%s", v.Version, name))
 		}
-		indexed, err := main.IndexJobs(ctx)
+		indexed, err := main.Jobs.IndexJobs(ctx)
 		if indexed {
 			applied = append(applied, "queue/index_by_kind_and_state")
 		}
 		if err != nil {
 			return err
 		}
-		kept, err := main.KeepJobEnds(ctx)
+		kept, err := main.Jobs.KeepJobEnds(ctx)
 		if kept {
 			applied = append(applied, "queue/keep_ends")
 		}
@@ -73,13 +75,13 @@ func CheckQueueMigrated(ctx context.Context, main *repo.Database) error {
 		return err
 	}
 	if !migrated {
-		return fmt.Errorf("queue of jobs in database %s: %w", main.Name, repo.ErrNotMigrated)
+		return fmt.Errorf("queue of jobs in database %s: %w", main.Name, dberr.ErrNotMigrated)
 	}
 	return nil
 }
 
-func newMigrator(main *repo.Database) (*rivermigrate.Migrator[repo.Tx], error) {
-	migrator, err := rivermigrate.New(riverpgxv5.New(main.Pool()), &rivermigrate.Config{
+func newMigrator(main *repo.Database) (*rivermigrate.Migrator[jobqueue.Tx], error) {
+	migrator, err := rivermigrate.New(riverpgxv5.New(main.Jobs.Pool()), &rivermigrate.Config{
 		Schema: schema, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -12,13 +12,14 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 )
 
 func TestMigrate_MakesOursAndRiversTablesOnceInTheSchemaMaintenance(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	d := emptyMain(t, false)
-	wantIs(t, "before", CheckQueueMigrated(ctx, d), repo.ErrNotMigrated)
+	wantIs(t, "before", CheckQueueMigrated(ctx, d), dberr.ErrNotMigrated)
 	// Several processes at once, as when replicas are deployed.
 	type outcome struct {
 		applied []string
@@ -43,7 +44,7 @@ func TestMigrate_MakesOursAndRiversTablesOnceInTheSchemaMaintenance(t *testing.T
 	}
 	assert.NoError(t, CheckQueueMigrated(ctx, d))
 	var elsewhere int
-	err := d.Pool().QueryRow(ctx, `SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+	err := d.Jobs.Pool().QueryRow(ctx, `SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
 		WHERE relname LIKE 'river%' AND nspname <> 'maintenance'`).Scan(&elsewhere)
 	assert.That(t, err == nil && elsewhere == 0, "%d tables elsewhere, %v", elsewhere, err)
 }
@@ -66,14 +67,14 @@ func TestCheckQueueMigrated_SaysWhatIsWrong(t *testing.T) {
 	go func() { checked <- CheckQueueMigrated(ctx, l.main) }()
 	l.until(`SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity
 		WHERE datname = current_database() AND wait_event_type = 'Lock'`, "true")
-	wantIs(t, "cut", <-checked, repo.ErrUnreachable)
+	wantIs(t, "cut", <-checked, dberr.ErrUnreachable)
 	assert.Must(locker.Exec(ctx, `ROLLBACK`))(t)
 
 	l.exec(`DELETE FROM maintenance.river_migration WHERE version = (SELECT max(version) FROM maintenance.river_migration)`)
-	wantIs(t, "older", CheckQueueMigrated(ctx, l.main), repo.ErrNotMigrated)
+	wantIs(t, "older", CheckQueueMigrated(ctx, l.main), dberr.ErrNotMigrated)
 	gone := assert.Must(repo.Open(ctx, "main", "postgres://127.0.0.1:1/main"))(t)
 	t.Cleanup(gone.Close)
-	wantIs(t, "down", CheckQueueMigrated(ctx, gone), repo.ErrUnreachable)
+	wantIs(t, "down", CheckQueueMigrated(ctx, gone), dberr.ErrUnreachable)
 }
 
 // forGitLab are the tables of main that loose foreign keys do without, besides River's.
@@ -97,7 +98,7 @@ func migrateAs(t *testing.T, d *repo.Database, only bool) []string {
 // relations are the columns and indexes of the schema maintenance, but for River's.
 func relations(t *testing.T, d *repo.Database) (all string) {
 	t.Helper()
-	assert.NoError(t, d.Pool().QueryRow(t.Context(), `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
+	assert.NoError(t, d.Jobs.Pool().QueryRow(t.Context(), `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 		SELECT format('%s.%s %s %s', table_name, column_name, data_type, column_default)
 		FROM information_schema.columns
 		WHERE table_schema = 'maintenance' AND table_name NOT LIKE 'river%'
@@ -108,7 +109,7 @@ func relations(t *testing.T, d *repo.Database) (all string) {
 
 func tables(t *testing.T, d *repo.Database, pattern string) (names string) {
 	t.Helper()
-	assert.NoError(t, d.Pool().QueryRow(t.Context(), `
+	assert.NoError(t, d.Jobs.Pool().QueryRow(t.Context(), `
 		SELECT coalesce(string_agg(tablename, ' ' ORDER BY tablename), '') FROM pg_tables
 		WHERE schemaname = 'maintenance' AND tablename ~ $1`, pattern).Scan(&names))
 	return names
@@ -132,9 +133,9 @@ func TestMigrate_ForLooseForeignKeysMakesTheirTablesAndGoesToGitLabAndBack(t *te
 	again := migrateAs(t, d, true)
 	assert.That(t, len(again) == 0, "applied %v again", again)
 
-	assert.Must(d.Pool().Exec(ctx, `INSERT INTO maintenance.feature_flags VALUES ('kept', true)`))(t)
+	assert.Must(d.Jobs.Pool().Exec(ctx, `INSERT INTO maintenance.feature_flags VALUES ('kept', true)`))(t)
 	d.LooseForeignKeysOnly = false
-	wantIs(t, "before", d.CheckMigrated(ctx), repo.ErrNotMigrated)
+	wantIs(t, "before", d.CheckMigrated(ctx), dberr.ErrNotMigrated)
 	applied = migrateAs(t, d, false)
 	assert.That(t, slices.Contains(applied, "main/00010_jobs_and_protections.sql") &&
 		slices.Contains(applied, "queue/001_create_river_migration"), "applied %v", applied)
@@ -142,7 +143,7 @@ func TestMigrate_ForLooseForeignKeysMakesTheirTablesAndGoesToGitLabAndBack(t *te
 	assert.Equal(t, relations(t, d), relations(t, whole), "the schema")
 	back := migrateAs(t, d, true)
 	assert.That(t, len(back) == 0, "back: applied %v", back)
-	flags, err := d.FeatureFlags(ctx)
+	flags, err := d.Flags.FeatureFlags(ctx)
 	if err := errors.Join(err, d.CheckMigrated(ctx)); err != nil || !flags["kept"] {
 		t.Errorf("back: %v, %v", flags, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/job"
 )
 
@@ -82,19 +83,19 @@ func (l *lab) another() (*Queue, *repo.Database) {
 // in runs do in a transaction, and commits it unless do returns an error.
 func (l *lab) in(ctx context.Context, do func(tx pgx.Tx) error) error {
 	l.Helper()
-	return pgx.BeginFunc(ctx, l.main.Pool(), do)
+	return pgx.BeginFunc(ctx, l.main.Jobs.Pool(), do)
 }
 
 // begin begins a transaction, which is rolled back at the test's end unless it has ended before.
 func (l *lab) begin() pgx.Tx {
 	l.Helper()
-	tx := assert.Must(l.main.Pool().Begin(context.Background()))(l)
+	tx := assert.Must(l.main.Jobs.Pool().Begin(context.Background()))(l)
 	l.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
 }
 
 // insert inserts jobs and returns how many were inserted.
-func (l *lab) insert(jobs ...repo.Job) (inserted int) {
+func (l *lab) insert(jobs ...jobqueue.Job) (inserted int) {
 	l.Helper()
 	err := l.in(context.Background(), func(tx pgx.Tx) (err error) {
 		inserted, err = l.InsertJobs(context.Background(), tx, jobs)
@@ -182,13 +183,13 @@ func (j *jobs) seen() []job.Request {
 	return slices.Clone(j.worked)
 }
 
-func deleteUser(id int64) repo.Job {
-	return repo.Job{Args: repo.DeleteUser{UserID: id, SkipAuthorization: true, Reason: "test"}}
+func deleteUser(id int64) jobqueue.Job {
+	return jobqueue.Job{Args: jobqueue.DeleteUser{UserID: id, SkipAuthorization: true, Reason: "test"}}
 }
 
 func userOf(t *testing.T, r job.Request) int64 {
 	t.Helper()
-	var args repo.DeleteUser
+	var args jobqueue.DeleteUser
 	assert.NoError(t, json.Unmarshal(r.Args, &args))
 	return args.UserID
 }

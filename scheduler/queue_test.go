@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
 // wantInserted fails the test unless so many of these jobs are inserted.
-func (l *lab) wantInserted(n int, jobs ...repo.Job) {
+func (l *lab) wantInserted(n int, jobs ...jobqueue.Job) {
 	l.Helper()
 	assert.Equal(l, l.insert(jobs...), n, "jobs inserted")
 }
@@ -23,7 +23,7 @@ func TestQueue_JobIsInsertedOnceWithItsTransaction(t *testing.T) {
 	l, ctx := newLab(assert.Parallel(t)), context.Background()
 	failed := errors.New("changed its mind")
 	err := l.in(ctx, func(tx pgx.Tx) error {
-		n, err := l.InsertJobs(ctx, tx, []repo.Job{deleteUser(1)})
+		n, err := l.InsertJobs(ctx, tx, []jobqueue.Job{deleteUser(1)})
 		assert.That(t, n == 1 && err == nil, "%d jobs inserted, %v", n, err)
 		return failed
 	})
@@ -32,8 +32,8 @@ func TestQueue_JobIsInsertedOnceWithItsTransaction(t *testing.T) {
 
 	// A job keeps what it is and who queued it.
 	due := time.Date(2040, 1, 2, 3, 4, 5, 678000, time.UTC)
-	l.wantInserted(1, repo.Job{
-		Args: repo.DestroyGroup{GroupID: 9007199254740993, UserID: new(int64(7))}, ScheduledAt: due,
+	l.wantInserted(1, jobqueue.Job{
+		Args: jobqueue.DestroyGroup{GroupID: 9007199254740993, UserID: new(int64(7))}, ScheduledAt: due,
 		RunID: "0192", TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 	})
 	l.want(`SELECT concat_ws(' ', kind, queue, state, attempt, max_attempts, scheduled_at = '2040-01-02 03:04:05.000678+00',
@@ -44,7 +44,7 @@ func TestQueue_JobIsInsertedOnceWithItsTransaction(t *testing.T) {
 	// The clock of main decides when a job is due, whatever the host's says.
 	l.exec(`TRUNCATE maintenance.river_job`)
 	tx := l.begin()
-	assert.Must(l.InsertJobs(ctx, tx, []repo.Job{deleteUser(1)}))(t)
+	assert.Must(l.InsertJobs(ctx, tx, []jobqueue.Job{deleteUser(1)}))(t)
 	var same bool
 	row := tx.QueryRow(ctx, `SELECT scheduled_at = now() AND created_at = now() FROM maintenance.river_job`)
 	if err := row.Scan(&same); err != nil || !same {
@@ -53,7 +53,7 @@ func TestQueue_JobIsInsertedOnceWithItsTransaction(t *testing.T) {
 	assert.NoError(t, tx.Commit(ctx))
 
 	// The same job is inserted once, also of one call.
-	pass := repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "1"}}
+	pass := jobqueue.Job{Args: jobqueue.ContinueInactiveTokenDeletion{PassID: "1"}}
 	l.wantInserted(2, deleteUser(1), pass, deleteUser(2), deleteUser(1), pass)
 	l.wantInserted(1, deleteUser(2), deleteUser(3))
 	l.wantInserted(0)
@@ -82,22 +82,22 @@ var uniqueStates = map[string]bool{
 
 func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 	l, actor := newLab(assert.Parallel(t)), new(int64(3))
-	for _, c := range []struct{ first, same, other repo.JobArgs }{
+	for _, c := range []struct{ first, same, other jobqueue.JobArgs }{
 		{
-			repo.DeletePlaceholderUser{PlaceholderUserID: 1},
-			repo.DeletePlaceholderUser{PlaceholderUserID: 1},
-			repo.DeletePlaceholderUser{PlaceholderUserID: 2},
+			jobqueue.DeletePlaceholderUser{PlaceholderUserID: 1},
+			jobqueue.DeletePlaceholderUser{PlaceholderUserID: 1},
+			jobqueue.DeletePlaceholderUser{PlaceholderUserID: 2},
 		},
 		{
-			repo.DeleteUser{UserID: 1, Reason: "a"},
-			repo.DeleteUser{UserID: 1, Reason: "a", DeletedByID: actor, SkipAuthorization: true},
-			repo.DeleteUser{UserID: 1, Reason: "b"},
+			jobqueue.DeleteUser{UserID: 1, Reason: "a"},
+			jobqueue.DeleteUser{UserID: 1, Reason: "a", DeletedByID: actor, SkipAuthorization: true},
+			jobqueue.DeleteUser{UserID: 1, Reason: "b"},
 		},
-		{repo.DestroyGroup{GroupID: 1}, repo.DestroyGroup{GroupID: 1, UserID: actor}, repo.DestroyGroup{GroupID: 2}},
+		{jobqueue.DestroyGroup{GroupID: 1}, jobqueue.DestroyGroup{GroupID: 1, UserID: actor}, jobqueue.DestroyGroup{GroupID: 2}},
 		{
-			repo.ContinueInactiveTokenDeletion{PassID: "1"},
-			repo.ContinueInactiveTokenDeletion{PassID: "1"},
-			repo.ContinueInactiveTokenDeletion{PassID: "2"},
+			jobqueue.ContinueInactiveTokenDeletion{PassID: "1"},
+			jobqueue.ContinueInactiveTokenDeletion{PassID: "1"},
+			jobqueue.ContinueInactiveTokenDeletion{PassID: "2"},
 		},
 	} {
 		for state, unique := range uniqueStates {
@@ -108,16 +108,16 @@ func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 			}
 			t.Log(kind, state)
 			l.exec(`TRUNCATE maintenance.river_job`)
-			l.insert(repo.Job{Args: c.first})
+			l.insert(jobqueue.Job{Args: c.first})
 			l.exec(`UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state,
 				finalized_at = CASE WHEN $1 IN ('completed', 'cancelled', 'discarded') THEN now() END`, state)
-			l.wantInserted(want, repo.Job{Args: c.same})
-			l.wantInserted(1, repo.Job{Args: c.other})
+			l.wantInserted(want, jobqueue.Job{Args: c.same})
+			l.wantInserted(1, jobqueue.Job{Args: c.other})
 		}
 	}
 	// Of two transactions that want the continuation of a pass at the same time, one gets it.
 	l.exec(`TRUNCATE maintenance.river_job`)
-	job := []repo.Job{{Args: repo.ContinueInactiveTokenDeletion{PassID: "1"}}}
+	job := []jobqueue.Job{{Args: jobqueue.ContinueInactiveTokenDeletion{PassID: "1"}}}
 	first := l.begin()
 	n, err := l.InsertJobs(context.Background(), first, job)
 	assert.Require(t, n == 1 && err == nil, "%v, %v", n, err)
@@ -133,10 +133,10 @@ func TestQueue_TransactionsThatInsertTheSameJobsDoNotDeadlock(t *testing.T) {
 	l := newLab(assert.Parallel(t))
 	inserted := make(chan int, 2)
 	failed := make(chan error, 2)
-	var orders [2][]repo.Job
+	var orders [2][]jobqueue.Job
 	for id := range int64(500) {
 		orders[0] = append(orders[0], deleteUser(id))
-		orders[1] = append([]repo.Job{deleteUser(id)}, orders[1]...)
+		orders[1] = append([]jobqueue.Job{deleteUser(id)}, orders[1]...)
 	}
 	for _, jobs := range orders {
 		go func() {
@@ -175,13 +175,13 @@ func TestQueue_DuplicateOfARunningJobIsDroppedWithoutWaitingForIt(t *testing.T) 
 		})
 	}()
 	l.until(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "1")
-	jobs := []repo.Job{deleteUser(1), deleteUser(2), deleteUser(3)}
+	jobs := []jobqueue.Job{deleteUser(1), deleteUser(2), deleteUser(3)}
 	n, err := l.InsertJobs(context.Background(), inserting, jobs)
 	assert.That(t, n == 1 && err == nil, "%d inserted, %v, want 1", n, err)
 	assert.NoError(t, errors.Join(inserting.Commit(context.Background()), <-worked))
 }
 
-func users(n int) (jobs []repo.Job) {
+func users(n int) (jobs []jobqueue.Job) {
 	for id := range n {
 		jobs = append(jobs, deleteUser(int64(id)))
 	}

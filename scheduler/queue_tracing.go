@@ -9,12 +9,14 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/spans"
 )
 
 const (
 	// processedByKey is the key, in a completed job's metadata, of the span that did the work.
-	processedByKey = repo.ProcessedByKey
+	processedByKey = gitlab.ProcessedByKey
 	// traceIDKey is the key, in a job's metadata, of the trace of its last attempt.
 	traceIDKey = "trace_id"
 	// shownJobs is how many job IDs a span has.
@@ -23,13 +25,13 @@ const (
 
 // startSend starts the span of jobs being inserted. There is none in a dry run, or where operations
 // have no spans.
-func (q *Queue) startSend(ctx context.Context, jobs []repo.Job) (context.Context, trace.Span) {
-	if len(jobs) == 0 || !repo.ShouldTrace(ctx) {
+func (q *Queue) startSend(ctx context.Context, jobs []jobqueue.Job) (context.Context, trace.Span) {
+	if len(jobs) == 0 || !spans.ShouldTrace(ctx) {
 		return ctx, trace.SpanFromContext(context.Background())
 	}
 	kind := jobs[0].Args.Kind()
 	attributes := []attribute.KeyValue{
-		attribute.String("messaging.system", repo.JobSystem),
+		attribute.String("messaging.system", jobqueue.JobSystem),
 		attribute.String("messaging.operation.type", "send"),
 		attribute.String("messaging.operation.name", "send"),
 		attribute.String("messaging.destination.name", kind),

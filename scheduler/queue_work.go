@@ -9,7 +9,7 @@ import (
 
 	"github.com/riverqueue/river"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -172,8 +172,8 @@ func (q *Queue) begin(ctx context.Context) (listens bool, err error) {
 		FetchCooldown: min(poll, river.FetchCooldownDefault),
 		Workers:       q.workers,
 		Queues: map[string]river.QueueConfig{
-			river.QueueDefault:                  {MaxWorkers: q.config.Workers},
-			queueOf(repo.DestroyGroup{}.Kind()): {MaxWorkers: destroyGroupWorkers},
+			river.QueueDefault:                      {MaxWorkers: q.config.Workers},
+			queueOf(jobqueue.DestroyGroup{}.Kind()): {MaxWorkers: destroyGroupWorkers},
 		},
 	})
 	if err != nil {

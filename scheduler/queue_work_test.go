@@ -14,7 +14,8 @@ import (
 	"github.com/riverqueue/river/rivertype"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/job"
 )
 
@@ -49,7 +50,7 @@ func TestQueue_JobEndsAsItsAttemptSays(t *testing.T) {
 			`SELECT scheduled_at - attempted_at BETWEEN interval '9000 s' AND interval '11060 s' FROM maintenance.river_job`, "true",
 		}},
 		{attempts: 9, do: func(ctx context.Context, l *lab) (job.Result, error) {
-			err := l.main.Pool().QueryRow(ctx, `SELECT secret FROM missing`).Scan()
+			err := l.main.Jobs.Pool().QueryRow(ctx, `SELECT secret FROM missing`).Scan()
 			return job.Result{}, fmt.Errorf("delete the user: %w", err)
 		}, fate: "retryable 10 failed", also: [2]string{said, "internal error; the log of this job has it"}},
 	} {
@@ -67,7 +68,7 @@ func TestQueue_JobEndsAsItsAttemptSays(t *testing.T) {
 			if c.also[0] != "" {
 				l.want(c.also[0], c.also[1])
 			}
-			listed := assert.Must(l.main.ListJobs(context.Background(), repo.JobList{Limit: 10}))(t)
+			listed := assert.Must(l.main.Jobs.ListJobs(context.Background(), jobqueue.JobList{Limit: 10}))(t)
 			assert.That(t, len(listed) == 1 && listed[0].TraceID == trace, "%+v", listed)
 			l.stop(l.Queue)
 			assert.Equal(t, len(w.seen()), 1, "times it was worked")
@@ -101,7 +102,7 @@ func TestQueue_WorkerGetsWhatWasInsertedOfAKindThatItKnows(t *testing.T) {
 	l := newLab(assert.Parallel(t))
 	job := deleteUser(42)
 	job.RunID, job.TraceParent = "run", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	l.insert(repo.Job{Args: laterArgs{}}, job)
+	l.insert(jobqueue.Job{Args: laterArgs{}}, job)
 	w := &jobs{}
 	l.work(l.Queue, w)
 	l.until(`SELECT string_agg(state::text, ',' ORDER BY kind) FROM maintenance.river_job`, "completed,available")
@@ -152,7 +153,7 @@ func TestQueue_JobCompletesWithTheTransactionOfItsChangeInItsOwnAttemptOnly(t *t
 	l.until(fate, "completed 2 succeeded")
 	l.want(`SELECT string_agg(id::text, ',') FROM changes`, "2")
 	l.insert(deleteUser(2))
-	wantIs(t, "another attempt's job", <-lost, repo.ErrJobLost)
+	wantIs(t, "another attempt's job", <-lost, dberr.ErrJobLost)
 }
 
 // meter counts how many are at work at a time.
@@ -177,9 +178,9 @@ func (m *meter) begun(job int64) {
 
 func TestQueue_TwoGroupsAtMostAreDestroyedAtATimeAndReplicasNeverWorkOneJobTogether(t *testing.T) {
 	l := newLab(assert.Parallel(t))
-	var groups []repo.Job
+	var groups []jobqueue.Job
 	for id := range int64(12) {
-		groups = append(groups, repo.Job{Args: repo.DestroyGroup{GroupID: id}})
+		groups = append(groups, jobqueue.Job{Args: jobqueue.DestroyGroup{GroupID: id}})
 	}
 	l.insert(append(groups, deleteUser(1000))...)
 	m := &meter{times: map[int64]int{}}
@@ -189,7 +190,7 @@ func TestQueue_TwoGroupsAtMostAreDestroyedAtATimeAndReplicasNeverWorkOneJobToget
 		if r.Kind == "destroy_group" {
 			m.add(1)
 			// Long enough for others to begin meanwhile.
-			_, err = l.main.Pool().Exec(ctx, `SELECT pg_sleep(0.02)`)
+			_, err = l.main.Jobs.Pool().Exec(ctx, `SELECT pg_sleep(0.02)`)
 			m.add(-1)
 		}
 		return job.Result{Outcome: job.Succeeded}, err
@@ -215,7 +216,7 @@ func TestQueue_NeedsNoSession(t *testing.T) {
 	l := newLab(assert.Parallel(t))
 	l.url += "&default_query_exec_mode=exec"
 	l.Queue, l.main = l.another()
-	pass := repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "1"}}
+	pass := jobqueue.Job{Args: jobqueue.ContinueInactiveTokenDeletion{PassID: "1"}}
 	l.wantInserted(2, deleteUser(1), pass, pass)
 	l.work(l.Queue, &jobs{do: func(ctx context.Context, r job.Request) (job.Result, error) {
 		err := l.in(ctx, func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, r.ID) })
@@ -359,12 +360,12 @@ func TestFault_Queue_BehindAPoolerRiverLooksForJobs(t *testing.T) {
 
 func TestDatabase_DueJobsTellsWhatWaitsFromWhatComes(t *testing.T) {
 	l := newLab(assert.Parallel(t))
-	in := repo.JobsIn{Queues: l.names(), Kinds: []string{"delete_user"}, Grace: time.Minute}
+	in := jobqueue.JobsIn{Queues: l.names(), Kinds: []string{"delete_user"}, Grace: time.Minute}
 	add := `INSERT INTO maintenance.river_job (kind, args, max_attempts, scheduled_at, state)
 		VALUES ($1, '{}', 25, now() + $2::interval, $3::text::maintenance.river_job_state)`
 	want := func(what string, waits, later bool, within time.Duration) {
 		t.Helper()
-		due := assert.Must(l.main.DueJobs(t.Context(), in))(t)
+		due := assert.Must(l.main.Jobs.DueJobs(t.Context(), in))(t)
 		for _, d := range due {
 			empty := d.Queue != river.QueueDefault
 			assert.That(t, d.Waits == (waits && !empty) && d.Later == (later && !empty) && d.In <= within, "%s: %+v", what, d)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 )
 
 // auditTime bounds the writing of an entry.
@@ -31,7 +31,7 @@ const auditStarted = "STARTED"
 // end. The call is done whatever becomes of the entry: one that main does not take is in the log.
 type auditing struct {
 	*Server
-	repo.AuditEntry
+	control.AuditEntry
 }
 
 // entryOf is the entry of a call, nil for a call that needs none.
@@ -44,7 +44,7 @@ func (s *Server) entryOf(
 		return nil
 	}
 	target, reason := described(message)
-	return &auditing{s, repo.AuditEntry{
+	return &auditing{s, control.AuditEntry{
 		By: s.nameOf(ctx, client), Address: addressOf(ctx), Role: client.Role.String(),
 		Action: path.Base(method), Target: target, Reason: reason, Outcome: auditStarted,
 	}}
@@ -57,7 +57,7 @@ func (a *auditing) start(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime)
 	defer cancel()
-	a.ID, _ = a.config.Service.Main.RecordAudit(ctx, a.AuditEntry)
+	a.ID, _ = a.config.Service.Main.Audit.RecordAudit(ctx, a.AuditEntry)
 }
 
 // end adds the outcome.
@@ -75,9 +75,9 @@ func (a *auditing) end(ctx context.Context, response any, failed error) {
 	defer cancel()
 	var err error
 	if a.ID == 0 {
-		_, err = a.config.Service.Main.RecordAudit(ctx, a.AuditEntry)
+		_, err = a.config.Service.Main.Audit.RecordAudit(ctx, a.AuditEntry)
 	} else {
-		err = a.config.Service.Main.CompleteAudit(ctx, a.AuditEntry)
+		err = a.config.Service.Main.Audit.CompleteAudit(ctx, a.AuditEntry)
 	}
 	if err != nil {
 		a.config.Logger.WarnContext(ctx, "audit entry not stored", "error", err.Error(),

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 )
 
 // ListAudit pages through the audit, the newest first.
@@ -29,7 +29,7 @@ func (m *maintenance) ListAudit(
 	if err != nil && rest != "" {
 		return nil, errForeignToken()
 	}
-	entries, err := m.service.Main.ListAudit(ctx, repo.AuditFilter{
+	entries, err := m.service.Main.Audit.ListAudit(ctx, control.AuditFilter{
 		Since: since, After: after, AfterID: id, Limit: p.size + 1,
 	})
 	if err != nil {
@@ -40,7 +40,7 @@ func (m *maintenance) ListAudit(
 	return response, nil
 }
 
-func toAuditEntry(e *repo.AuditEntry) *pb.AuditEntry {
+func toAuditEntry(e *control.AuditEntry) *pb.AuditEntry {
 	return &pb.AuditEntry{
 		At: toTime(e.At), By: e.By, Address: e.Address, Role: e.Role,
 		Action: e.Action, Target: e.Target, Reason: e.Reason, Outcome: e.Outcome,

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -51,7 +51,7 @@ func withSpans(ctx context.Context, method string) context.Context {
 	if root && slices.Contains(ReadOnlyMethods(), strings.TrimPrefix(method, "/")) {
 		return ctx
 	}
-	return repo.WithSpans(ctx)
+	return spans.WithSpans(ctx)
 }
 
 // stream is unary for streams, which also end when the server stops.

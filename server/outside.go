@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 )
 
 // ListOutside pages through what deleted rows have left outside the database, the oldest first.
@@ -34,7 +34,7 @@ func (m *maintenance) ListOutside(
 	if err != nil {
 		return nil, err
 	}
-	paths, err := m.service.Main.ListOutside(ctx, repo.OutsideFilter{
+	paths, err := m.service.Main.Outside.ListOutside(ctx, rowset.OutsideFilter{
 		JobID: r.GetJobId(), RunID: r.GetRunId(), Pending: r.GetPendingOnly(),
 		After: after, Limit: p.size + 1,
 	})
@@ -43,7 +43,7 @@ func (m *maintenance) ListOutside(
 	}
 	response := &pb.ListOutsideResponse{}
 	response.Paths, response.NextPageToken = fill(p, paths, toOutsidePath,
-		func(o *repo.OutsidePath) string { return strconv.FormatInt(o.ID, 10) })
+		func(o *rowset.OutsidePath) string { return strconv.FormatInt(o.ID, 10) })
 	return response, nil
 }
 
@@ -62,7 +62,7 @@ func (m *maintenance) AckOutside(
 	return response, nil
 }
 
-func toOutsidePath(o *repo.OutsidePath) *pb.OutsidePath {
+func toOutsidePath(o *rowset.OutsidePath) *pb.OutsidePath {
 	return &pb.OutsidePath{
 		Id: o.ID, JobId: o.JobID, RunId: o.RunID, Path: o.Path, Kind: o.Kind,
 		CreatedAt: toTime(o.At), DoneAt: toTime(o.DoneAt), DoneBy: o.DoneBy,

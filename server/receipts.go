@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -34,7 +34,7 @@ func (m *maintenance) ListReceipts(
 		return nil, err
 	}
 	receipts, next, err := m.service.Receipts(ctx, service.ReceiptFilter{
-		Database: r.GetDatabase(), ReceiptFilter: repo.ReceiptFilter{
+		Database: r.GetDatabase(), ReceiptFilter: control.ReceiptFilter{
 			Table: r.GetTable(), Key: r.GetKey(), RunID: r.GetRunId(), JobID: r.GetJobId(),
 			Before: before, Limit: p.size + 1,
 		},

@@ -39,7 +39,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -277,8 +277,8 @@ func TestClientError_OfAFailedCallItsSpanHasTheClass(t *testing.T) {
 		{t.Context(), fault.ErrUnreachable, "UNAVAILABLE", "DATABASE_UNREACHABLE"},
 		{t.Context(), errors.New("unexpected"), "INTERNAL", "INTERNAL"},
 		{t.Context(), fault.Unknown(fault.ErrUnknownRun, "run_id", "1", "not found"), "", "UNKNOWN_RUN"},
-		{t.Context(), fmt.Errorf("table users on main: %w", repo.ErrForbidden), "", "PRIVILEGE_MISSING"},
-		{t.Context(), &repo.Error{Database: "main", SQLState: "42P01"}, "", "NOT_MIGRATED"},
+		{t.Context(), fmt.Errorf("table users on main: %w", dberr.ErrForbidden), "", "PRIVILEGE_MISSING"},
+		{t.Context(), &dberr.Error{Database: "main", SQLState: "42P01"}, "", "NOT_MIGRATED"},
 		{gone, context.Canceled, "", "CLIENT_GONE"},
 	} {
 		spans := tracetest.NewSpanRecorder()

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
@@ -181,7 +181,7 @@ func timedKey(at time.Time, rest string) string {
 func fireKey(f *schedule.Fire) string { return timedKey(f.Time, f.Worker) }
 
 // auditKey is the key of the audit: time and ID.
-func auditKey(e *repo.AuditEntry) string { return timedKey(e.At, strconv.FormatInt(e.ID, 10)) }
+func auditKey(e *control.AuditEntry) string { return timedKey(e.At, strconv.FormatInt(e.ID, 10)) }
 
 // afterTime is the key of a list by time, zero for the first page.
 func (p page) afterTime() (at time.Time, rest string, err error) {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 )
 
 // BacklogSample is a worker's backlog at a moment of the last day.
-type BacklogSample = repo.BacklogSample
+type BacklogSample = control.BacklogSample
 
 // backlogStep is how far apart the points of a backlog's curve are.
 const backlogStep = 4 * time.Minute
@@ -40,13 +40,13 @@ func (s *Service) SampleBacklogs(ctx context.Context) error {
 	if len(samples) == 0 {
 		return nil
 	}
-	return s.Main.SampleBacklogs(ctx, samples)
+	return s.Main.History.SampleBacklogs(ctx, samples)
 }
 
 // BacklogSamples are those of the last day, by worker, the oldest first, four minutes apart; each is the highest of its
 // time.
 func (s *Service) BacklogSamples(ctx context.Context) (map[string][]BacklogSample, error) {
-	all, err := s.Main.BacklogSamples(ctx, backlogStep)
+	all, err := s.Main.History.BacklogSamples(ctx, backlogStep)
 	byWorker := map[string][]BacklogSample{}
 	for _, sample := range all {
 		byWorker[sample.Worker] = append(byWorker[sample.Worker], sample)

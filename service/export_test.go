@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -19,11 +19,11 @@ func (s *Service) RunScheduled(
 		return run.Run{}, false, err
 	}
 	workers, crons := []string{w.Name}, []string{w.Config.Schedule}
-	if err := s.Main.UseLedgers(ctx, workers, crons, fire.Add(-time.Second)); err != nil {
+	if err := s.Main.Fires.UseLedgers(ctx, workers, crons, fire.Add(-time.Second)); err != nil {
 		return run.Run{}, false, err
 	}
 	for {
-		_, ledgers, err := s.Main.Ledgers(ctx, workers)
+		_, ledgers, err := s.Main.Fires.Ledgers(ctx, workers)
 		if err != nil {
 			return run.Run{}, false, err
 		}
@@ -34,7 +34,7 @@ func (s *Service) RunScheduled(
 		}
 		record, err = s.RunBatch(ctx, run.Request{Worker: w.Name, Fire: &run.Fire{
 			Time:  fire,
-			Claim: &repo.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until},
+			Claim: &control.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until},
 		}})
 		if !errors.Is(err, run.ErrFireTaken) {
 			return record, err == nil, err

@@ -12,8 +12,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/control"
+	adminrepo "github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
@@ -37,7 +37,7 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 		servicetest.AdjournedGroups: "scheduled_jobs=3", servicetest.GhostUsers: "migrated_users=3 deleted_rows=12",
 	} {
 		r := assert.Must(s.RunBatch(m.T.Context(), run.Request{Worker: worker}))(m.T)
-		servicetest.WantRun(m.T, r, repo.RunSucceeded, counts)
+		servicetest.WantRun(m.T, r, control.RunSucceeded, counts)
 	}
 	for range 2 {
 		assert.Equal(m.T, m.Work(s, "continue_inactive_token_deletion"), 1, "jobs continue_inactive_token_deletion")
@@ -51,7 +51,7 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 	m.Want("main", `SELECT count(*) FROM namespaces WHERE id BETWEEN 401 AND 403`, "0")
 	m.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "6")
 	for _, database := range []string{"main", "ci", "sec"} {
-		servicetest.WantState(m.T, servicetest.RunBatch(m.T, s, database), repo.RunSucceeded)
+		servicetest.WantState(m.T, servicetest.RunBatch(m.T, s, database), control.RunSucceeded)
 	}
 	m.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users'`, "0")
 	all := assert.Must(s.Status(m.T.Context(), ""))(m.T)
@@ -73,18 +73,18 @@ func installAndClean(e *servicetest.Estate) {
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
 	e.Exec("main", `CREATE TABLE c (p_id bigint REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 5); CREATE INDEX ON d (p_id)`)
-	for _, want := range []string{lfkadmin.QueueInstalled, lfkadmin.QueueOurs} {
-		got := assert.Must(lfkadmin.New(d).InstallQueue(ctx))(e.T)
+	for _, want := range []string{adminrepo.QueueInstalled, adminrepo.QueueOurs} {
+		got := assert.Must(adminrepo.New(d.Database).InstallQueue(ctx))(e.T)
 		assert.Require(e.T, got == want, "%v", got)
 	}
-	assert.Must(lfkadmin.New(d).Track(ctx, "p", ""))(e.T)
+	assert.Must(adminrepo.New(d.Database).Track(ctx, "p", ""))(e.T)
 	e.Exec("main", `DELETE FROM p WHERE id < 4`)
 	definitions := "d: [{table: p, column: p_id, on_delete: async_delete}]\n"
 	r := servicetest.RunBatch(e.T, e.Service(definitions), "main")
-	servicetest.WantRun(e.T, r, repo.RunSucceeded, "processed_records=3 deleted_rows=3")
+	servicetest.WantRun(e.T, r, control.RunSucceeded, "processed_records=3 deleted_rows=3")
 	lint := assert.Must(admin.Admin{Databases: e.Open, Definitions: servicetest.Definitions(e.T, definitions)}.Lint(ctx))(e.T)
 	assert.That(e.T, len(lint.Findings) == 0, "%v", lint)
-	_, err := lfkadmin.New(d).Untrack(ctx, "p")
+	_, err := adminrepo.New(d.Database).Untrack(ctx, "p")
 	assert.That(e.T, err == nil, "%v", err)
 }
 
@@ -214,7 +214,7 @@ func runAll(g *servicetest.Groups, dry bool) {
 			r.Database = "main"
 		}
 		run := assert.Must(g.Service.RunBatch(context.Background(), r))(g.T)
-		servicetest.WantState(g.T, run, repo.RunSucceeded)
+		servicetest.WantState(g.T, run, control.RunSucceeded)
 	}
 }
 
@@ -229,11 +229,11 @@ func wantStatus(g *servicetest.Groups) {
 	}
 	d := g.Open[0]
 	names := []string{servicetest.LooseForeignKeys, servicetest.GhostUsers}
-	figures := assert.Must(d.WorkerFigures(ctx, names))(g.T)
+	figures := assert.Must(d.History.WorkerFigures(ctx, names))(g.T)
 	for _, f := range figures {
 		assert.That(g.T, f.Paused >= 0, "paused for %s", f.Paused)
 	}
-	runs := assert.Must(d.RunFigures(ctx, names, []string{"main", ""}))(g.T)
+	runs := assert.Must(d.History.RunFigures(ctx, names, []string{"main", ""}))(g.T)
 	for _, f := range runs {
 		assert.That(g.T, f.AtWork >= 0 && f.Failing >= 0, "at work for %s, failing for %s", f.AtWork, f.Failing)
 	}

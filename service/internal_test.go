@@ -22,6 +22,10 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -112,7 +116,7 @@ func jobEnds() map[string]jobEnd {
 			return j.Postpone(job.Result{Attributes: []any{"note", said}}, fmt.Errorf("step: %w", err))
 		}
 	}
-	lost, refused := fmt.Errorf("step: %w", repo.ErrJobLost), &fault.ReasonedError{Reason: repo.ReasonInternalUser, Text: "no"}
+	lost, refused := fmt.Errorf("step: %w", dberr.ErrJobLost), &fault.ReasonedError{Reason: reasons.ReasonInternalUser, Text: "no"}
 	return map[string]jobEnd{
 		"succeeded":        {ends(job.Result{Outcome: job.Succeeded}, nil), 1, "INFO", "succeeded", "", "succeeded"},
 		"skipped":          {ends(job.Result{Outcome: job.Skipped, Reason: "SETTING_OFF"}, nil), 1, "INFO", "skipped", "SETTING_OFF", "skipped"},
@@ -129,7 +133,7 @@ func jobEnds() map[string]jobEnd {
 		"lost":             {ends(job.Result{}, lost), 1, "WARN", "lost", "JOB_LOST", ""},
 		"slice over":       {postponed(job.ErrSliceOver), 1, "DEBUG", "snoozed", "SLICE_USED", ""},
 		"shutdown":         {postponed(job.ErrSliceOver), 1, "DEBUG", "snoozed", "SHUTDOWN", ""},
-		"busy":             {postponed(repo.ErrBusy), 1, "DEBUG", "snoozed", "TARGET_BUSY", ""},
+		"busy":             {postponed(dberr.ErrBusy), 1, "DEBUG", "snoozed", "TARGET_BUSY", ""},
 	}
 }
 
@@ -205,18 +209,18 @@ func TestWorkJob_PanicIsAFailureThatKnowsItsStack(t *testing.T) {
 // The text of a statement that a database has refused may have values of rows.
 func TestWorkJob_LogLacksTheDriversTextAlsoIfMainGoesAwayAfterwards(t *testing.T) {
 	t.Parallel()
-	refused, away := &repo.Error{Operation: "delete", Database: "main", SQLState: "23505"}, &repo.Error{Operation: "note", Database: "main"}
+	refused, away := &dberr.Error{Operation: "delete", Database: "main", SQLState: "23505"}, &dberr.Error{Operation: "note", Database: "main"}
 	w := newWorkshop(t, func(context.Context, *job.Attempt) (job.Result, error) {
 		return job.Result{}, errors.Join(refused, away)
 	})
 	_, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25})
-	assert.That(t, errors.Is(err, repo.ErrUnreachable), "got %v", err)
+	assert.That(t, errors.Is(err, dberr.ErrUnreachable), "got %v", err)
 	assert.Equal(t, w.line(t)["error"], any(refused.Public()+"\n"+away.Error()), "logged")
 }
 
 func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 	t.Parallel()
-	var queued repo.Job
+	var queued jobqueue.Job
 	stopping := make(chan struct{})
 	w := newWorkshop(t, func(ctx context.Context, j *job.Attempt) (job.Result, error) {
 		queued = j.Origin(ctx)
@@ -231,7 +235,7 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 		return job.Result{Outcome: job.Refused, Reason: "NOT_AUTHORIZED"}, nil
 	})
 	ctx, record := w.Tracer.Start(context.Background(), "maintenance.run")
-	parent := repo.TraceParent(ctx)
+	parent := spans.TraceParent(ctx)
 	record.End()
 	result := assert.Must(w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", RunID: "r", TraceParent: parent, Stopping: stopping}))(t)
 	span := w.spans.Ended()[1]
@@ -266,9 +270,9 @@ func TestCatchUp_IsOnForDailyWorkersUnlessConfigured(t *testing.T) {
 }
 
 // brokenQueue is a queue that works no jobs.
-type brokenQueue struct{ repo.JobQueue }
+type brokenQueue struct{ jobqueue.JobQueue }
 
-func (brokenQueue) Problem() (since time.Time, err error) { return since, repo.ErrNotMigrated }
+func (brokenQueue) Problem() (since time.Time, err error) { return since, dberr.ErrNotMigrated }
 
 func TestStatus_QueueThatWorksNoJobsIsAProblemOfWorkersWithJobs(t *testing.T) {
 	d := assert.Must(repo.Open(context.Background(), "main", "postgres://nowhere"))(t)
@@ -293,9 +297,9 @@ func TestStatus_SchedulerThatGivesNoSignOfLifeIsInTrouble(t *testing.T) {
 	}{
 		"alive":  {h: schedule.Heartbeat{At: now.Add(time.Second - heartbeatTimeout)}},
 		"silent": {schedule.Heartbeat{At: last}, FailureScheduler, last},
-		"broken": {schedule.Heartbeat{At: now, Err: repo.ErrNotMigrated, FailingSince: began}, FailureSchema, began},
+		"broken": {schedule.Heartbeat{At: now, Err: dberr.ErrNotMigrated, FailingSince: began}, FailureSchema, began},
 		// The status call asks main itself.
-		"main is away": {h: schedule.Heartbeat{At: now, Err: repo.ErrUnreachable, FailingSince: began}},
+		"main is away": {h: schedule.Heartbeat{At: now, Err: dberr.ErrUnreachable, FailingSince: began}},
 	} {
 		f := s.schedulerProblem(context.Background(), c.h)
 		assert.That(t, f.Class == c.class && f.Since.Equal(c.since) &&

@@ -7,7 +7,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -23,7 +23,7 @@ func (s *Service) beginWorker(ctx context.Context, w *run.Worker) {
 		m.OverLimit.Add(ctx, 0, at)
 		m.EndedEarly.Add(ctx, 0, at)
 		m.AddPause(ctx, w.Name, d.Name, 0)
-		for _, state := range []string{repo.RunSucceeded, repo.RunFailed, repo.RunCancelled, repo.RunSkipped} {
+		for _, state := range []string{control.RunSucceeded, control.RunFailed, control.RunCancelled, control.RunSkipped} {
 			m.Runs.Add(ctx, 0, at, metric.WithAttributes(attribute.String("outcome", state)))
 		}
 		for _, action := range w.Actions {
@@ -33,7 +33,7 @@ func (s *Service) beginWorker(ctx context.Context, w *run.Worker) {
 			beginSLI(ctx, m, d.Name)
 		}
 	}
-	for _, outcome := range []string{repo.FireRan, repo.FireSkipped, repo.FireMissed} {
+	for _, outcome := range []string{control.FireRan, control.FireSkipped, control.FireMissed} {
 		m.AddFires(ctx, w.Name, outcome, 0)
 	}
 }

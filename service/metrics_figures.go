@@ -6,7 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -17,11 +19,11 @@ import (
 type figures struct {
 	mu      sync.Mutex
 	readAt  time.Time
-	workers []repo.WorkerFigures
-	runs    []repo.RunFigures
+	workers []control.WorkerFigures
+	runs    []control.RunFigures
 	// flags and jobs are nil if they could not be read.
 	flags map[string]bool
-	jobs  []repo.JobCount
+	jobs  []jobqueue.JobCount
 	// used are the workers of which something is shown.
 	used map[*run.Worker]bool
 }
@@ -33,7 +35,7 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	if !f.readAt.IsZero() && time.Since(f.readAt) < run.BacklogAge {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), run.BacklogPatience, repo.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), run.BacklogPatience, dberr.ErrUnreachable)
 	defer cancel()
 	f.readUsed(ctx, s)
 	var names, workers, databases []string
@@ -48,19 +50,19 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	}
 	f.workers, f.runs, f.flags, f.jobs = nil, nil, nil, nil
 	var err error
-	if f.workers, err = s.Main.WorkerFigures(ctx, names); !errors.Is(err, fault.ErrUnreachable) {
+	if f.workers, err = s.Main.History.WorkerFigures(ctx, names); !errors.Is(err, fault.ErrUnreachable) {
 		// Where the scheduler is off nobody else may close these: what has died is counted in this reading
 		// or the next.
 		_ = s.CloseAbandoned(ctx)
-		f.runs, _ = s.Main.RunFigures(ctx, workers, databases)
-		f.flags, _ = s.Main.FeatureFlags(ctx)
+		f.runs, _ = s.Main.History.RunFigures(ctx, workers, databases)
+		f.flags, _ = s.Main.Flags.FeatureFlags(ctx)
 		if s.LooseForeignKeysOnly {
 			f.readAt = time.Now()
 			return
 		}
 		// Last, because it can take longest.
-		if f.jobs, err = s.Main.CountJobs(ctx); err == nil && f.jobs == nil {
-			f.jobs = []repo.JobCount{}
+		if f.jobs, err = s.Main.Jobs.CountJobs(ctx); err == nil && f.jobs == nil {
+			f.jobs = []jobqueue.JobCount{}
 		}
 	}
 	f.readAt = time.Now()

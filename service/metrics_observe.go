@@ -7,7 +7,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
@@ -95,7 +96,7 @@ func (g gaugesAt) figures(s *Service, f *figures) {
 }
 
 // queue shows the kinds that this process knows: others are of older or newer versions.
-func (g gaugesAt) queue(s *Service, all []repo.JobCount) {
+func (g gaugesAt) queue(s *Service, all []jobqueue.JobCount) {
 	states := gaugeStates()
 	for _, kind := range s.JobKinds() {
 		counts, oldest := map[string]int64{}, time.Duration(0)
@@ -129,7 +130,7 @@ func (g gaugesAt) pools(s *Service) {
 	}
 }
 
-func ageOf(b repo.Backlog) time.Duration {
+func ageOf(b control.Backlog) time.Duration {
 	if b.OldestAt.IsZero() {
 		return 0
 	}

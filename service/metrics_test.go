@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -199,7 +199,7 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 	assert.Equal(t, strings.Count(said.String(), "secret of 2"), 1, "how often the cause is in "+said.String())
 	// The status says that records fail, also after a run that has succeeded.
 	e.Exec("main", `DROP TRIGGER mine ON c`)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	servicetest.WantDetail(t, servicetest.Status(t, s), "waiting for ",
 		"records on main that could not be cleaned and will be retried: 1 (caretaker lfk dead --failing)")
 }

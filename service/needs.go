@@ -8,27 +8,29 @@ import (
 	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
 // Needs returns what the workers that are configured, and the jobs, do with the tables of the
 // application in one database, whether caretaker's role may or not: by their lists, the definitions
 // and the foreign keys.
-func (s *Service) Needs(ctx context.Context, d *repo.Database) (*repo.Needs, error) {
-	n, err := d.Needs(ctx, bulk.ForRemoval(map[string][]string{}))
+func (s *Service) Needs(ctx context.Context, d *repo.Database) (*catalog.Needs, error) {
+	n, err := d.Schema.Needs(ctx, bulk.ForRemoval(map[string][]string{}))
 	if err != nil {
 		return nil, err
 	}
-	add := func(by string, uses func(database string) []repo.Use) error {
+	add := func(by string, uses func(database string) []catalog.Use) error {
 		if uses == nil {
 			return nil
 		}
 		n.Begin(by)
-		return n.AddUses(ctx, uses(d.Name), func(t repo.Table) { bulk.AddRemoval(n, t) })
+		return n.AddUses(ctx, uses(d.Name), func(t catalog.Table) { bulk.AddRemoval(n, t) })
 	}
 	for _, w := range s.Workers {
 		missing, err := w.Missing(ctx)
-		if err != nil && !errors.Is(err, repo.ErrForbidden) {
+		if err != nil && !errors.Is(err, dberr.ErrForbidden) {
 			return nil, fmt.Errorf("%s: %w", w.Name, err)
 		}
 		if missing != "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -49,7 +50,7 @@ func newOutage(t *testing.T, queue string) (*servicetest.Estate, *servicetest.Se
 // wantOutage fails the test unless the run says in fit words that its database has gone.
 func wantOutage(t *testing.T, r run.Run, database string) {
 	t.Helper()
-	servicetest.WantState(t, r, repo.RunFailed)
+	servicetest.WantState(t, r, control.RunFailed)
 	if !strings.Contains(r.Error, "on "+database+": unreachable") || strings.Contains(r.Error, "SQLSTATE") || strings.Contains(r.Error, "127.0.0.1") {
 		t.Errorf("error %q", r.Error)
 	}
@@ -85,10 +86,10 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	isError(t, "the database is down", err, fault.ErrUnreachable)
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	// The other database has its turn all the same, and every tick that fails is on record.
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	failed := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
-	servicetest.WantState(t, failed, repo.RunFailed)
-	assert.That(t, failed.Database == "ci" && failed.Trigger == repo.TriggerSchedule && strings.Contains(failed.Error, "unreachable"),
+	servicetest.WantState(t, failed, control.RunFailed)
+	assert.That(t, failed.Database == "ci" && failed.Trigger == control.TriggerSchedule && strings.Contains(failed.Error, "unreachable"),
 		"%+v", failed)
 
 	own.Start()
@@ -140,7 +141,7 @@ func TestFault_Outage_FailOverToAStandby(t *testing.T) {
 	wantRun := func(counts string) {
 		t.Helper()
 		done := assert.Must(r.RunBatch(ctx, run.Request{Worker: servicetest.LooseForeignKeys}))(t)
-		servicetest.WantRun(t, done, repo.RunSucceeded, counts)
+		servicetest.WantRun(t, done, control.RunSucceeded, counts)
 	}
 	wantRun("processed_records=10 deleted_rows=10")
 	e.Insert(servicetest.Placeholders(1)...)
@@ -233,8 +234,8 @@ func TestFault_Outage_PoolIsFull(t *testing.T) {
 	r := newReplica(e, "one", e.URLs["main"], servicetest.OneChild, servicetest.LooseForeignKeys)
 	r.wantBack(t, time.Now())
 	var taken []interface{ Release() }
-	for range r.main.Pool().Config().MaxConns {
-		conn := assert.Must(r.main.Pool().Acquire(ctx))(t)
+	for range r.main.Jobs.Pool().Config().MaxConns {
+		conn := assert.Must(r.main.Jobs.Pool().Acquire(ctx))(t)
 		taken = append(taken, conn)
 	}
 	r.wantExplained(t, ": all connections of its pool are in use")
@@ -255,7 +256,7 @@ func wantResumed(e *servicetest.Estate, s *service.Service, database string) {
 	e.SQL[database] = e.Connect(database)
 	e.Lift(database, servicetest.App)
 	next := servicetest.RunBatch(e.T, s, database)
-	servicetest.WantRun(e.T, next, repo.RunSucceeded, "processed_records=10 deleted_rows=10")
+	servicetest.WantRun(e.T, next, control.RunSucceeded, "processed_records=10 deleted_rows=10")
 	assert.Equal(e.T, next.LeaseEpoch, 2, "epoch")
 	e.WantQueue(database, "")
 }

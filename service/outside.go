@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -24,13 +24,13 @@ const MaxAck = 1000
 // says so that nothing is left there. Those that are done already stay as they were. by is who asks.
 //
 // Errors: [*fault.InvalidArgumentError]; [ErrUnknownPath], with nothing marked; [fault.ErrUnreachable].
-func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]repo.OutsidePath, error) {
+func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]rowset.OutsidePath, error) {
 	if len(ids) == 0 || len(ids) > MaxAck {
 		text := fmt.Sprintf("from 1 to %d of them: ListOutside lists the ids", MaxAck)
 		return nil, &fault.InvalidArgumentError{Field: "ids", Description: text}
 	}
 	by = run.TruncateActor(strings.TrimSpace(by))
-	done, unknown, err := s.Main.AckOutside(ctx, ids, by)
+	done, unknown, err := s.Main.Outside.AckOutside(ctx, ids, by)
 	switch {
 	case err != nil:
 		return nil, err

@@ -35,7 +35,7 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 	}
 	spans.SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", name)
 	by = run.TruncateActor(by)
-	if err := s.Main.Pause(ctx, name, reason, by, ttl); err != nil {
+	if err := s.Main.Flags.Pause(ctx, name, reason, by, ttl); err != nil {
 		return WorkerStatus{}, err
 	}
 	s.Pauses.Invalidate()
@@ -50,7 +50,7 @@ func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStat
 	if err := s.pausable(name); err != nil {
 		return WorkerStatus{}, err
 	}
-	ended, err := s.Main.Resume(ctx, name)
+	ended, err := s.Main.Flags.Resume(ctx, name)
 	if err != nil {
 		return WorkerStatus{}, err
 	}
@@ -84,7 +84,7 @@ func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, e
 		}
 		return s.status(ctx, w, func() overview { return s.overview(ctx) }), nil
 	}
-	all, err := s.Main.Pauses(ctx)
+	all, err := s.Main.Flags.Pauses(ctx)
 	if err != nil {
 		return WorkerStatus{}, err
 	}

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -52,7 +53,7 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 		}
 	}
 	r := fired(t, replica, servicetest.AdjournedGroups, time.Now().Truncate(time.Minute))
-	assert.That(t, r.State == repo.RunSkipped && strings.Contains(r.Reason, "WORKER_PAUSED"), "%+v", r)
+	assert.That(t, r.State == control.RunSkipped && strings.Contains(r.Reason, "WORKER_PAUSED"), "%+v", r)
 
 	// The end of it leaves those that are paused by themselves.
 	servicetest.Resume(t, s, fault.AllWorkers)
@@ -194,6 +195,6 @@ func TestCancelJob_NeverStartsOrStopsAfterItsStatementUntilItIsRetried(t *testin
 	}
 	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY path) FROM maintenance.outside_paths WHERE job_id = 1`,
 		"@hashed/1 @hashed/2 @hashed/3 @snippets/1 @snippets/2 @snippets/3")
-	left := repo.OutsideCount{All: 6, Pending: 6}
+	left := jobqueue.OutsideCount{All: 6, Pending: 6}
 	assert.That(t, job.Cancellation == nil && gone["projects"] == 3 && job.Outside == left && job.Worked > 0, "%+v", job)
 }

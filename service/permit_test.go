@@ -11,6 +11,10 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -38,7 +42,7 @@ func writing(t *testing.T, all works, others ...string) (*servicetest.Estate, *s
 
 // permitted asks for a permit.
 func permitted(ctx context.Context, x *run.Execution) (run.Permit, error) {
-	return x.Permit(ctx, x.Database, repo.Table{}, repo.Limits{Statement: time.Second, Lock: time.Second})
+	return x.Permit(ctx, x.Database, catalog.Table{}, fencing.Limits{Statement: time.Second, Lock: time.Second})
 }
 
 // failure is why a run has failed before it ends early.
@@ -59,7 +63,7 @@ func misuses(t *testing.T) works {
 		"kept": func(ctx context.Context, x *run.Execution) error {
 			permit, err := permitted(ctx, x)
 			if err == nil {
-				_, err = x.Database.DropTokenPass(ctx, permit.Permit)
+				_, err = x.Database.Tokens.DropTokenPass(ctx, permit.Permit)
 			}
 			return err
 		},
@@ -88,7 +92,7 @@ func misuses(t *testing.T) works {
 		},
 		// A run that ends early fails if its items have.
 		"early": func(_ context.Context, x *run.Execution) error {
-			x.RequestStop(fault.StopError{Reason: repo.Reason{Code: fault.ReasonThrottled, Detail: "load"}, Early: true})
+			x.RequestStop(fault.StopError{Reason: reasons.Reason{Code: fault.ReasonThrottled, Detail: "load"}, Early: true})
 			return fmt.Errorf("%w: %w", &fault.FailedError{Text: failure}, x.Stopped())
 		},
 	}
@@ -103,7 +107,7 @@ func TestFault_Permit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T)
 		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 		r, err := s.RunBatch(ctx, run.Request{Worker: worker, DryRun: words == "dry run"})
 		cancel()
-		assert.That(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, words) && r.OverLimit == (worker == "early"),
+		assert.That(t, err == nil && r.State == control.RunFailed && strings.Contains(r.Error, words) && r.OverLimit == (worker == "early"),
 			"%s: %s, %q, over limit %t, %v, want failed: %q", worker, r.State, r.Error, r.OverLimit, err, words)
 		// The lease is free at once.
 		e.Want("main", `SELECT expires_at < now() FROM maintenance.leases WHERE name = '`+worker+`'`, "true")
@@ -112,8 +116,8 @@ func TestFault_Permit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T)
 
 	// Without a guard a permit writes nothing.
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
-	limits := repo.Limits{Statement: time.Second, Lock: time.Second}
-	dropped, err := e.Open[0].DropTokenPass(context.Background(), repo.Permit{Limits: limits})
+	limits := fencing.Limits{Statement: time.Second, Lock: time.Second}
+	dropped, err := e.Open[0].Tokens.DropTokenPass(context.Background(), fencing.Permit{Limits: limits})
 	assert.That(t, err != nil && !dropped, "dropped %v, %v", dropped, err)
 	e.Want("main", `SELECT count(*) FROM maintenance.token_passes`, "1")
 }
@@ -129,7 +133,7 @@ func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 		defer permit.End(&err)
 		entered := make(chan error, 1)
 		go func() {
-			other, err := x.Permit(ctx, ci, repo.Table{}, repo.Limits{Statement: time.Second, Lock: time.Second})
+			other, err := x.Permit(ctx, ci, catalog.Table{}, fencing.Limits{Statement: time.Second, Lock: time.Second})
 			if err == nil {
 				other.End(&err)
 			}
@@ -144,6 +148,6 @@ func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 	}}, "ci")
 	ci = e.Open[1]
 	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: "writer"}))(t)
-	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantState(t, r, control.RunSucceeded)
 	e.Want("ci", `SELECT epoch::text || ' ' || (expires_at < now()) FROM maintenance.leases WHERE name = 'writer'`, "1 true")
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -87,7 +90,7 @@ func TestFault_PgBouncer_APausedProcessThatWakesBeyondItsLeaseWritesNothing(t *t
 	sleeper.Signal(syscall.SIGSTOP)
 	s := e.Service(definitions)
 	r := e.AfterExpiry(s, "sleeper")
-	servicetest.WantRun(t, r, repo.RunSucceeded, "processed_records=20 deleted_rows=20")
+	servicetest.WantRun(t, r, control.RunSucceeded, "processed_records=20 deleted_rows=20")
 	before := e.State("main", "c")
 	e.Lift("main", "sleeper")
 	sleeper.Signal(syscall.SIGCONT)
@@ -123,11 +126,11 @@ func TestFault_PgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 		}
 		e.Lift("main", servicetest.App)
 		r = servicetest.Ended(t, s, r.ID)
-		servicetest.WantState(t, r, repo.RunCancelled)
+		servicetest.WantState(t, r, control.RunCancelled)
 		assert.Equal(t, r.Reason, reason, "reason")
 		assert.Must(s.ResumeWorker(t.Context(), servicetest.LooseForeignKeys, ""))(t)
 	}
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	e.Want("main", `SELECT count(*) FROM c`, "0")
 }
 
@@ -135,11 +138,11 @@ func TestFault_PgBouncer_JobsAreCancelledAndPathsMarkedThroughIt(t *testing.T) {
 	t.Parallel()
 	e, _ := servicetest.Pooled(t, 3, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
 	s := e.Service("", e.WithQueue)
-	e.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: 10}}, repo.Job{Args: repo.DeleteUser{UserID: 7, Reason: "r"}})
+	e.Insert(jobqueue.Job{Args: jobqueue.DestroyGroup{GroupID: 10}}, jobqueue.Job{Args: jobqueue.DeleteUser{UserID: 7, Reason: "r"}})
 	e.Exec("main", `INSERT INTO maintenance.outside_paths (job_id, kind, path) SELECT 1, 'project_repository', '@hashed/' || i FROM generate_series(1, 3) i`)
 	for id := int64(1); id <= 2; id++ {
 		j := assert.Must(s.CancelJob(t.Context(), id, "not these", "ann"))(t)
-		assert.That(t, j.State == repo.JobCancelled && j.Cancellation != nil && j.Cancellation.By == "ann", "%+v", j)
+		assert.That(t, j.State == jobqueue.JobCancelled && j.Cancellation != nil && j.Cancellation.By == "ann", "%+v", j)
 	}
 	for range 2 {
 		done := assert.Must(s.AckOutside(t.Context(), []int64{3, 1}, "ann"))(t)
@@ -148,14 +151,14 @@ func TestFault_PgBouncer_JobsAreCancelledAndPathsMarkedThroughIt(t *testing.T) {
 	_, err := s.AckOutside(t.Context(), []int64{2, 9}, "ann")
 	assert.That(t, errors.Is(err, service.ErrUnknownPath), "%v", err)
 	j := assert.Must(s.Job(t.Context(), 1))(t)
-	assert.That(t, j.Outside == (repo.OutsideCount{All: 3, Pending: 1}), "%+v", j)
+	assert.That(t, j.Outside == (jobqueue.OutsideCount{All: 3, Pending: 1}), "%+v", j)
 	for _, kind := range s.JobKinds() {
 		e.Work(s, kind)
 	}
 	e.Want("main", `SELECT string_agg(DISTINCT state::text || attempt, ' ') FROM maintenance.river_job`, "cancelled0")
 	assert.Must(s.RetryJob(t.Context(), 2))(t)
 	e.Want("main", `SELECT string_agg(concat_ws(' ', state, metadata ->> 'reason'), ', ' ORDER BY id) FROM maintenance.river_job`, "cancelled CANCELLED, available")
-	e.Work(s, repo.DestroyGroup{}.Kind())
+	e.Work(s, jobqueue.DestroyGroup{}.Kind())
 	e.Want("main", `SELECT string_agg(concat_ws(' ', kind, state, metadata ->> 'reason'), ', ' ORDER BY id) FROM maintenance.river_job`,
 		"delete_user cancelled CANCELLED, destroy_group completed TARGET_GONE")
 }
@@ -171,7 +174,7 @@ func TestFault_PgBouncer_EndedServerConnectionsLoseNothing(t *testing.T) {
 	for _, worker := range []string{servicetest.InactiveTokens, servicetest.PlaceholderUsers, servicetest.AdjournedGroups} {
 		devdb.Eventually(t, worker+" to get through", func() bool {
 			r, err := s.RunBatch(t.Context(), run.Request{Worker: worker})
-			return err == nil && r.State == repo.RunSucceeded
+			return err == nil && r.State == control.RunSucceeded
 		})
 	}
 	stop()
@@ -195,7 +198,7 @@ func TestFault_PgBouncer_AForgottenSettingIsNamed(t *testing.T) {
 	devdb.Eventually(t, "a statement to fail", func() bool {
 		for range cap(failures) {
 			go func() {
-				_, err := d.RunSummary(context.Background(), servicetest.AdjournedGroups)
+				_, err := d.Runs.RunSummary(context.Background(), servicetest.AdjournedGroups)
 				failures <- err
 			}()
 		}
@@ -203,11 +206,11 @@ func TestFault_PgBouncer_AForgottenSettingIsNamed(t *testing.T) {
 		for range cap(failures) {
 			failed = errors.Join(failed, <-failures)
 		}
-		var refused *repo.Error
+		var refused *dberr.Error
 		if !errors.As(failed, &refused) {
 			return false
 		}
-		if refused.Class() != repo.ClassUnreachable || !errors.Is(failed, repo.ErrUnreachable) || !strings.Contains(refused.Condition(), advice) {
+		if refused.Class() != dberr.ClassUnreachable || !errors.Is(failed, dberr.ErrUnreachable) || !strings.Contains(refused.Condition(), advice) {
 			t.Fatalf("%s: %v", fmt.Sprint(refused.Class()), refused)
 		}
 		return true
@@ -231,7 +234,7 @@ func TestFault_PgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.
 			s := m.Service()
 			for _, worker := range []string{servicetest.InactiveTokens, servicetest.PlaceholderUsers, servicetest.AdjournedGroups, servicetest.GhostUsers} {
 				r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: worker}))(t)
-				servicetest.WantState(t, r, repo.RunSucceeded)
+				servicetest.WantState(t, r, control.RunSucceeded)
 			}
 			for _, kind := range []string{"delete_placeholder_user", "destroy_group", "delete_user"} {
 				e.Work(s, kind)
@@ -252,7 +255,7 @@ func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 		d.Close()
 		name, _, _ := strings.Cut(parameter, "=")
 		assert.That(t, refused == (err != nil && strings.Contains(err.Error(), name)), "%s: %v", parameter, err)
-		if refusal, ok := errors.AsType[*repo.Error](err); ok {
+		if refusal, ok := errors.AsType[*dberr.Error](err); ok {
 			said := refusal.Condition() + ": " + refusal.Why()
 			assert.That(t, said == "unreachable (08P01 protocol_violation): a pooler before it refuses: check the limits and the log of the pooler", "%s", said)
 		}
@@ -273,7 +276,7 @@ func TestFault_PgBouncer_SettingsBoundOneTransaction(t *testing.T) {
 		INSERT INTO seen VALUES (txid_current(), pg_backend_pid(), current_setting('statement_timeout'), current_setting('enable_seqscan')); RETURN OLD; END $$`)
 	e.Exec("main", `CREATE TRIGGER see BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION see()`)
 	e.Deleted("main", "p", 1, 6)
-	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), control.RunSucceeded)
 	e.Want("main", `SELECT count(*) FROM c`, "0")
 	e.Want("main", `SELECT count(*) FROM seen WHERE statement_timeout = '0' OR seqscan = 'on'`, "0")
 	for range 4 {

@@ -13,7 +13,9 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -71,11 +73,11 @@ func TestFault_PipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
 	const wide = 3_000_000_000
 	p.Exec("main", `DELETE FROM maintenance.river_job`)
 	assert.NoError(t, p.oracle.LoadMarkedGroup(context.Background(), p.databases(), 130))
-	p.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: wide, UserID: new(int64(oracle.Owner))}},
-		repo.Job{Args: repo.DestroyGroup{GroupID: 130, UserID: new(int64(wide))}},
-		repo.Job{Args: repo.DeleteUser{UserID: wide, DeletedByID: new(int64(oracle.Owner)), Reason: repo.TokenDeletionReason}},
-		repo.Job{Args: repo.DeleteUser{UserID: oracle.Second, DeletedByID: new(int64(wide)), Reason: "asked for"}},
-		repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: wide}})
+	p.Insert(jobqueue.Job{Args: jobqueue.DestroyGroup{GroupID: wide, UserID: new(int64(oracle.Owner))}},
+		jobqueue.Job{Args: jobqueue.DestroyGroup{GroupID: 130, UserID: new(int64(wide))}},
+		jobqueue.Job{Args: jobqueue.DeleteUser{UserID: wide, DeletedByID: new(int64(oracle.Owner)), Reason: jobqueue.TokenDeletionReason}},
+		jobqueue.Job{Args: jobqueue.DeleteUser{UserID: oracle.Second, DeletedByID: new(int64(wide)), Reason: "asked for"}},
+		jobqueue.Job{Args: jobqueue.DeletePlaceholderUser{PlaceholderUserID: wide}})
 	for kind, want := range map[string]string{
 		"destroy_group": "DELETING_USER_MISSING, TARGET_GONE", "delete_user": "NOT_AUTHORIZED, TARGET_GONE", "delete_placeholder_user": "TARGET_GONE",
 	} {
@@ -104,7 +106,7 @@ func TestFault_PipelineOracle_TerminatedBackendsMakeNoDifference(t *testing.T) {
 	}
 	stop()
 	assert.NoError(t, q.Stop(t.Context()))
-	p.Open[0].Pool().Reset()
+	p.Open[0].Jobs.Pool().Reset()
 	p.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE finalized_at IS NULL`)
 	p.Exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()`)
 	p.toTheEnd()
@@ -195,18 +197,18 @@ func (p *pipelineRun) killedInGroup() {
 func (p *pipelineRun) run(worker string) run.Run {
 	p.T.Helper()
 	p.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 minute'`)
-	for _, queue := range repo.QueueTables() {
+	for _, queue := range lfk.QueueTables() {
 		p.Exec("main", `UPDATE `+queue+` SET consume_after = now()`)
 	}
 	r := assert.Must(p.service.RunBatch(context.Background(), run.Request{Worker: worker, RequestedBy: "alice"}))(p.T)
-	servicetest.WantState(p.T, r, repo.RunSucceeded)
+	servicetest.WantState(p.T, r, control.RunSucceeded)
 	return r
 }
 
 // pending counts the records of all queues.
 func (p *pipelineRun) pending() string {
 	return `SELECT count(*) FROM (SELECT FROM ` +
-		strings.Join(repo.QueueTables(), ` WHERE status = 1 UNION ALL SELECT FROM `) + ` WHERE status = 1) r`
+		strings.Join(lfk.QueueTables(), ` WHERE status = 1 UNION ALL SELECT FROM `) + ` WHERE status = 1) r`
 }
 
 // digest of all that a round may change in the end: every table of the application with its number of rows and their

@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -60,9 +60,9 @@ func (p planned) works(kind string) {
 }
 
 // job queues a job, waits for its end, and returns what became of it, without the jobs that it has queued.
-func (p planned) job(args repo.JobArgs) (state, reason string) {
+func (p planned) job(args jobqueue.JobArgs) (state, reason string) {
 	p.T.Helper()
-	p.Insert(repo.Job{Args: args})
+	p.Insert(jobqueue.Job{Args: args})
 	p.Eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE finalized_at IS NULL AND kind = '`+args.Kind()+`'`, "0")
 	state = p.Value("main", `SELECT state::text FROM maintenance.river_job ORDER BY id LIMIT 1`)
 	reason = p.Value("main", `SELECT coalesce(metadata ->> 'reason', '') FROM maintenance.river_job ORDER BY id LIMIT 1`)
@@ -158,7 +158,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 		}
 		plan, paths := p.plan("user", id), p.paths()
 		assert.That(t, plan.Exact && plan.Name == fmt.Sprint("u", id), "got %+v", plan)
-		state, reason := p.job(repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: "planned"})
+		state, reason := p.job(jobqueue.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: "planned"})
 		if plan.Refused != nil {
 			assert.That(t, state == "cancelled" && plan.Refused.Reason == reason,
 				"user %d: %s %s, planned was %+v", id, state, reason, *plan.Refused)
@@ -190,7 +190,7 @@ func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 		if plan.Refused == nil {
 			before = p.counts()
 		}
-		_, reason := p.job(repo.DestroyGroup{GroupID: g.ID, UserID: g.By})
+		_, reason := p.job(jobqueue.DestroyGroup{GroupID: g.ID, UserID: g.By})
 		if plan.Refused != nil {
 			// The job passes over what the worker holds.
 			assert.Equal(t, strings.Replace(plan.Refused.Reason, "SCHEDULE_LOST", "NO_LONGER_MARKED", 1), reason, fmt.Sprint("group ", g.ID))
@@ -211,7 +211,7 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 	free, referenced, before := 0, 0, p.counts()
 	for _, user := range p.oracle.Placeholders() {
 		plan := p.plan("placeholder", int(user))
-		p.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: user}})
+		p.Insert(jobqueue.Job{Args: jobqueue.DeletePlaceholderUser{PlaceholderUserID: user}})
 		p.Work(p.service, "delete_placeholder_user")
 		queued := p.Value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`) == "1"
 		assert.That(t, (plan.Refused == nil) == queued && slices.Contains(plan.Jobs, "delete_user") == queued,

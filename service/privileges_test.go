@@ -11,6 +11,8 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
@@ -101,7 +103,7 @@ func TestPrivileges_OneThatAJobLacksIsInItsErrors(t *testing.T) {
 	asRole(e, documentedRights) // without INSERT on ghost_user_migrations
 	s := m.Service()
 	r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.InactiveTokens}))(t)
-	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantState(t, r, control.RunSucceeded)
 	e.Work(s, "delete_user")
 	e.Eventually("main", `SELECT count(*) > 0 FROM maintenance.river_job WHERE errors::text LIKE '%42501 insufficient_privilege (see caretaker doctor)%'`, "true")
 }
@@ -117,7 +119,7 @@ func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T
 		s := e.Service("", e.WithQueue)
 		for _, dry := range []bool{true, false} {
 			r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: worker, DryRun: dry}))(t)
-			servicetest.WantState(t, r, repo.RunFailed)
+			servicetest.WantState(t, r, control.RunFailed)
 			want := "table " + table + " on main: privilege missing: grant SELECT on it to the role"
 			assert.That(t, strings.Contains(r.Error, want), "dry run %t: %q, want %q", dry, r.Error, want)
 		}
@@ -148,10 +150,10 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 			}
 			for _, dry := range []bool{true, false} {
 				r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, DryRun: dry}))(t)
-				assert.That(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "dry run %t: %s %q", dry, r.State, r.Reason)
+				assert.That(t, r.State == control.RunSkipped && strings.HasPrefix(r.Reason, name), "dry run %t: %s %q", dry, r.State, r.Reason)
 			}
 			r := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
-			assert.That(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "by its schedule: %s %q", r.State, r.Reason)
+			assert.That(t, r.State == control.RunSkipped && strings.HasPrefix(r.Reason, name), "by its schedule: %s %q", r.State, r.Reason)
 			lfk := admin.Admin{Databases: e.Open, Definitions: servicetest.Definitions(t, servicetest.OneChild)}
 			_, lint := lfk.Lint(t.Context())
 			_, install := lfk.Install(t.Context())
@@ -182,9 +184,9 @@ func fullService(e *servicetest.Estate) *service.Service {
 }
 
 // needsOf are the rights that a service requires, by database.
-func needsOf(e *servicetest.Estate, s *service.Service) map[string][]repo.Grant {
+func needsOf(e *servicetest.Estate, s *service.Service) map[string][]catalog.Grant {
 	e.T.Helper()
-	all := map[string][]repo.Grant{}
+	all := map[string][]catalog.Grant{}
 	for _, d := range e.Open {
 		needs := assert.Must(s.Needs(e.T.Context(), d))(e.T)
 		all[d.Name] = assert.Must(needs.Grants(e.T.Context()))(e.T)
@@ -193,14 +195,14 @@ func needsOf(e *servicetest.Estate, s *service.Service) map[string][]repo.Grant 
 }
 
 // wantLacking fails the test unless of these rights exactly this grant is missing, "" for none, in these databases or in all.
-func wantLacking(e *servicetest.Estate, needs map[string][]repo.Grant, want string, databases ...string) {
+func wantLacking(e *servicetest.Estate, needs map[string][]catalog.Grant, want string, databases ...string) {
 	e.T.Helper()
 	var got []string
 	for _, d := range e.Open {
 		if len(databases) > 0 && !slices.Contains(databases, d.Name) {
 			continue
 		}
-		lacking := assert.Must(d.Lacking(e.T.Context(), needs[d.Name]))(e.T)
+		lacking := assert.Must(d.Schema.Lacking(e.T.Context(), needs[d.Name]))(e.T)
 		for _, l := range lacking {
 			got = append(got, l.To("{role}"))
 		}

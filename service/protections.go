@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/protection"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -40,8 +43,8 @@ func (s *Service) Protect(
 	if err != nil {
 		return Protection{}, err
 	}
-	protected, err := s.Main.Protect(ctx, p, ttl)
-	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Class() == repo.ClassLock {
+	protected, err := s.Main.Protections.Protect(ctx, p, ttl)
+	if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.Class() == dberr.ClassLock {
 		busy := &fault.RefusedError{
 			Reason: fault.ReasonTargetBusy, Retry: time.Second, Metadata: map[string]string{"kind": p.Kind},
 			Text: "another transaction is changing the " + p.Kind +
@@ -49,7 +52,7 @@ func (s *Service) Protect(
 		}
 		return Protection{}, errors.Join(busy, err)
 	}
-	if other, ok := errors.AsType[*repo.NotAGroupError](err); ok {
+	if other, ok := errors.AsType[*protection.NotAGroupError](err); ok {
 		err = &fault.InvalidArgumentError{Field: "id", Description: other.Error()}
 	}
 	if err != nil {
@@ -69,8 +72,8 @@ func (s *Service) Unprotect(
 	if err := checkTarget(kind, id); err != nil {
 		return Protection{}, err
 	}
-	ended, err := s.Main.Unprotect(ctx, kind, id)
-	if errors.Is(err, repo.ErrNotFound) {
+	ended, err := s.Main.Protections.Unprotect(ctx, kind, id)
+	if errors.Is(err, dberr.ErrNotFound) {
 		return Protection{}, fault.Unknown(ErrUnknownProtection, "target", fmt.Sprintf("%s %d", kind, id),
 			"nothing of this kind and id is protected; ListProtected has all")
 	}
@@ -92,11 +95,11 @@ func (s *Service) Protections(
 			return nil, err
 		}
 	}
-	return s.Main.Protections(ctx, kind, behind, limit)
+	return s.Main.Protections.Protections(ctx, kind, behind, limit)
 }
 
 func checkKind(kind string) error {
-	if kind == repo.KindUser || kind == repo.KindGroup {
+	if kind == control.KindUser || kind == control.KindGroup {
 		return nil
 	}
 	return &fault.InvalidArgumentError{

@@ -10,7 +10,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/protection"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -60,7 +61,7 @@ func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 			servicetest.WantDeletion(e.T, e.DeletionAgain(s), refused)
 		},
 		"a cancelled job, retried": func() {
-			e.Insert(repo.Job{Args: servicetest.Authorized(7)})
+			e.Insert(jobqueue.Job{Args: servicetest.Authorized(7)})
 			assert.Must(s.CancelJob(e.T.Context(), 1, "stop", "ann"))(e.T)
 			protect(e.T, s, "user", 7)
 			assert.Must(s.RetryJob(e.T.Context(), 1))(e.T)
@@ -84,7 +85,7 @@ func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 		},
 		"by another actor, for another reason": func() {
 			protect(e.T, s, "user", 7)
-			for _, args := range []repo.DeleteUser{
+			for _, args := range []jobqueue.DeleteUser{
 				{UserID: 7, SkipAuthorization: true, DeletedByID: new(int64(101)), Reason: "Group was deleted"}, {UserID: 7, SkipAuthorization: true},
 			} {
 				servicetest.WantDeletion(e.T, e.Deletion(s, args), refused)
@@ -138,7 +139,7 @@ func userWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(e *servicetest.Estate)
 	r := assert.Must(e.AttemptOf(s, servicetest.Authorized(7), over))(t)
 	assert.Require(t, r.Snooze > 0, "%+v", r)
 	_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "too late"}, 0)
-	begun, ok := errors.AsType[*repo.DeletionBegunError](err)
+	begun, ok := errors.AsType[*protection.DeletionBegunError](err)
 	assert.Require(t, ok && begun.ID == 7, "%v", err)
 	devdb.Eventually(t, "the deletion ends", func() bool {
 		e.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE kind = 'delete_user' AND finalized_at IS NULL`)
@@ -170,11 +171,11 @@ func ofTheTwoThatRaceForAUserOneWins(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue)
 	for id := int64(7); id < 13; id++ {
 		e.Bots(int(id))
-		e.Insert(repo.Job{Args: servicetest.Authorized(id)})
+		e.Insert(jobqueue.Job{Args: servicetest.Authorized(id)})
 		answer := protecting(s, "user", id)
 		e.Work(s, "delete_user")
 		err := <-answer
-		_, late := errors.AsType[*repo.DeletionBegunError](err)
+		_, late := errors.AsType[*protection.DeletionBegunError](err)
 		switch queued := e.Value("main", `SELECT count(*) FROM ghost_user_migrations`); {
 		case err != nil && !late:
 			t.Fatal(err)
@@ -190,7 +191,7 @@ func ofTheTwoThatRaceForAUserOneWins(e *servicetest.Estate) {
 func waitsForADeletionThatIsJustBeginning(e *servicetest.Estate) {
 	t, s := e.T, attacked(e)
 	e.PersonalProjects(7, 701)
-	e.Insert(repo.Job{Args: servicetest.Authorized(7)})
+	e.Insert(jobqueue.Job{Args: servicetest.Authorized(7)})
 	e.Gate("main", "users", "OLD.id = 7")
 	e.Shut("main", servicetest.App)
 	q := e.Queue()
@@ -203,7 +204,7 @@ func waitsForADeletionThatIsJustBeginning(e *servicetest.Estate) {
 	e.Eventually("main", servicetest.NewestDeletion, servicetest.DeletionDone)
 	// It saw the deletion begun, or it came when that was over: then the account is kept.
 	err := <-answer
-	_, late := errors.AsType[*repo.DeletionBegunError](err)
+	_, late := errors.AsType[*protection.DeletionBegunError](err)
 	assert.That(t, err == nil || late, "%v", err)
 	if err == nil {
 		wantGhostKeeps(t, s)

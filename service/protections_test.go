@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/protection"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -129,7 +130,7 @@ func isTooLateOnceARemovalHasBegun(e *servicetest.Estate) {
 	g.AtGate("main", servicetest.App)
 	for _, id := range []int64{10, 12, 13} {
 		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "too late"}, 0)
-		begun, ok := errors.AsType[*repo.DeletionBegunError](err)
+		begun, ok := errors.AsType[*protection.DeletionBegunError](err)
 		assert.That(t, ok && begun.ID == id, "group %d: %v", id, err)
 	}
 	// The bot's own deletion has not begun.
@@ -177,7 +178,7 @@ func ofTheTwoThatRaceOneWinsAndTheOtherKnows(e *servicetest.Estate) {
 		answer := protecting(g.Service, "group", int64(below))
 		g.Work(g.Service, "destroy_group")
 		err := <-answer
-		_, late := errors.AsType[*repo.DeletionBegunError](err)
+		_, late := errors.AsType[*protection.DeletionBegunError](err)
 		both := fmt.Sprintf(`SELECT count(*) FROM namespaces WHERE id IN (%d, %d)`, group, below)
 		switch kept := g.Value("main", fmt.Sprint(`SELECT count(*) FROM namespaces WHERE id = `, below)); {
 		case err == nil && kept == "1":
@@ -218,10 +219,10 @@ func userIsSkippedByTheWorkerAndRefusedByEveryJob(e *servicetest.Estate) {
 		protect(t, s, "user", id)
 	}
 	before := e.State("main", servicetest.Written...)
-	for _, args := range []repo.JobArgs{
+	for _, args := range []jobqueue.JobArgs{
 		servicetest.Authorized(7), servicetest.Authorized(8), servicetest.Authorized(9),
-		repo.DeleteUser{UserID: 9, SkipAuthorization: true, Reason: repo.TokenDeletionReason},
-		repo.DeletePlaceholderUser{PlaceholderUserID: 8},
+		jobqueue.DeleteUser{UserID: 9, SkipAuthorization: true, Reason: jobqueue.TokenDeletionReason},
+		jobqueue.DeletePlaceholderUser{PlaceholderUserID: 8},
 	} {
 		r := assert.Must(servicetest.Attempt(s, e.Running(args)))(t)
 		assert.That(t, r.Outcome == job.Refused && r.Reason == "PROTECTED", "%+v: %+v", args, r)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -19,13 +20,13 @@ type ReceiptsConfig struct {
 }
 
 // Receipt is the record of one statement that has changed rows of one table.
-type Receipt = repo.Receipt
+type Receipt = control.Receipt
 
 // ReceiptFilter selects receipts.
 type ReceiptFilter struct {
 	// Database has the receipts; "": main.
 	Database string
-	repo.ReceiptFilter
+	control.ReceiptFilter
 }
 
 // Receipts lists receipts of a database, the newest first. before is for the next page, 0 if there
@@ -41,5 +42,5 @@ func (s *Service) Receipts(
 	case i < 0:
 		return nil, 0, run.UnknownDatabase(f.Database, all)
 	}
-	return all[i].ListReceipts(ctx, f.ReceiptFilter)
+	return all[i].Receipts.ListReceipts(ctx, f.ReceiptFilter)
 }

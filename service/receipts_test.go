@@ -10,6 +10,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -144,27 +146,27 @@ func receiptsArePrunedWithTheHistory(e *servicetest.Estate) {
 }
 
 var (
-	aRun = repo.Source{RunID: "0190a1b2-0000-7000-8000-000000000001", Worker: "w", RequestedBy: "alice"}
-	aJob = repo.Source{JobID: 7, Worker: "w", RequestedBy: "bob"}
+	aRun = fencing.Source{RunID: "0190a1b2-0000-7000-8000-000000000001", Worker: "w", RequestedBy: "alice"}
+	aJob = fencing.Source{JobID: 7, Worker: "w", RequestedBy: "bob"}
 )
 
 // sweepRow deletes one row of an owner from t, which leaves a receipt.
-func sweepRow(d *repo.Database, table string, owner int, source repo.Source) error {
-	c, err := d.Tables(context.Background(), map[string][]string{table: {"owner"}})
+func sweepRow(d *repo.Database, table string, owner int, source fencing.Source) error {
+	c, err := d.Schema.Tables(context.Background(), map[string][]string{table: {"owner"}})
 	if err != nil {
 		return err
 	}
-	rows, _ := c.Rows(table, "owner", fmt.Sprint(owner))
-	var attempt repo.AttemptOf
-	err = d.Pool().QueryRow(context.Background(), `INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts)
+	rows, _ := rowset.RowsOf(c, table, "owner", fmt.Sprint(owner))
+	var attempt fencing.AttemptOf
+	err = d.Jobs.Pool().QueryRow(context.Background(), `INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts)
 		VALUES ('k', '{}', 'running', 1, now(), 25) RETURNING id, attempted_at`).Scan(&attempt.ID, &attempt.AttemptedAt)
 	if err != nil {
 		return err
 	}
-	permit := repo.Permit{
-		Guard: attempt.Guard(), Limits: repo.Limits{Statement: time.Minute, Lock: time.Minute}, Source: source,
+	permit := fencing.Permit{
+		Guard: attempt.Guard(), Limits: fencing.Limits{Statement: time.Minute, Lock: time.Minute}, Source: source,
 	}
-	_, err = rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: permit, Rows: 1})
+	_, err = rows.Sweep(context.Background(), rowset.Change{Delete: true}, rowset.Batch{Permit: permit, Rows: 1})
 	return err
 }
 
@@ -259,7 +261,7 @@ func TestVerifyReceipts_IsRightWhileTheyAreWrittenAndPruned(t *testing.T) {
 	for n := 0; ; n++ {
 		wantVerified(t, e.Open[0], "", headOf(t, e.Open[0]))
 		if n%2 == 0 {
-			_, err := e.Open[0].PruneReceipts(t.Context(), 6*time.Hour)
+			_, err := e.Open[0].Receipts.PruneReceipts(t.Context(), 6*time.Hour)
 			assert.That(t, err == nil, "%v", err)
 		}
 		select {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 )
 
 // ReceiptHead names a receipt of a database. Kept elsewhere, it shows later whether that receipt was
@@ -43,7 +45,7 @@ const maxFindings = 100
 func HeadOfReceipts(
 	ctx context.Context, d *repo.Database, keep time.Duration,
 ) (ReceiptHead, error) {
-	h, err := d.ReceiptHead(ctx)
+	h, err := d.Receipts.ReceiptHead(ctx)
 	head := ReceiptHead{Database: d.Name, Sequence: h.Sequence, Hash: h.Hash}
 	if !h.At.IsZero() {
 		head.Until = h.At.Add(keep).Truncate(time.Second)
@@ -58,8 +60,8 @@ func VerifyReceipts(
 	ctx context.Context, d *repo.Database, known []ReceiptHead,
 ) (ReceiptCheck, error) {
 	for {
-		begin, err := d.ReceiptHead(ctx)
-		if errors.Is(err, repo.ErrNotFound) {
+		begin, err := d.Receipts.ReceiptHead(ctx)
+		if errors.Is(err, dberr.ErrNotFound) {
 			check := ReceiptCheck{ReceiptHead: ReceiptHead{Database: d.Name}}
 			check.find("the head is missing from maintenance.receipt_head: nothing can be changed without it")
 			return check, nil
@@ -85,7 +87,7 @@ func VerifyReceipts(
 type verification struct {
 	ReceiptCheck
 	database *repo.Database
-	begin    repo.ReceiptHead
+	begin    control.ReceiptHead
 	known    []ReceiptHead
 }
 
@@ -98,11 +100,11 @@ func (c *ReceiptCheck) find(format string, args ...any) {
 }
 
 // run reads all receipts, those written meanwhile too, and returns the head as it is at the end.
-func (v *verification) run(ctx context.Context) (end repo.ReceiptHead, err error) {
+func (v *verification) run(ctx context.Context) (end control.ReceiptHead, err error) {
 	// From the lowest number on: a forged receipt may be before the first one.
 	from, last := int64(math.MinInt64), int64(math.MinInt64)
 	for {
-		page, err := v.database.CheckReceipts(ctx, from, v.Hash)
+		page, err := v.database.Receipts.CheckReceipts(ctx, from, v.Hash)
 		if err != nil {
 			return end, err
 		}
@@ -114,8 +116,8 @@ func (v *verification) run(ctx context.Context) (end repo.ReceiptHead, err error
 			from = last + 1
 			continue
 		}
-		end, err = v.database.ReceiptHead(ctx)
-		if errors.Is(err, repo.ErrNotFound) {
+		end, err = v.database.Receipts.ReceiptHead(ctx)
+		if errors.Is(err, dberr.ErrNotFound) {
 			v.find("the head has gone from maintenance.receipt_head")
 			return v.begin, nil
 		}
@@ -127,7 +129,7 @@ func (v *verification) run(ctx context.Context) (end repo.ReceiptHead, err error
 }
 
 // check compares a receipt with the one before it.
-func (v *verification) check(r repo.CheckedReceipt) {
+func (v *verification) check(r control.CheckedReceipt) {
 	v.Receipts++
 	switch expected := v.Sequence + 1; {
 	case r.Sequence < expected:
@@ -158,7 +160,7 @@ func (v *verification) checkKnown(sequence int64, hash string) {
 }
 
 // checkEnd compares the last receipt with the head, and the heads that were read before with both.
-func (v *verification) checkEnd(end repo.ReceiptHead) {
+func (v *verification) checkEnd(end control.ReceiptHead) {
 	switch {
 	case end.Sequence > v.Sequence:
 		v.find("receipts %d to %d are missing at the end", v.Sequence+1, end.Sequence)

@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -36,7 +36,7 @@ func TestFault_Replica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T
 	m.WantRead(candidateQueries()[servicetest.InactiveTokens], 0)
 	devdb.Eventually(t, "a pass over the bots on the replica", func() bool {
 		r := servicetest.RunTokens(t, s)
-		servicetest.WantState(t, r, repo.RunSucceeded)
+		servicetest.WantState(t, r, control.RunSucceeded)
 		return strings.Contains(m.ReadFrom(r.ID), "replica")
 	})
 	m.WantRead(candidateQueries()[servicetest.InactiveTokens], -1)
@@ -134,7 +134,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 	assert.NoError(t, m.Standby.Kill())
 	m.Lift("main", servicetest.App)
 	r = servicetest.Ended(t, s, r.ID)
-	servicetest.WantRun(t, r, repo.RunSucceeded, "scheduled_jobs=3")
+	servicetest.WantRun(t, r, control.RunSucceeded, "scheduled_jobs=3")
 	m.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
 	// One that is behind again just then is left alone for a second, and its loss is found later.
 	devdb.Eventually(t, "the replica to be left out", func() bool {

@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -115,7 +116,7 @@ func runBatchARequestIDIsThatOfOneRun(e *servicetest.Estate) {
 	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
 		for _, async := range []bool{false, true} {
 			again := assert.Must(request(replica, "once", async))(t)
-			assert.That(t, again.ID == first.ID && again.State == repo.RunSucceeded && again.FinishedAt.Equal(first.FinishedAt),
+			assert.That(t, again.ID == first.ID && again.State == control.RunSucceeded && again.FinishedAt.Equal(first.FinishedAt),
 				"%+v, want the first run", again)
 		}
 	}
@@ -162,20 +163,20 @@ func runBatchARunAtWorkOutlivesItsClientIsJoinedAndNamed(e *servicetest.Estate) 
 	e.AtGate("main", servicetest.App)
 	hangUp()
 	isError(t, "the client that hung up", <-answered, context.Canceled)
-	runs, err := s.Runs(context.Background(), run.Filter{State: repo.RunRunning, Limit: 10})
+	runs, err := s.Runs(context.Background(), run.Filter{State: control.RunRunning, Limit: 10})
 	assert.Require(t, err == nil && len(runs) == 1 && runs[0].RequestedBy == "tester", "%+v, %v, want one at work", runs, err)
 	first := runs[0]
 	var joined sync.WaitGroup
 	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
 		again, err := request(replica, "once", true)
-		assert.That(t, err == nil && again.ID == first.ID && again.State == repo.RunRunning, "%+v, %v, want the run at work", again, err)
+		assert.That(t, err == nil && again.ID == first.ID && again.State == control.RunRunning, "%+v, %v, want the run at work", again, err)
 		_, err = replica.RunBatch(context.Background(), asked)
 		held, ok := errors.AsType[*fault.LeaseHeldError](err)
 		assert.That(t, ok && held.RunID == first.ID && strings.Contains(err.Error(), "caretaker watch "+first.ID),
 			"%v, want that run %s is named", err, first.ID)
 		joined.Go(func() {
 			again, err := request(replica, "once", false)
-			assert.That(t, err == nil && again.ID == first.ID && again.State == repo.RunSucceeded && !again.FinishedAt.IsZero(),
+			assert.That(t, err == nil && again.ID == first.ID && again.State == control.RunSucceeded && !again.FinishedAt.IsZero(),
 				"%+v, %v, want the end of the run", again, err)
 		})
 	}
@@ -184,7 +185,7 @@ func runBatchARunAtWorkOutlivesItsClientIsJoinedAndNamed(e *servicetest.Estate) 
 	e.Lift("main", servicetest.App)
 	joined.Wait()
 	r := servicetest.Ended(t, s, first.ID)
-	servicetest.WantRun(t, r, repo.RunSucceeded, "processed_records=3 deleted_rows=9")
+	servicetest.WantRun(t, r, control.RunSucceeded, "processed_records=3 deleted_rows=9")
 }
 
 // A database is known by what it has told when it was opened: this one is the test's own.
@@ -197,7 +198,7 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 	for _, dry := range []bool{true, false} {
 		r, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "ci", DryRun: dry})
 		if dry { // It takes no lease: it begins, and fails.
-			assert.That(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, same),
+			assert.That(t, err == nil && r.State == control.RunFailed && strings.Contains(r.Error, same),
 				"dry run: state %s, %q, %v", r.State, r.Error, err)
 			continue
 		}
@@ -205,9 +206,9 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 		assert.That(t, errors.Is(err, fault.ErrUnreachable) && database == "ci" && why == same, "dry run %t: %v", dry, err)
 	}
 	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
-	assert.That(t, r.Database == "ci" && r.State == repo.RunFailed && strings.Contains(r.Error, same), "%v", r)
+	assert.That(t, r.Database == "ci" && r.State == control.RunFailed && strings.Contains(r.Error, same), "%v", r)
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	e.Want("main", `SELECT count(*) FROM c`, "0")
 	servicetest.WantCondition(t, s, service.ConditionFailing, same)
 }
@@ -235,11 +236,11 @@ func shutdownStopsRunsAfterTheStatementInFlight(e *servicetest.Estate) {
 	e.AtGate("main", servicetest.App)
 	assert.NoError(t, other.Shutdown(context.Background()))
 	assert.NoError(t, <-waiting)
-	servicetest.WantState(t, <-result, repo.RunCancelled)
+	servicetest.WantState(t, <-result, control.RunCancelled)
 
 	e.Lift("main", servicetest.App)
 	next := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-	servicetest.WantRun(t, next, repo.RunSucceeded, "processed_records=6 deleted_rows=18")
+	servicetest.WantRun(t, next, control.RunSucceeded, "processed_records=6 deleted_rows=18")
 }
 
 func shutdownTakesNoNewRunsAndLeavesFiresToOthers(e *servicetest.Estate) {
@@ -257,7 +258,7 @@ func shutdownTakesNoNewRunsAndLeavesFiresToOthers(e *servicetest.Estate) {
 	if _, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); ours || !errors.Is(err, fault.ErrStopping) {
 		t.Errorf("ours %t, error %v, want that the server is stopping", ours, err)
 	}
-	servicetest.WantState(t, fired(t, other, servicetest.LooseForeignKeys, fire), repo.RunSucceeded)
+	servicetest.WantState(t, fired(t, other, servicetest.LooseForeignKeys, fire), control.RunSucceeded)
 }
 
 func pauseWorkerStopsTheRunOfWhateverReplica(e *servicetest.Estate) {
@@ -277,7 +278,7 @@ func pauseWorkerStopsTheRunOfWhateverReplica(e *servicetest.Estate) {
 		assert.That(t, ok && paused.Pause.Reason == "migration of the disks", "error %v, want that it is paused", err)
 	}
 	skipped := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
-	assert.That(t, skipped.State == repo.RunSkipped && strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") && !skipped.FinishedAt.IsZero(),
+	assert.That(t, skipped.State == control.RunSkipped && strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") && !skipped.FinishedAt.IsZero(),
 		"%+v, want a skipped run", skipped)
 	e.WantSame("main", before, "c")
 	assert.Equal(t, servicetest.Resume(t, s, servicetest.LooseForeignKeys).Paused, nil, "its pause")
@@ -317,12 +318,12 @@ func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
 					c.Logger = slog.New(panicking{slog.DiscardHandler, message, panics})
 				})
 			r := servicetest.RunBatch(t, s, "main")
-			servicetest.WantState(t, r, repo.RunFailed)
+			servicetest.WantState(t, r, control.RunFailed)
 			assert.That(t, panics.Load() && strings.Contains(r.Error, "internal error") && !strings.Contains(r.Error, "secret"),
 				"panicked %t, error %q", panics.Load(), r.Error)
 			e.WantLease("main", 1, false)
 			next := servicetest.RunBatch(t, s, "main")
-			servicetest.WantState(t, next, repo.RunFailed)
+			servicetest.WantState(t, next, control.RunFailed)
 			assert.That(t, strings.Contains(next.Error, "d.missing -> o on main: 42703 undefined_column, 1 records"), "error %q", next.Error)
 			e.WantQueue("main", "1")
 		})

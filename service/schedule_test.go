@@ -10,7 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/lfk"
@@ -29,7 +29,7 @@ func TestRunScheduled_TakesTheDatabaseOfItsMinute(t *testing.T) {
 		s := e.Service(servicetest.OneChild, func(config *service.Config) { config.Databases = e.Open[:i+1] })
 		for n, want := range map[int64]string{25772282: c.first, 25772283: c.second} {
 			r := fired(t, s, servicetest.LooseForeignKeys, minute(n))
-			servicetest.WantState(t, r, repo.RunSucceeded)
+			servicetest.WantState(t, r, control.RunSucceeded)
 			assert.Equal(t, r.Database, want, fmt.Sprintf("the database of minute %d of %d databases", n, i+1))
 		}
 		e.Exec("main", `TRUNCATE maintenance.fires, maintenance.runs, maintenance.schedules`)
@@ -65,11 +65,11 @@ func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
 	e.AtGate("main", servicetest.App)
 	e.Deleted("ci", "x", 1, 1)
 	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
-	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantState(t, r, control.RunSucceeded)
 	assert.Equal(t, r.Database, "ci", "its database")
 	// Two minutes later main is still at work: this turn is skipped, not postponed.
 	r = fired(t, s, servicetest.LooseForeignKeys, minute(25772284))
-	servicetest.WantState(t, r, repo.RunSkipped)
+	servicetest.WantState(t, r, control.RunSkipped)
 	assert.Equal(t, r.Reason, "LEASE_HELD", "its reason")
 	e.Lift("main", servicetest.App)
 	assert.NoError(t, <-done)
@@ -88,7 +88,7 @@ func TestRunScheduled_SkipsWhatIsNotConfiguredAndDoesNotKnowOthers(t *testing.T)
 		servicetest.InactiveTokens: "ghost_user_migrations",
 	} {
 		r := fired(t, s, worker, minute(25772282))
-		servicetest.WantState(t, r, repo.RunSkipped)
+		servicetest.WantState(t, r, control.RunSkipped)
 		assert.That(t, strings.HasPrefix(r.Reason, "WORKER_NOT_CONFIGURED") && strings.Contains(r.Reason, missing),
 			"%s: reason %q", worker, r.Reason)
 		e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
@@ -109,9 +109,9 @@ func TestRunScheduled_WhatCannotStartIsOnRecord(t *testing.T) {
 func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
 	s := servicetest.New(servicetest.Parallel(t), "", "main").Service(servicetest.OneChild)
 	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, repo.RunSkipped)
+	servicetest.WantState(t, r, control.RunSkipped)
 	assert.That(t, strings.Contains(r.Reason, "lfk install") && strings.Contains(r.Reason, "main"), "reason %q", r.Reason)
-	servicetest.WantState(t, fired(t, s, servicetest.LooseForeignKeys, minute(25772282)), repo.RunSkipped)
+	servicetest.WantState(t, fired(t, s, servicetest.LooseForeignKeys, minute(25772282)), control.RunSkipped)
 }
 
 func TestNew_WarnsOfRunsOfLessThanASecondAndOfDatabasesThatHaveNoTurn(t *testing.T) {
@@ -233,7 +233,7 @@ func TestRunDue_MetricCountsFiresByOutcome(t *testing.T) {
 	c.at("11-20 12:50:10")
 	c.due(s)
 	const fires = "fires worker=loose_foreign_keys_cleanup outcome="
-	wantCounters(m, map[string]int64{fires + repo.FireMissed: 3, fires + repo.FireRan: 1, fires + repo.FireSkipped: 1})
+	wantCounters(m, map[string]int64{fires + control.FireMissed: 3, fires + control.FireRan: 1, fires + control.FireSkipped: 1})
 }
 
 func TestFault_RunDue_ADatabaseThatWasDownLosesNoFireAndNoLedger(t *testing.T) {
@@ -296,7 +296,7 @@ func TestFires_AreWrittenAndListedInEveryModeOfTheDriver(t *testing.T) {
 			const worker = servicetest.LooseForeignKeys
 			for want, f := range map[string]schedule.Filter{
 				"12:50 skipped, 12:40 missed, 12:30 skipped, 12:20 ran 5m0s, 12:10 missed": {Worker: worker, Limit: 10},
-				"12:20 ran 5m0s":                                            {Worker: worker, Outcome: repo.FireRan, Limit: 10},
+				"12:20 ran 5m0s":                                            {Worker: worker, Outcome: control.FireRan, Limit: 10},
 				"12:50 skipped, 12:40 missed":                               {Worker: worker, Limit: 2},
 				"12:20 ran 5m0s, 12:10 missed":                              {Worker: worker, Limit: 2, AfterWorker: worker, After: time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC)},
 				"12:40 missed, 12:30 skipped, 12:20 ran 5m0s, 12:10 missed": {Worker: worker, Limit: 10, AfterWorker: "z", After: time.Date(2026, 11, 20, 12, 40, 0, 0, time.UTC)},
@@ -305,7 +305,7 @@ func TestFires_AreWrittenAndListedInEveryModeOfTheDriver(t *testing.T) {
 				var got []string
 				for _, f := range fires {
 					line := f.Time.UTC().Format("15:04") + " " + f.Outcome
-					if f.Outcome == repo.FireRan && f.RunID != "" && f.ClaimedBy != "" && !f.ClaimedAt.IsZero() {
+					if f.Outcome == control.FireRan && f.RunID != "" && f.ClaimedBy != "" && !f.ClaimedAt.IsZero() {
 						line += " " + f.Late().String()
 					}
 					got = append(got, line)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -301,7 +301,7 @@ func TestDeleteUser_WithoutColumnsThatAllowItIsRefused(t *testing.T) {
 	e.User(7, 0, 1)
 	s := e.Service("", e.WithQueue)
 	e.Exec("main", `ALTER TABLE users DROP COLUMN admin CASCADE`)
-	byABot := repo.DeleteUser{UserID: 7, DeletedByID: new(int64(101)), Reason: "Group was deleted"}
+	byABot := jobqueue.DeleteUser{UserID: 7, DeletedByID: new(int64(101)), Reason: "Group was deleted"}
 	servicetest.WantDeletion(t, e.Deletion(s, byABot), servicetest.DeletionRefused+"NOT_AUTHORIZED")
 	// Members without a state and an expiry.
 	e.Group(50, 0)
@@ -332,7 +332,7 @@ func TestPlaceholderUserCleanup_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 	for _, dry := range []bool{true, false} {
 		r := servicetest.RunPlaceholders(t, s, dry)
 		servicetest.WantCounts(t, r, "scheduled_jobs=1")
-		want := (repo.TableCount{Table: "import_placeholder_user_details", Updated: 1})
+		want := (jobqueue.TableCount{Table: "import_placeholder_user_details", Updated: 1})
 		assert.That(t, len(r.Tables) == 1 && r.Tables[0] == want, "dry %t: tables %v, want %v", dry, r.Tables, want)
 	}
 	assert.Equal(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers).Backlog.Pending, 1, "pending")
@@ -341,7 +341,7 @@ func TestPlaceholderUserCleanup_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 	wantNamed(e, s, servicetest.PlaceholderUsers, "import_placeholder_user_details", details)
 	// So does a job.
 	e.Exec("main", `ALTER TABLE users DROP COLUMN user_type CASCADE`)
-	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+	e.Insert(jobqueue.Job{Args: jobqueue.DeletePlaceholderUser{PlaceholderUserID: 7}})
 	e.Work(s, "delete_placeholder_user")
 	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`,
 		"database main has no column user_type in its table users")

@@ -11,6 +11,9 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/gitlab/plan"
@@ -31,7 +34,7 @@ type Config struct {
 	SchedulerOff bool
 	// Queue takes deferred jobs; nil: workers that queue jobs are not configured. With loose foreign keys
 	// only there is none.
-	Queue repo.JobQueue
+	Queue jobqueue.JobQueue
 	// Use is what caretaker is for here: gitlab, every worker, or loose_foreign_keys, these alone, which
 	// needs fewer tables of its own and shows nothing else: [guide](guide-any-postgresql.md).
 	Use string `key:"use" default:"gitlab" of:"gitlab loose_foreign_keys"`
@@ -64,7 +67,7 @@ const (
 )
 
 // Backlog is what is left for a worker to do, as the message of that name says.
-type Backlog = repo.Backlog
+type Backlog = control.Backlog
 
 // WorkerStatus is where a worker stands. Nil and zero times mean that there is none.
 type WorkerStatus struct {
@@ -98,10 +101,10 @@ type Service struct {
 	schedulerOff bool
 	// LooseForeignKeysOnly: see [Config.LooseForeignKeysOnly].
 	LooseForeignKeysOnly bool
-	queue                repo.JobQueue
+	queue                jobqueue.JobQueue
 	gauges               metric.Registration
 	// definitions are the loose foreign keys in use, read from definitionsFile.
-	definitions atomic.Pointer[[]repo.LooseForeignKey]
+	definitions atomic.Pointer[[]lfk.LooseForeignKey]
 	// definitionsRefused is why the last reload of definitionsFile failed, nil if it did not.
 	definitionsRefused atomic.Pointer[string]
 	definitionsFile    string

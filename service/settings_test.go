@@ -230,7 +230,7 @@ func TestUse_LooseForeignKeysAloneWorkWithoutTheOtherTables(t *testing.T) {
 	}) {
 		t.Errorf("workers: %v", all)
 	}
-	_, err := e.Open[0].PruneHistory(ctx, time.Hour)
+	_, err := e.Open[0].History.PruneHistory(ctx, time.Hour)
 	assert.That(t, err == nil, "%v", err)
 	kinds := s.JobKinds()
 	assert.That(t, len(kinds) == 0, "kinds of jobs: %v", kinds)
@@ -287,7 +287,7 @@ func TestContributing_ShowsTheSixthWorkerAsItIs(t *testing.T) {
 	text := assert.Must(os.ReadFile("../CONTRIBUTING.md"))(t)
 	script := assert.Must(os.ReadFile("../tools/sixth_worker.sh"))(t)
 	sources := string(script)
-	for _, pattern := range []string{"repo/*.go", "service/gitlab/*/*.go"} {
+	for _, pattern := range []string{"repo/gitlab/*.go", "service/gitlab/*/*.go"} {
 		files := assert.Must(filepath.Glob("testdata/sixth_worker/" + pattern))(t)
 		for _, file := range files {
 			source := assert.Must(os.ReadFile(file))(t)

@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -152,7 +154,7 @@ func (s *Service) elsewhere(leases []run.Lease) (holding string) {
 
 func idle(st WorkerStatus) string {
 	detail := "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)
-	if r := st.LastRun; r != nil && r.State == repo.RunSkipped {
+	if r := st.LastRun; r != nil && r.State == control.RunSkipped {
 		detail += "; the last run was skipped: " + why(r.Reason, r.Error)
 	}
 	return detail
@@ -177,12 +179,12 @@ func (s *Service) throttled(
 			return slow
 		}
 		// Its server says so with each heartbeat.
-		if slow := repo.ReadReason(st.CurrentRun.Reason); slow.Code == fault.ReasonThrottled {
+		if slow := reasons.ReadReason(st.CurrentRun.Reason); slow.Code == fault.ReasonThrottled {
 			return slow.Detail
 		}
 	}
 	for _, d := range w.LeaseDatabases(s.Runner) {
-		e := s.Loads.Overloaded(ctx, d, repo.Table{})
+		e := s.Loads.Overloaded(ctx, d, catalog.Table{})
 		if e == nil && early != "" {
 			e = s.Loads.StillExceeded(ctx, d, st.LastRun.Reason)
 		}
@@ -190,7 +192,7 @@ func (s *Service) throttled(
 			return e.String()
 		}
 	}
-	resumed := early != "" && (repo.ReadReason(st.LastRun.Reason).Code == fault.ReasonQueueFull ||
+	resumed := early != "" && (reasons.ReadReason(st.LastRun.Reason).Code == fault.ReasonQueueFull ||
 		!s.schedulerOff && s.ResumesAfterLoad(w))
 	return when(resumed, early)
 }
@@ -210,7 +212,7 @@ func lastRun(w *run.Worker, st WorkerStatus) (early, undone string) {
 		reason = w.StatusReason(reason)
 	}
 	fails := func(count string) bool { return r.Counts[count] > 0 }
-	if reason == "" || r.State != repo.RunSucceeded || !slices.ContainsFunc(w.FailureCounts, fails) {
+	if reason == "" || r.State != control.RunSucceeded || !slices.ContainsFunc(w.FailureCounts, fails) {
 		return "", ""
 	}
 	return "", fmt.Sprintf("of the last run, %s: %s", r.ID, reason)

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/schedule"
@@ -73,7 +76,7 @@ func (s *Service) failing(
 	away := slices.ContainsFunc(r.places, func(p databaseStatus) bool { return p.err != nil })
 	for _, record := range r.failures {
 		f := failedRun(record)
-		if f.Class == FailureUnreachable && !away && !repo.DiskFull(f.Message) &&
+		if f.Class == FailureUnreachable && !away && !dberr.DiskFull(f.Message) &&
 			s.recovered(ctx, w, record) {
 			remarks = append(remarks, f.Message+"; the databases answer again")
 		} else {
@@ -96,7 +99,7 @@ func failingText(found []Failing) string {
 
 // failingOf puts an error of a status call into words: nothing for none.
 func (s *Service) failingOf(ctx context.Context, err error) Failing {
-	refused, ok := errors.AsType[*repo.Error](err)
+	refused, ok := errors.AsType[*dberr.Error](err)
 	if err == nil || errors.Is(err, context.Canceled) {
 		return Failing{}
 	}
@@ -109,9 +112,9 @@ func (s *Service) failingOf(ctx context.Context, err error) Failing {
 			f.Message = strings.Trim(
 				"database "+f.Database+": "+refused.Condition()+": "+refused.Why(), ": ")
 		}
-	case errors.Is(err, repo.ErrUnreachable):
+	case errors.Is(err, dberr.ErrUnreachable):
 		f.Class = FailureUnreachable
-	case errors.Is(err, repo.ErrNotMigrated):
+	case errors.Is(err, dberr.ErrNotMigrated):
 		f.Class, f.Message = FailureSchema, "not migrated: run caretaker migrate"
 	}
 	for _, d := range s.Databases {
@@ -119,14 +122,14 @@ func (s *Service) failingOf(ctx context.Context, err error) Failing {
 		case d.Name != f.Database:
 		case f.Class == FailureUnreachable:
 			f.Since = d.UnreachableSince()
-		case f.Class == FailureSchema && errors.Is(d.CheckMigrated(ctx), repo.ErrNotMigrated):
+		case f.Class == FailureSchema && errors.Is(d.CheckMigrated(ctx), dberr.ErrNotMigrated):
 			f.Message = "database " + d.Name + " is not migrated: run caretaker migrate"
 		}
 	}
 	return f
 }
 
-func failureClass(c repo.Class) FailureClass {
+func failureClass(c dberr.Class) FailureClass {
 	return FailureClass(strings.ToUpper(c.String()))
 }
 
@@ -134,7 +137,7 @@ func failureClass(c repo.Class) FailureClass {
 func why(reason, text string) string { return strings.Trim(reason+"; "+text, "; ") }
 
 // failedRun puts the newest run on a database, which failed, into words.
-func failedRun(record repo.Failure) Failing {
+func failedRun(record control.Failure) Failing {
 	what, on := record.Error, ""
 	if !strings.Contains(record.Error, record.Reason) {
 		what = why(record.Reason, record.Error)
@@ -146,16 +149,16 @@ func failedRun(record repo.Failure) Failing {
 		Since: record.Since, Class: FailureInternal, Database: record.Database,
 		Message: "last run" + on + " failed: " + what,
 	}
-	class, named := repo.ConditionClass(record.Error)
-	switch repo.ReadReason(record.Reason).Code {
-	case repo.ReasonKeptByTrigger:
+	class, named := dberr.ConditionClass(record.Error)
+	switch reasons.ReadReason(record.Reason).Code {
+	case reasons.ReasonKeptByTrigger:
 		f.Class = FailureData
-	case repo.ReasonKeyMismatch, repo.ReasonQueueMoved:
+	case reasons.ReasonKeyMismatch, reasons.ReasonQueueMoved:
 		f.Class = FailureSchema
 	case fault.ReasonLeaseLost:
 		f.Class = FailureLeaseLost
 		f.Message += "; RunBatch starts it at once"
-	case fault.ReasonSettingInvalid, repo.ReasonSettingOff:
+	case fault.ReasonSettingInvalid, reasons.ReasonSettingOff:
 		f.Class = FailureSetting
 	default:
 		if named {
@@ -168,7 +171,7 @@ func failedRun(record repo.Failure) Failing {
 // recovered reports whether all databases of a run that could not reach some can work again, and
 // no other server holds its fence rows. Then the worker is healthy, even if its next run is far
 // off.
-func (s *Service) recovered(ctx context.Context, w *run.Worker, record repo.Failure) bool {
+func (s *Service) recovered(ctx context.Context, w *run.Worker, record control.Failure) bool {
 	name, databases := w.Name, s.Databases
 	if record.Database != "" {
 		name += "/" + record.Database

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
@@ -15,18 +18,18 @@ import (
 // overview is what main knows of all workers at once.
 type overview struct {
 	pauses []run.Pause
-	failed []repo.FailedJobs
+	failed []jobqueue.FailedJobs
 	err    error
 }
 
 // overview is read once for each status call.
 func (s *Service) overview(ctx context.Context) (o overview) {
 	if o.err = s.CloseAbandoned(ctx); o.err == nil {
-		o.pauses, o.err = s.Main.Pauses(ctx)
+		o.pauses, o.err = s.Main.Flags.Pauses(ctx)
 	}
 	if o.err == nil && s.queue != nil {
 		// It is an extra: without it everything else is shown.
-		o.failed, _ = s.Main.FailedJobs(ctx)
+		o.failed, _ = s.Main.Jobs.FailedJobs(ctx)
 	}
 	return o
 }
@@ -35,7 +38,7 @@ func (s *Service) overview(ctx context.Context) (o overview) {
 type reading struct {
 	places []databaseStatus
 	// failures are the newest runs on its databases, where those failed.
-	failures []repo.Failure
+	failures []control.Failure
 	// missing is what the worker needs and does not have, "" if nothing.
 	missing string
 	// off is why no fire starts the worker here, "" if fires do.
@@ -55,10 +58,10 @@ func (s *Service) read(
 	wait.Go(func() { r.places = s.readBacklogs(ctx, w) })
 	wait.Go(func() { r.missing, missingErr = w.Missing(ctx) })
 	all := shared()
-	var runs repo.RunSummary
+	var runs control.RunSummary
 	err := all.err
 	if err == nil {
-		runs, err = s.Main.RunSummary(ctx, w.Name)
+		runs, err = s.Main.Runs.RunSummary(ctx, w.Name)
 	}
 	if err == nil {
 		st.CurrentRun, st.LastRun = runs.Current, runs.Last
@@ -73,7 +76,7 @@ func (s *Service) read(
 		for _, d := range w.LeaseDatabases(s.Runner) {
 			databases = append(databases, run.DatabaseLabel(w, d))
 		}
-		r.failures, err = s.Main.Failures(ctx, w.Name, databases)
+		r.failures, err = s.Main.Runs.Failures(ctx, w.Name, databases)
 	} else {
 		st.CurrentRun = s.Active.AtWork(w)
 	}
@@ -137,16 +140,16 @@ func (s *Service) readBacklogs(ctx context.Context, w *run.Worker) []databaseSta
 
 // writableLeases lists the leases of a name in a database that can be written to.
 func writableLeases(ctx context.Context, d *repo.Database, name string) ([]run.Lease, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, leasesTimeout, repo.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(ctx, leasesTimeout, dberr.ErrUnreachable)
 	defer cancel()
 	if err := d.Writable(ctx); err != nil {
 		return nil, err
 	}
-	return d.ListLeases(ctx, []string{name})
+	return d.Leases.ListLeases(ctx, []string{name})
 }
 
-func addBacklogs(a, b repo.Backlog) repo.Backlog {
-	sum := repo.Backlog{
+func addBacklogs(a, b control.Backlog) control.Backlog {
+	sum := control.Backlog{
 		Pending: a.Pending + b.Pending, Due: a.Due + b.Due, Deferred: a.Deferred + b.Deferred,
 		Dead: a.Dead + b.Dead, AtLeast: a.AtLeast || b.AtLeast, OldestAt: a.OldestAt,
 		Untracked: a.Untracked + b.Untracked,
@@ -166,7 +169,7 @@ func (s *Service) Leases(ctx context.Context, name string) (out []run.Lease, err
 	}
 	for _, w := range workers {
 		for _, d := range w.LeaseDatabases(s.Runner) {
-			leases, err := d.ListLeases(ctx, []string{w.LeaseName(d)})
+			leases, err := d.Leases.ListLeases(ctx, []string{w.LeaseName(d)})
 			if err != nil {
 				return nil, err
 			}

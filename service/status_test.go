@@ -10,7 +10,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -76,7 +77,7 @@ func statusTheFirstConditionThatHoldsIsSaid(e *servicetest.Estate) {
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	e.Exec("main", `ALTER TABLE c RENAME COLUMN p_id TO q_id`)
 	failed := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, failed, repo.RunFailed)
+	servicetest.WantState(t, failed, control.RunFailed)
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
 	servicetest.WantCondition(t, s, service.ConditionFailing, "main", "c.p_id -> p on main: 42703 undefined_column, 10 records")
 
@@ -104,30 +105,30 @@ func statusFailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(e *servi
 	t := e.T
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	e.Exec("main", `ALTER TABLE c RENAME p_id TO q_id`)
 	e.Deleted("main", "p", 1, 1)
 	first := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, first, repo.RunFailed)
+	servicetest.WantState(t, first, control.RunFailed)
 	for range 2 {
 		e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-		servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunFailed)
+		servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunFailed)
 	}
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "ci"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "ci"), control.RunSucceeded)
 	st := servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed", "42703")
 	f := wantFailing(t, st, service.FailureSchema, "main", "last run on main failed")
 	assert.That(t, f.Since.Equal(first.FinishedAt), "since %s, want %s", f.Since, first.FinishedAt)
 
 	// What is no success does not count: a dry run, a cancelled and a skipped one.
 	e.Exec("main", `ALTER TABLE c RENAME q_id TO p_id`)
-	servicetest.WantState(t, servicetest.DryRun(t, s), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.DryRun(t, s), control.RunSucceeded)
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
 		SELECT ('ffffffff-0000-7000-8000-00000000000' || i)::uuid, $1, 'main', 'request', ('{cancelled,skipped}'::text[])[i], '0' FROM generate_series(1, 2) i`, servicetest.LooseForeignKeys)
 	st = servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed")
-	assert.That(t, st.LastRun != nil && st.LastRun.State == repo.RunCancelled,
+	assert.That(t, st.LastRun != nil && st.LastRun.State == control.RunCancelled,
 		"last run %+v, want the cancelled one: the skipped one has not run", st.LastRun)
 	e.Exec("main", `DELETE FROM maintenance.runs WHERE state IN ('cancelled', 'skipped')`)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	servicetest.WantCondition(t, s, service.ConditionIdle)
 }
 
@@ -268,7 +269,7 @@ func statusFailureIsThatOfTheNewestRunAlsoOfADeadProcess(e *servicetest.Estate) 
 	}
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = now() - interval '41 s'`)
 	st := servicetest.WantCondition(t, s, service.ConditionFailing, "LEASE_LOST")
-	assert.That(t, st.CurrentRun == nil && st.LastRun != nil && st.LastRun.State == repo.RunFailed, "%+v", st)
+	assert.That(t, st.CurrentRun == nil && st.LastRun != nil && st.LastRun.State == control.RunFailed, "%+v", st)
 	e.Want("main", `SELECT finished_at = heartbeat_at FROM maintenance.runs`, "true")
 }
 
@@ -305,7 +306,7 @@ func statusATableThatSomebodyHasLocked(e *servicetest.Estate) {
 	assert.That(t, st.BacklogUnknown, "backlog %+v, want that it is not known", st.Backlog)
 	servicetest.WantDetail(t, st, "backlog of main not known: not read since this server was started")
 	r := servicetest.RunPlaceholders(t, s, false)
-	servicetest.WantState(t, r, repo.RunFailed)
+	servicetest.WantState(t, r, control.RunFailed)
 	if !strings.Contains(r.Error, "55P03 lock_not_available: another transaction holds a lock on a table or row") || !strings.Contains(r.Error, "pg_stat_activity") {
 		t.Errorf("error %q", r.Error)
 	}
@@ -336,8 +337,10 @@ func TestFault_DestroyGroup_ItsProgressCanBeSeenWhileItWorks(t *testing.T) {
 func statusSaysWhichJobsOfAWorkerFail(e *servicetest.Estate) {
 	t := e.T
 	s := e.Service("", e.WithQueue)
-	user := func(reason string) repo.Job { return repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: reason}} }
-	e.Insert(append(servicetest.Placeholders(4), user(repo.TokenDeletionReason), user(repo.PlaceholderDeletionReason))...)
+	user := func(reason string) jobqueue.Job {
+		return jobqueue.Job{Args: jobqueue.DeleteUser{UserID: 1, Reason: reason}}
+	}
+	e.Insert(append(servicetest.Placeholders(4), user(jobqueue.TokenDeletionReason), user(jobqueue.PlaceholderDeletionReason))...)
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'retryable' WHERE id IN (1, 2, 5)`)
 	e.EndJob(3, "discarded")
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)

@@ -30,7 +30,7 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 		text := fmt.Sprintf("%s %q: known are %s", fault.ErrUnknownFlag, name, format.List(read))
 		return fault.Unknown(fault.ErrUnknownFlag, "flag", name, text)
 	}
-	if err := s.Main.SetFeatureFlag(ctx, name, enabled); err != nil {
+	if err := s.Main.Flags.SetFeatureFlag(ctx, name, enabled); err != nil {
 		return err
 	}
 	reads := func(w *run.Worker) bool { return slices.Contains(w.Flags, name) }
@@ -42,7 +42,7 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 
 // FeatureFlags are the flags that caretaker knows, off unless set, and all others that have been set.
 func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
-	set, err := s.Main.FeatureFlags(ctx)
+	set, err := s.Main.Flags.FeatureFlags(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -50,7 +50,7 @@ func noFailures() map[string]noFailure {
 			e.AtGate("main", servicetest.App)
 			assert.Must(s.CancelRun(context.Background(), r.ID, ""))(t)
 			e.Lift("main", servicetest.App)
-			servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunCancelled)
+			servicetest.WantState(t, servicetest.Ended(t, s, r.ID), control.RunCancelled)
 		}, [][]string{{"maintenance.run", "outcome=cancelled", "reason=CANCELLED"}, {"maintenance.batch", "outcome=stopped", "reason=CANCELLED"}}},
 		"a lease, and a dry run": {func(t *testing.T) {
 			t.Helper()
@@ -128,7 +128,7 @@ func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *test
 	servicetest.WaitThrottled(t, e.Service(servicetest.OneChild), "somebody waits for a lock on public.c of main: ")
 	dissolve()
 	r = servicetest.Ended(t, s, r.ID)
-	servicetest.WantRun(t, r, repo.RunSucceeded, "processed_records=40 deleted_rows=120")
+	servicetest.WantRun(t, r, control.RunSucceeded, "processed_records=40 deleted_rows=120")
 	assert.That(t, !r.OverLimit && r.Reason == "", "%+v", r)
 	devdb.Eventually(t, "one log line of the run's end with its pauses", func() bool {
 		finished := book.Lines("run finished")
@@ -195,7 +195,7 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		servicetest.WantState(t, r, state)
 		root := servicetest.WantSpan(t, spans, "maintenance.run", append(want, "outcome="+state, "fire_time="+minute(next).UTC().Format(time.RFC3339))...)
 		assert.Equal(t, r.TraceID, root.SpanContext().TraceID().String(), "the trace of the run")
-		assert.That(t, root.Status().Code.String() != "Error" != (state == repo.RunFailed) && !root.Parent().IsValid(),
+		assert.That(t, root.Status().Code.String() != "Error" != (state == control.RunFailed) && !root.Parent().IsValid(),
 			"status %+v, parent %v", root.Status(), root.Parent())
 		next++
 		return r
@@ -205,7 +205,7 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
 		servicetest.Pause(t, s, name)
 		log.Reset()
-		r := tick(s, repo.RunSkipped, "reason=WORKER_PAUSED", "stopped_because="+why)
+		r := tick(s, control.RunSkipped, "reason=WORKER_PAUSED", "stopped_because="+why)
 		assert.That(t, strings.HasPrefix(r.Reason, "WORKER_PAUSED: "), "reason %s", r.Reason)
 		wantNothingOf(t, spans, "an incident", "alice")
 		line := map[string]any{}
@@ -217,14 +217,14 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		assert.That(t, strings.Contains(log.String(), `"worker resumed"`) &&
 			strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`), "the log is %s", log)
 	}
-	tick(e.Service(""), repo.RunSkipped, "reason=WORKER_NOT_CONFIGURED")
+	tick(e.Service(""), control.RunSkipped, "reason=WORKER_NOT_CONFIGURED")
 	why := servicetest.Attribute(servicetest.WantSpan(t, spans, "maintenance.run", "reason=WORKER_NOT_CONFIGURED"), "maintenance.stopped_because")
 	assert.Contains(t, why, "is not configured: ")
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
-	tick(e.Service(servicetest.OneChild), repo.RunSkipped, "reason=LEASE_HELD")
+	tick(e.Service(servicetest.OneChild), control.RunSkipped, "reason=LEASE_HELD")
 	s := e.Service(servicetest.OneChild)
 	e.Exec("main", `DELETE FROM maintenance.leases; ALTER TABLE maintenance.feature_flags RENAME TO hidden`)
-	tick(s, repo.RunFailed, "error.type=42P01")
+	tick(s, control.RunFailed, "error.type=42P01")
 }
 
 func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {

@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Waiting is something in one database that a worker will not work on now.
 type Waiting struct {
 	Database string
-	repo.Waiting
+	jobqueue.Waiting
 }
 
 // WaitingList is what a worker's backlog counts as dead, or as deferred: the first 100 of each

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/gitlab/group"
@@ -114,7 +114,7 @@ func (s *Service) addWorkers(c Config) error {
 	return nil
 }
 
-func (s *Service) looseForeignKeys() []repo.LooseForeignKey { return *s.definitions.Load() }
+func (s *Service) looseForeignKeys() []lfkrepo.LooseForeignKey { return *s.definitions.Load() }
 
 // ReloadDefinitions reads the file of loose foreign keys again, if there is one, and returns the number of
 // its definitions. A running run keeps the definitions with which it started. An error names what to fix, and

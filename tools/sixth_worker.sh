@@ -1,6 +1,6 @@
 #!/bin/sh
 # Adds the worker of CONTRIBUTING.md, service/testdata/sixth_worker, to a copy of the working tree: one folder in
-# service, one file in repo, one line in the list, one page. Nothing else changes. The copy must build, and the tests
+# service, one file in repo/gitlab, one line in the list, one page. Nothing else changes. The copy must build, and the tests
 # of whatever knows all workers must pass, of other packages, too. Arguments replace those tests: packages and flags of go test.
 set -eu
 cd "$(dirname "$0")/.."
@@ -24,7 +24,7 @@ awk '
 ' service/workers.go >service/workers.go.new
 mv service/workers.go.new service/workers.go
 go run ./tools/configdoc
-go vet ./repo ./service/... ./cli
+go vet ./repo/... ./service/... ./cli
 if [ $# -gt 0 ]; then
 	tests "$@"
 else

@@ -9,7 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -153,7 +153,7 @@ func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
 	page := func(change func(*runPage)) int64 {
 		p := &runPage{
 			Run:    run.Run{Worker: "ghost_user_migration", State: running, Counts: map[string]int64{"migrated_users": 20, "failed_users": 5, "moved_rows": 9}},
-			Status: service.WorkerStatus{Backlog: repo.Backlog{Due: 75}},
+			Status: service.WorkerStatus{Backlog: control.Backlog{Due: 75}},
 		}
 		change(p)
 		return p.Percent()

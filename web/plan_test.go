@@ -12,7 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -120,13 +120,13 @@ func TestPlan_IsOneClickFromWhateverIsToGo(t *testing.T) {
 func TestPlannedBy_IsTheTargetOfAJobThatMayStillRun(t *testing.T) {
 	t.Parallel()
 	for want, j := range map[string]job.Job{
-		"/plan/user/7":        {Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7, "deleted_by_id": 8}`), State: "discarded"},
-		"/plan/group/8":       {Kind: repo.DestroyGroup{}.Kind(), Args: []byte(`{"group_id": 8, "user_id": 7}`)},
-		"/plan/placeholder/9": {Kind: repo.DeletePlaceholderUser{}.Kind(), Args: []byte(`{"placeholder_user_id": 9}`)},
-		"":                    {Kind: repo.ContinueInactiveTokenDeletion{}.Kind(), Args: []byte(`{"pass_id": 9}`)},
+		"/plan/user/7":        {Kind: jobqueue.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7, "deleted_by_id": 8}`), State: "discarded"},
+		"/plan/group/8":       {Kind: jobqueue.DestroyGroup{}.Kind(), Args: []byte(`{"group_id": 8, "user_id": 7}`)},
+		"/plan/placeholder/9": {Kind: jobqueue.DeletePlaceholderUser{}.Kind(), Args: []byte(`{"placeholder_user_id": 9}`)},
+		"":                    {Kind: jobqueue.ContinueInactiveTokenDeletion{}.Kind(), Args: []byte(`{"pass_id": 9}`)},
 	} {
 		assert.Equal(t, plannedBy(j), want)
 	}
-	got := plannedBy(job.Job{Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7}`), State: "completed"})
+	got := plannedBy(job.Job{Kind: jobqueue.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7}`), State: "completed"})
 	assert.That(t, got == "", "the user is gone: %s", got)
 }

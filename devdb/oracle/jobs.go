@@ -1,15 +1,17 @@
 package oracle
 
-import "github.com/caretaker-go/caretaker/repo"
+import (
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+)
 
 // Jobs are those that wait at the start: the deletions of users that somebody has asked for, and a few of bots
 // and groups that must stay: bots with a token that keeps them, groups whose time has not come, without a mark,
 // or protected.
-func (e *Estate) Jobs() (all []repo.Job) {
-	add := func(args repo.JobArgs) { all = append(all, repo.Job{Args: args}) }
+func (e *Estate) Jobs() (all []jobqueue.Job) {
+	add := func(args jobqueue.JobArgs) { all = append(all, jobqueue.Job{Args: args}) }
 	for _, u := range e.users {
 		if u.deletedBy > 0 {
-			add(repo.DeleteUser{UserID: int64(u.id), DeletedByID: new(int64(u.deletedBy)), Reason: "asked for"})
+			add(jobqueue.DeleteUser{UserID: int64(u.id), DeletedByID: new(int64(u.deletedBy)), Reason: "asked for"})
 		}
 	}
 	bots := 0
@@ -17,7 +19,7 @@ func (e *Estate) Jobs() (all []repo.Job) {
 		if bots < 5 && u.id >= lastCast && u.kind == 6 && !e.inactive(u) {
 			bots++
 			bot := int64(u.id)
-			add(repo.DeleteUser{UserID: bot, DeletedByID: &bot, SkipAuthorization: true, Reason: repo.TokenDeletionReason})
+			add(jobqueue.DeleteUser{UserID: bot, DeletedByID: &bot, SkipAuthorization: true, Reason: jobqueue.TokenDeletionReason})
 		}
 	}
 	groups := 0
@@ -31,7 +33,7 @@ func (e *Estate) Jobs() (all []repo.Job) {
 			continue
 		}
 		groups++
-		add(repo.DestroyGroup{GroupID: int64(g.id), UserID: new(int64(by))})
+		add(jobqueue.DestroyGroup{GroupID: int64(g.id), UserID: new(int64(by))})
 	}
 	return all
 }

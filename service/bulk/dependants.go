@@ -6,25 +6,29 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // dependant is a table some rows of which depend on rows of another one, its parent.
 type dependant struct {
-	table repo.Table
+	table catalog.Table
 	// column names the reference in messages. missing is the column without which it is unknown to
 	// what the reference leads; "" if there is none.
 	column, missing string
 	// kind is the column of the type, of a reference without a foreign key.
 	kind string
 	// parent are the columns of the parent to which the rows refer.
-	parent []repo.Column
+	parent []catalog.Column
 	// rows are those that refer to these values of the parent's columns.
-	rows     func(values [][]string) repo.Rows
+	rows     func(values [][]string) rowset.Rows
 	onDelete onDelete
 	// nullify is the change if the rows are nullified. required is a column of it that is NOT NULL, ""
 	// if none is.
-	nullify  repo.Change
+	nullify  rowset.Change
 	required string
 	// waiting rows forbid the removal and are of a table on the path: nothing removes them first.
 	// own: that table is the parent itself, and rows that are removed together forbid nothing.
@@ -113,7 +117,7 @@ func allTypedReferences() (all []TypedReference) {
 
 // UntypedReferences are those of a database whose column of the type is missing: rows that may
 // refer to what is to be removed forbid it.
-func UntypedReferences(c *repo.Catalog) (untyped []TypedReference) {
+func UntypedReferences(c *catalog.Catalog) (untyped []TypedReference) {
 	for _, r := range allTypedReferences() {
 		t := c.Table(r.Table)
 		if t.Has(r.ID) && !t.Has(r.Kind) && !slices.Contains(untyped, r) {
@@ -147,27 +151,27 @@ func ForRemoval(wanted map[string][]string) map[string][]string {
 }
 
 // deletion is the change that removes the rows themselves, and notes and reports their paths.
-func deletion(c *repo.Catalog, t repo.Table) repo.Change {
+func deletion(c *catalog.Catalog, t catalog.Table) rowset.Change {
 	of := outsideColumns()[t.Name]
 	if r := c.Table(t.Name); of.column == "" || r == nil || r.Table != t || !r.Has(of.column) {
 		of = outside{}
 	}
-	return repo.Change{Delete: true, Report: of.column, Outside: of.kind}
+	return rowset.Change{Delete: true, Report: of.column, Outside: of.kind}
 }
 
 // dependantsOf are all tables that can have rows that depend on rows of this one, by foreign keys
 // of any schema and by typed references.
-func dependantsOf(c *repo.Catalog, parent repo.Table) (all []dependant) {
+func dependantsOf(c *catalog.Catalog, parent catalog.Table) (all []dependant) {
 	for _, k := range c.References(parent) {
 		d := dependant{
 			table: k.Child, column: k.ColumnNames(), parent: k.ParentColumns, onDelete: forbidding,
-			rows: func(values [][]string) repo.Rows { return c.Children(k, values) },
+			rows: func(values [][]string) rowset.Rows { return rowset.Children(c, k, values) },
 		}
 		switch k.OnDelete {
-		case repo.OnDeleteCascade:
+		case catalog.OnDeleteCascade:
 			d.onDelete = removed
-		case repo.OnDeleteSetNull:
-			d.onDelete, d.nullify, d.required = nullified, k.Nullify(), k.Required()
+		case catalog.OnDeleteSetNull:
+			d.onDelete, d.nullify, d.required = nullified, rowset.Nullify(k), k.Required()
 		}
 		all = append(all, d)
 	}
@@ -177,14 +181,14 @@ func dependantsOf(c *repo.Catalog, parent repo.Table) (all []dependant) {
 		if t == nil || t.Schema != parent.Schema || !t.Has(r.ID) {
 			continue
 		}
-		id := repo.Column{Name: "id", Type: "bigint"}
-		d := dependant{table: t.Table, column: r.ID, kind: r.Kind, parent: []repo.Column{id}}
+		id := catalog.Column{Name: "id", Type: "bigint"}
+		d := dependant{table: t.Table, column: r.ID, kind: r.Kind, parent: []catalog.Column{id}}
 		condition := "t." + r.Kind + " = '" + kind + "'"
 		if !t.Has(r.Kind) {
 			d.onDelete, d.missing, condition = forbidding, r.Kind, ""
 		}
-		d.rows = func(values [][]string) repo.Rows {
-			rows, _ := c.Rows(r.Table, r.ID, values[0]...)
+		d.rows = func(values [][]string) rowset.Rows {
+			rows, _ := rowset.RowsOf(c, r.Table, r.ID, values[0]...)
 			rows.Condition = condition
 			return rows
 		}
@@ -195,7 +199,7 @@ func dependantsOf(c *repo.Catalog, parent repo.Table) (all []dependant) {
 }
 
 // KeyColumns are the columns of a table that its dependants refer to.
-func KeyColumns(c *repo.Catalog, table repo.Table) (columns []repo.Column) {
+func KeyColumns(c *catalog.Catalog, table catalog.Table) (columns []catalog.Column) {
 	for _, d := range dependantsOf(c, table) {
 		for _, column := range d.parent {
 			if indexOf(columns, column) < 0 {
@@ -206,12 +210,12 @@ func KeyColumns(c *repo.Catalog, table repo.Table) (columns []repo.Column) {
 	return columns
 }
 
-func indexOf(columns []repo.Column, c repo.Column) int {
-	return slices.IndexFunc(columns, func(known repo.Column) bool { return known.Name == c.Name })
+func indexOf(columns []catalog.Column, c catalog.Column) int {
+	return slices.IndexFunc(columns, func(known catalog.Column) bool { return known.Name == c.Name })
 }
 
 // of are the rows that refer to rows with these values of the parent's columns.
-func (d dependant) of(columns []repo.Column, values [][]string) repo.Rows {
+func (d dependant) of(columns []catalog.Column, values [][]string) rowset.Rows {
 	own := make([][]string, len(d.parent))
 	for i, c := range d.parent {
 		own[i] = values[indexOf(columns, c)]
@@ -224,7 +228,7 @@ func (d dependant) of(columns []repo.Column, values [][]string) repo.Rows {
 
 // present are the dependants that have rows, in order, of those that this removal is about.
 func (r *Removal) present(
-	ctx context.Context, table repo.Table, columns []repo.Column, values [][]string,
+	ctx context.Context, table catalog.Table, columns []catalog.Column, values [][]string,
 ) (some []dependant, err error) {
 	plan := r.planned()
 	all := slices.DeleteFunc(dependantsOf(r.Catalog, table), func(d dependant) bool {
@@ -236,11 +240,11 @@ func (r *Removal) present(
 		all[i].own = all[i].waiting && d.table == table
 	}
 	sortDependants(all)
-	rows := make([]repo.Rows, len(all))
+	rows := make([]rowset.Rows, len(all))
 	for i, d := range all {
 		rows[i] = d.of(columns, values)
 	}
-	has, err := Probe(ctx, r.Catalog.Database, r.CheckStop, rows)
+	has, err := Probe(ctx, repo.Of(r.Catalog.Database), r.CheckStop, rows)
 	for i := range has {
 		switch {
 		case has[i] && all[i].onDelete == removed && slices.Contains(r.path, all[i].table):
@@ -256,7 +260,7 @@ func (r *Removal) present(
 // them at once, or one must not be read, they are asked one by one; those that take too long even
 // then may be there. Rows that must not be read are an [UnreadableError].
 func Probe(
-	ctx context.Context, d *repo.Database, checkStop func() error, rows []repo.Rows,
+	ctx context.Context, d *repo.Database, checkStop func() error, rows []rowset.Rows,
 ) ([]bool, error) {
 	if len(rows) == 0 {
 		return nil, nil
@@ -264,7 +268,7 @@ func Probe(
 	if err := checkStop(); err != nil {
 		return nil, err
 	}
-	has, err := d.Any(ctx, rows, repo.Limits{Statement: StatementTime, Lock: LongLockTime})
+	has, err := d.Sweeps.Any(ctx, rows, fencing.Limits{Statement: StatementTime, Lock: LongLockTime})
 	if err == nil || !isLockOrTimeout(err) && !fault.Forbidden(err) {
 		return has, err
 	}
@@ -273,7 +277,7 @@ func Probe(
 		if err := checkStop(); err != nil {
 			return nil, err
 		}
-		one, err := d.Any(ctx, rows[i:i+1], ProbeLimits())
+		one, err := d.Sweeps.Any(ctx, rows[i:i+1], ProbeLimits())
 		if err != nil && !isLockOrTimeout(err) {
 			return nil, &UnreadableError{rows[i], err}
 		}
@@ -284,7 +288,7 @@ func Probe(
 
 // UnreadableError names the rows that could not be looked for.
 type UnreadableError struct {
-	Rows repo.Rows
+	Rows rowset.Rows
 	error
 }
 
@@ -298,6 +302,6 @@ func (e *UnreadableError) Column() string {
 
 // isLockOrTimeout reports whether an error is one of locks or time.
 func isLockOrTimeout(err error) bool {
-	class := ClassOf(err, 0, repo.Limits{})
-	return class == repo.ClassLock || class == repo.ClassTimeout
+	class := ClassOf(err, 0, fencing.Limits{})
+	return class == dberr.ClassLock || class == dberr.ClassTimeout
 }

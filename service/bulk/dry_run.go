@@ -5,6 +5,8 @@ import (
 	"math"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
@@ -15,46 +17,46 @@ type DryRun struct {
 	Seen Seen
 	// CheckStop and Count are as those of a [Sweeper].
 	CheckStop func() error
-	Count     func(ctx context.Context, table string, c repo.Change, rows int64)
+	Count     func(ctx context.Context, table string, c rowset.Change, rows int64)
 	// For is the plan that is counted for, up to its limits; nil: a dry run, all rows are counted.
 	For     *plan.Plan
-	Catalog *repo.Catalog
+	Catalog *catalog.Catalog
 }
 
 // ForPlan is a [DryRun] that counts for a plan, in the database of a catalogue.
-func ForPlan(p *plan.Plan, c *repo.Catalog) *DryRun {
-	gone, _ := p.Visited(c.Database)
+func ForPlan(p *plan.Plan, c *catalog.Catalog) *DryRun {
+	gone, _ := p.Visited(repo.Of(c.Database))
 	return &DryRun{
 		Seen: gone, CheckStop: p.CheckStop, For: p, Catalog: c,
-		Count: func(_ context.Context, table string, change repo.Change, rows int64) {
-			p.Count(c.Database, table, change, rows)
+		Count: func(_ context.Context, table string, change rowset.Change, rows int64) {
+			p.Count(repo.Of(c.Database), table, change, rows)
 		},
 	}
 }
 
 // room is how many more rows of a table are counted.
-func (r *DryRun) room(table repo.Table) int64 {
+func (r *DryRun) room(table catalog.Table) int64 {
 	if r.For == nil {
 		return math.MaxInt64 - 1
 	}
-	return r.For.Remaining(r.Catalog.Database, table.Name)
+	return r.For.Remaining(repo.Of(r.Catalog.Database), table.Name)
 }
 
 // cut notes that rows of a table are not counted any more, nor what depends on them.
-func (r *DryRun) cut(table repo.Table) {
-	reached := map[repo.Table]bool{}
-	for left := []repo.Table{table}; len(left) > 0; left = left[1:] {
+func (r *DryRun) cut(table catalog.Table) {
+	reached := map[catalog.Table]bool{}
+	for left := []catalog.Table{table}; len(left) > 0; left = left[1:] {
 		if reached[left[0]] {
 			continue
 		}
 		reached[left[0]] = true
-		r.For.AtLeast(r.Catalog.Database, left[0].Name)
+		r.For.AtLeast(repo.Of(r.Catalog.Database), left[0].Name)
 		for _, d := range dependantsOf(r.Catalog, left[0]) {
 			switch d.onDelete {
 			case removed:
 				left = append(left, d.table)
 			case nullified:
-				r.For.AtLeast(r.Catalog.Database, d.table.Name)
+				r.For.AtLeast(repo.Of(r.Catalog.Database), d.table.Name)
 			case forbidding:
 			}
 		}
@@ -65,7 +67,7 @@ func (r *DryRun) cut(table repo.Table) {
 func (r *DryRun) tooSlow(err error) bool { return r.For != nil && isLockOrTimeout(err) }
 
 // Seen are rows, by their place.
-type Seen map[repo.Place]struct{}
+type Seen map[rowset.Place]struct{}
 
 // dryRunRows is how many rows a dry run reads at a time.
 const dryRunRows = 100_000
@@ -73,16 +75,16 @@ const dryRunRows = 100_000
 // page is what a dry run reads in one statement.
 type page struct {
 	// places of the rows that are not gone, and their values by column.
-	places []repo.Place
+	places []rowset.Place
 	values [][]string
 	// last is the place of the last row read, gone or not. more: there may be further ones.
-	last repo.Place
+	last rowset.Place
 	more bool
 }
 
 // read reads up to limit rows behind a place.
 func (r *DryRun) read(
-	ctx context.Context, rows repo.Rows, columns []repo.Column, after repo.Place, limit int64,
+	ctx context.Context, rows rowset.Rows, columns []catalog.Column, after rowset.Place, limit int64,
 ) (p page, err error) {
 	p = page{values: make([][]string, len(columns)), last: after}
 	if err := r.CheckStop(); err != nil {
@@ -106,7 +108,7 @@ func (r *DryRun) read(
 }
 
 // Sweep counts the rows that a sweep would change, and remembers those that it would delete.
-func (r *DryRun) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) (err error) {
+func (r *DryRun) Sweep(ctx context.Context, rows rowset.Rows, c rowset.Change) (err error) {
 	for p := (page{more: true}); p.more; {
 		room := r.room(rows.Table)
 		p, err = r.read(ctx, rows, nil, p.last, min(dryRunRows, room+1))
@@ -136,7 +138,7 @@ func (r *DryRun) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) (err 
 
 // NextKeys reads values of the next rows, as [RowChanger] says.
 func (r *DryRun) NextKeys(
-	ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor,
+	ctx context.Context, rows rowset.Rows, columns []catalog.Column, c *Cursor,
 ) ([][]string, error) {
 	none := make([][]string, len(columns))
 	for {
@@ -155,7 +157,7 @@ func (r *DryRun) NextKeys(
 }
 
 // any counts for a plan all rows that it finds: they forbid what is planned.
-func (r *DryRun) any(ctx context.Context, rows repo.Rows) (has bool, err error) {
+func (r *DryRun) any(ctx context.Context, rows rowset.Rows) (has bool, err error) {
 	for p := (page{more: true}); p.more; {
 		p, err = r.read(ctx, rows, nil, p.last, min(dryRunRows, r.room(rows.Table)+1))
 		switch found := len(p.places) > 0; {
@@ -166,11 +168,11 @@ func (r *DryRun) any(ctx context.Context, rows repo.Rows) (has bool, err error) 
 			return found, err
 		case found && has:
 			// The first page is enough.
-			r.For.AtLeast(r.Catalog.Database, rows.Table.Name)
+			r.For.AtLeast(repo.Of(r.Catalog.Database), rows.Table.Name)
 			return true, nil
 		case found:
 			has = true
-			r.For.Keep(r.Catalog.Database, rows.Table.Name, p.places)
+			r.For.Keep(repo.Of(r.Catalog.Database), rows.Table.Name, p.places)
 		}
 	}
 	return has, nil
@@ -185,13 +187,13 @@ func (r *DryRun) planned() *DryRun {
 
 // takenAlong are rows that the database deletes by itself with others of their table. Where they are not
 // counted otherwise, the plan is not exact.
-func (r *DryRun) takenAlong(rows repo.Rows) {
+func (r *DryRun) takenAlong(rows rowset.Rows) {
 	r.For.Later(func(ctx context.Context) error {
 		for p := (page{more: true}); p.more; {
 			var err error
 			p, err = r.read(ctx, rows, nil, p.last, dryRunRows)
 			if len(p.places) > 0 || r.tooSlow(err) {
-				r.For.AtLeast(r.Catalog.Database, rows.Table.Name)
+				r.For.AtLeast(repo.Of(r.Catalog.Database), rows.Table.Name)
 				return nil
 			}
 			if err != nil {

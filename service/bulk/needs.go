@@ -4,35 +4,35 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
 )
 
 // AddRemoval adds what it takes to remove rows of a table with all that depends on them.
-func AddRemoval(n *repo.Needs, t repo.Table) {
-	n.Add(t, repo.ToRemove)
+func AddRemoval(n *catalog.Needs, t catalog.Table) {
+	n.Add(t, catalog.ToRemove)
 	if !n.Enter(t) {
 		return
 	}
 	for _, d := range dependantsOf(n.Catalog, t) {
-		n.Find(repo.LookUp{Table: d.table, Kind: d.kind, Columns: strings.Split(d.column, ", ")})
+		n.Find(catalog.LookUp{Table: d.table, Kind: d.kind, Columns: strings.Split(d.column, ", ")})
 		switch {
 		case d.onDelete == removed:
 			AddRemoval(n, d.table)
 		case d.onDelete == nullified && d.required == "":
-			n.Add(d.table, repo.ToChange)
+			n.Add(d.table, catalog.ToChange)
 		default:
-			n.Add(d.table, repo.ToRead)
+			n.Add(d.table, catalog.ToRead)
 		}
 	}
 }
 
 // Forbidding are the foreign keys to a table whose rows keep what they refer to from being removed,
 // except those of some columns, as "table.column".
-func Forbidding(c *repo.Catalog, t repo.Table, except ...string) (keys []repo.ForeignKey) {
+func Forbidding(c *catalog.Catalog, t catalog.Table, except ...string) (keys []catalog.ForeignKey) {
 	for _, k := range c.References(t) {
 		name := k.Child.Name + "." + k.ColumnNames()
-		kept := k.OnDelete != repo.OnDeleteCascade &&
-			(k.OnDelete != repo.OnDeleteSetNull || k.Required() != "")
+		kept := k.OnDelete != catalog.OnDeleteCascade &&
+			(k.OnDelete != catalog.OnDeleteSetNull || k.Required() != "")
 		if kept && !slices.Contains(except, name) {
 			keys = append(keys, k)
 		}

@@ -8,6 +8,10 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -42,8 +46,8 @@ func IsStillReferenced(err error) bool {
 
 // Deleted turns a deletion that the database refused because of a foreign key into a
 // [StillReferencedError] that names the key's table and columns.
-func Deleted(c *repo.Catalog, err error) error {
-	if refused, ok := errors.AsType[*repo.Error](err); ok {
+func Deleted(c *catalog.Catalog, err error) error {
+	if refused, ok := errors.AsType[*dberr.Error](err); ok {
 		if key, found := c.Violated(refused); found {
 			referenced := &StillReferencedError{Table: key.Child.Name, Column: key.ColumnNames()}
 			return fmt.Errorf("%w: %w", referenced, err)
@@ -60,10 +64,10 @@ func RequiredError(table, column string) error {
 // Removal removes rows of one table with all that depends on them.
 type Removal struct {
 	RowChanger
-	Catalog   *repo.Catalog
+	Catalog   *catalog.Catalog
 	CheckStop func() error
 	// path are the tables whose rows wait for this removal. They are not entered again.
-	path []repo.Table
+	path []catalog.Table
 	// except are tables that are left to the caller.
 	except []string
 }
@@ -71,13 +75,13 @@ type Removal struct {
 // RowChanger changes rows: a [Sweeper], or a [DryRun], which only counts them.
 type RowChanger interface {
 	// Sweep changes all rows.
-	Sweep(ctx context.Context, rows repo.Rows, c repo.Change) error
+	Sweep(ctx context.Context, rows rowset.Rows, c rowset.Change) error
 	// NextKeys reads values of columns of the next rows that are to be removed; none: no row is left.
 	NextKeys(
-		ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor,
+		ctx context.Context, rows rowset.Rows, columns []catalog.Column, c *Cursor,
 	) (values [][]string, err error)
 	// any reports whether there are rows.
-	any(ctx context.Context, rows repo.Rows) (bool, error)
+	any(ctx context.Context, rows rowset.Rows) (bool, error)
 	// planned counts for a plan; nil: it does not.
 	planned() *DryRun
 }
@@ -87,7 +91,7 @@ type Cursor struct {
 	// Skipped are values of rows that cannot be removed for now, by column.
 	Skipped [][]string
 	// after is where a dry run continues.
-	after repo.Place
+	after rowset.Place
 	// waited: locked rows have been waited for.
 	waited bool
 }
@@ -106,7 +110,7 @@ func (c *Cursor) skip(values [][]string, free []int) {
 // Clear removes or nullifies all that depends on rows of a table, which are given as values of its
 // columns. The rows themselves and the tables named by except are not touched.
 func (w *Sweeper) Clear(
-	ctx context.Context, table repo.Table, columns []repo.Column, values [][]string, except ...string,
+	ctx context.Context, table catalog.Table, columns []catalog.Column, values [][]string, except ...string,
 ) error {
 	r := &Removal{RowChanger: w, Catalog: w.Catalog, CheckStop: w.CheckStop, except: except}
 	_, err := r.clear(ctx, table, columns, values)
@@ -115,7 +119,7 @@ func (w *Sweeper) Clear(
 
 // Remove works in portions: it takes the keys of some rows, clears what depends on them, and
 // deletes the rows. What others have locked is left until the last.
-func (r *Removal) Remove(ctx context.Context, rows repo.Rows) error {
+func (r *Removal) Remove(ctx context.Context, rows rowset.Rows) error {
 	columns := KeyColumns(r.Catalog, rows.Table)
 	if len(columns) == 0 {
 		return r.deleteRows(ctx, rows)
@@ -148,19 +152,19 @@ func (r *Removal) Remove(ctx context.Context, rows repo.Rows) error {
 }
 
 // deleteRows deletes rows that nothing depends on any more.
-func (r *Removal) deleteRows(ctx context.Context, rows repo.Rows) error {
+func (r *Removal) deleteRows(ctx context.Context, rows rowset.Rows) error {
 	return Deleted(r.Catalog, r.Sweep(ctx, rows, deletion(r.Catalog, rows.Table)))
 }
 
 // portion is the rows with some of the values, by their places.
-func portion(rows repo.Rows, columns []repo.Column, values [][]string, places []int) repo.Rows {
+func portion(rows rowset.Rows, columns []catalog.Column, values [][]string, places []int) rowset.Rows {
 	some := make([][]string, len(columns))
 	for i := range columns {
 		for _, place := range places {
 			some[i] = append(some[i], values[i][place])
 		}
 	}
-	return rows.Where(repo.Match{Columns: columns, Values: some})
+	return rows.Where(rowset.Match{Columns: columns, Values: some})
 }
 
 // clear processes the dependants of rows with these values, and returns the places of the values
@@ -170,7 +174,7 @@ func portion(rows repo.Rows, columns []repo.Column, values [][]string, places []
 // Rows that forbid the removal may themselves depend on what is still to go: they are looked for
 // again behind the other dependants, as long as that helps.
 func (r *Removal) clear(
-	ctx context.Context, table repo.Table, columns []repo.Column, values [][]string,
+	ctx context.Context, table catalog.Table, columns []catalog.Column, values [][]string,
 ) (free []int, err error) {
 	inner := *r
 	inner.path = append(slices.Clone(r.path), table)
@@ -212,7 +216,7 @@ func (r *Removal) clear(
 }
 
 // process does with a dependant's rows what is to become of them.
-func (r *Removal) process(ctx context.Context, d dependant, rows repo.Rows) error {
+func (r *Removal) process(ctx context.Context, d dependant, rows rowset.Rows) error {
 	switch {
 	case d.onDelete == removed:
 		return r.Remove(ctx, rows)
@@ -225,7 +229,7 @@ func (r *Removal) process(ctx context.Context, d dependant, rows repo.Rows) erro
 }
 
 // FailIfAny returns why if there are such rows.
-func (r *Removal) FailIfAny(ctx context.Context, rows repo.Rows, why error) error {
+func (r *Removal) FailIfAny(ctx context.Context, rows rowset.Rows, why error) error {
 	has, err := r.any(ctx, rows)
 	if err == nil && has {
 		return why
@@ -234,7 +238,7 @@ func (r *Removal) FailIfAny(ctx context.Context, rows repo.Rows, why error) erro
 }
 
 // unreferenced are those of the free values that none of the rows refers to.
-func (r *Removal) unreferenced(ctx context.Context, free []int, rows repo.Rows) ([]int, error) {
+func (r *Removal) unreferenced(ctx context.Context, free []int, rows rowset.Rows) ([]int, error) {
 	if err := r.CheckStop(); err != nil {
 		return nil, err
 	}
@@ -249,7 +253,7 @@ func (r *Removal) unreferenced(ctx context.Context, free []int, rows repo.Rows) 
 const portionRows = 1000
 
 // takes is the kind of the statements that read keys of rows to be removed.
-type takes struct{ rows repo.Rows }
+type takes struct{ rows rowset.Rows }
 
 func (t takes) SizeKey() SizeKey {
 	return SizeKey{t.rows.String(), "take", t.rows.Database.Name}
@@ -258,7 +262,7 @@ func (t takes) SizeKey() SizeKey {
 // NextKeys reads the keys of the next rows, as [RowChanger] says: first of those that nobody has
 // locked, then, having waited, of all.
 func (w *Sweeper) NextKeys(
-	ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor,
+	ctx context.Context, rows rowset.Rows, columns []catalog.Column, c *Cursor,
 ) ([][]string, error) {
 	if w.DryRun != nil {
 		return w.DryRun.NextKeys(ctx, rows, columns, c)
@@ -267,7 +271,7 @@ func (w *Sweeper) NextKeys(
 		if err := w.CheckStop(); err != nil {
 			return nil, err
 		}
-		b := repo.Batch{
+		b := rowset.Batch{
 			Rows: min(portionRows, w.Sizes.Get(takes{rows})), SkipLocked: !c.waited,
 		}
 		values, took, err := w.take(ctx, rows, columns, c, &b)
@@ -279,14 +283,14 @@ func (w *Sweeper) NextKeys(
 			// Fewer than asked for are all that nobody has locked.
 			c.waited = c.waited || int64(len(values[0])) < b.Rows
 			return values, nil
-		case class == repo.ClassLock && !c.waited:
+		case class == dberr.ClassLock && !c.waited:
 			c.waited = true
-		case class == repo.ClassLock:
+		case class == dberr.ClassLock:
 			return nil, &lockedError{rows.String()}
-		case class == repo.ClassTimeout && b.Rows > 1:
+		case class == dberr.ClassTimeout && b.Rows > 1:
 			w.Sizes.Learn(takes{rows}, Statement{
 				Took: took, TimedOut: true, Limit: b.Rows, Empty: func() (time.Duration, error) {
-					_, took, err := w.take(ctx, rows, columns, c, &repo.Batch{SkipLocked: !c.waited})
+					_, took, err := w.take(ctx, rows, columns, c, &rowset.Batch{SkipLocked: !c.waited})
 					return took, err
 				},
 			})
@@ -298,9 +302,9 @@ func (w *Sweeper) NextKeys(
 
 // take sends one statement, and sets its permit in b.
 func (w *Sweeper) take(
-	ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor, b *repo.Batch,
+	ctx context.Context, rows rowset.Rows, columns []catalog.Column, c *Cursor, b *rowset.Batch,
 ) (values [][]string, took time.Duration, err error) {
-	permit, err := w.Writer.Permit(ctx, rows.Database, rows.Table,
+	permit, err := w.Writer.Permit(ctx, repo.Of(rows.Database), rows.Table,
 		w.Sizes.waitingLimits(takes{rows}, b.Rows))
 	if err != nil {
 		return nil, 0, err
@@ -319,15 +323,15 @@ func (w *Sweeper) planned() *DryRun {
 	return w.DryRun.planned()
 }
 
-func (w *Sweeper) any(ctx context.Context, rows repo.Rows) (bool, error) {
+func (w *Sweeper) any(ctx context.Context, rows rowset.Rows) (bool, error) {
 	if w.DryRun != nil {
 		return w.DryRun.any(ctx, rows)
 	}
 	if err := w.CheckStop(); err != nil {
 		return false, err
 	}
-	has, err := rows.Database.Any(ctx, []repo.Rows{rows}, ProbeLimits())
-	if ClassOf(err, 0, repo.Limits{}) == repo.ClassLock {
+	has, err := rowset.NewSweeps(rows.Database).Any(ctx, []rowset.Rows{rows}, ProbeLimits())
+	if ClassOf(err, 0, fencing.Limits{}) == dberr.ClassLock {
 		return false, &lockedError{rows.String()}
 	}
 	return err == nil && has[0], err

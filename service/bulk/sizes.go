@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/fencing"
 )
 
 const (
@@ -29,7 +29,9 @@ const (
 )
 
 // ProbeLimits bound the statements that only look whether there are rows, as one for a single row.
-func ProbeLimits() repo.Limits { return repo.Limits{Statement: SingleRowTime, Lock: LongLockTime} }
+func ProbeLimits() fencing.Limits {
+	return fencing.Limits{Statement: SingleRowTime, Lock: LongLockTime}
+}
 
 // StatementSizes are how many rows a statement may change, learned from how long those of its kind
 // took. They last as long as the process, and are safe for concurrent use.
@@ -81,11 +83,11 @@ func (z *StatementSizes) Get(s sized) int64 { return z.get(s).rows }
 func (z *StatementSizes) Time(s sized) time.Duration { return StatementTime + z.get(s).fixed }
 
 // waitingLimits bound a statement for so many rows that waits for locks.
-func (z *StatementSizes) waitingLimits(s sized, rows int64) repo.Limits {
+func (z *StatementSizes) waitingLimits(s sized, rows int64) fencing.Limits {
 	if rows <= 1 {
 		return ProbeLimits()
 	}
-	return repo.Limits{Statement: z.Time(s) + LongLockTime, Lock: LongLockTime}
+	return fencing.Limits{Statement: z.Time(s) + LongLockTime, Lock: LongLockTime}
 }
 
 // Learn learns from a statement. The size is doubled when a full one took under half the goal. It

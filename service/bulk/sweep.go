@@ -6,19 +6,23 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Sweeper changes and removes rows of one database in bounded statements, each a transaction
 // of its own. It is for one goroutine.
 type Sweeper struct {
-	Catalog *repo.Catalog
+	Catalog *catalog.Catalog
 	Sizes   *StatementSizes
 	Writer  run.Writer
 	// CheckStop is called before every statement; its error ends the work at once.
 	CheckStop func() error
 	// Count is called for every change that is committed: the table, the change, and its rows.
-	Count func(ctx context.Context, table string, c repo.Change, rows int64)
+	Count func(ctx context.Context, table string, c rowset.Change, rows int64)
 	// Outside gets the paths, outside the database, of removed rows; nil: they are dropped.
 	Outside func(ctx context.Context, paths []string)
 	// DryRun counts instead of changing; nil: changes are made.
@@ -45,7 +49,7 @@ func IsLocked(err error) bool {
 
 // Sweep changes all rows, first those that nobody else has locked. Rows that are still locked after
 // one wait are left, and [IsLocked] holds for the error.
-func (w *Sweeper) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) error {
+func (w *Sweeper) Sweep(ctx context.Context, rows rowset.Rows, c rowset.Change) error {
 	if w.DryRun != nil {
 		return w.DryRun.Sweep(ctx, rows, c)
 	}
@@ -68,14 +72,14 @@ func (w *Sweeper) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) erro
 }
 
 // parts are the partitions that have such rows. To list them costs statements, hence CheckStop.
-func (w *Sweeper) parts(ctx context.Context, rows repo.Rows) ([]repo.Rows, error) {
+func (w *Sweeper) parts(ctx context.Context, rows rowset.Rows) ([]rowset.Rows, error) {
 	if !rows.Partitioned() {
-		return []repo.Rows{rows}, nil
+		return []rowset.Rows{rows}, nil
 	}
 	if err := w.CheckStop(); err != nil {
 		return nil, err
 	}
-	return w.Catalog.Parts(ctx, rows, ProbeLimits())
+	return rowset.Parts(ctx, w.Catalog, rows, ProbeLimits())
 }
 
 // sweepMode is what a statement does about rows that another transaction has locked. A lock that a
@@ -94,8 +98,8 @@ const (
 // sweep is the change of all rows of one table or partition.
 type sweep struct {
 	*Sweeper
-	rows   repo.Rows
-	change repo.Change
+	rows   rowset.Rows
+	change rowset.Change
 	mode   sweepMode
 	// after is where the statement before ended; nil: at the start.
 	after *int64
@@ -119,7 +123,7 @@ func (s *sweep) run(ctx context.Context) error {
 		if err := s.CheckStop(); err != nil {
 			return err
 		}
-		b := repo.Batch{
+		b := rowset.Batch{
 			Rows: s.Sizes.Get(s), After: s.after, SkipLocked: s.mode == skippingLocked,
 			Direct: s.full && s.mode == unlocked && s.idleRounds == 0,
 		}
@@ -140,9 +144,9 @@ func (s *sweep) run(ctx context.Context) error {
 
 // send sends the statement of a batch, and sets its permit there.
 func (s *sweep) send(
-	ctx context.Context, b *repo.Batch,
-) (r repo.BatchResult, took time.Duration, err error) {
-	permit, err := s.Writer.Permit(ctx, s.rows.Database, s.rows.Table, s.limits(b.Rows))
+	ctx context.Context, b *rowset.Batch,
+) (r rowset.BatchResult, took time.Duration, err error) {
+	permit, err := s.Writer.Permit(ctx, repo.Of(s.rows.Database), s.rows.Table, s.limits(b.Rows))
 	if err != nil {
 		return r, 0, err
 	}
@@ -153,11 +157,11 @@ func (s *sweep) send(
 	return r, time.Since(began), err
 }
 
-func (s *sweep) limits(rows int64) repo.Limits {
+func (s *sweep) limits(rows int64) fencing.Limits {
 	if s.mode == waitingLocked {
 		return s.Sizes.waitingLimits(s, rows)
 	}
-	l := repo.Limits{Statement: s.Sizes.Time(s), Lock: LockTime}
+	l := fencing.Limits{Statement: s.Sizes.Time(s), Lock: LockTime}
 	if rows <= 1 {
 		l.Statement = SingleRowTime
 	}
@@ -167,14 +171,14 @@ func (s *sweep) limits(rows int64) repo.Limits {
 // empty sends the statement of a batch for no row, and returns how long that took.
 func (s *sweep) empty(ctx context.Context) func() (time.Duration, error) {
 	return func() (time.Duration, error) {
-		_, took, err := s.send(ctx, &repo.Batch{SkipLocked: s.mode == skippingLocked})
+		_, took, err := s.send(ctx, &rowset.Batch{SkipLocked: s.mode == skippingLocked})
 		return took, err
 	}
 }
 
 // account counts what a statement changed, and learns from how long it took. Time spent waiting
 // for locks says nothing about the size.
-func (s *sweep) account(ctx context.Context, b repo.Batch, r repo.BatchResult, took time.Duration) {
+func (s *sweep) account(ctx context.Context, b rowset.Batch, r rowset.BatchResult, took time.Duration) {
 	if r.Changed > 0 {
 		s.Count(ctx, s.rows.Table.Name, s.change, r.Changed)
 	}
@@ -193,7 +197,7 @@ func (s *sweep) account(ctx context.Context, b repo.Batch, r repo.BatchResult, t
 // Nothing is left behind a statement that was not full. Whether nothing is left at all only one
 // that began at the start, and changed all that it found, can say.
 func (s *sweep) advance(
-	ctx context.Context, b repo.Batch, r repo.BatchResult,
+	ctx context.Context, b rowset.Batch, r rowset.BatchResult,
 ) (done bool, err error) {
 	s.idleRounds++
 	if r.Changed > 0 || r.Found == 0 {
@@ -218,18 +222,18 @@ func (s *sweep) advance(
 // onError makes the next statement smaller, or more patient. Errors that neither helps against are
 // returned.
 func (s *sweep) onError(
-	ctx context.Context, b repo.Batch, took time.Duration, err error,
+	ctx context.Context, b rowset.Batch, took time.Duration, err error,
 ) error {
 	switch class := ClassOf(err, took, b.Limits); {
-	case class == repo.ClassLock && s.mode == waitingLocked:
+	case class == dberr.ClassLock && s.mode == waitingLocked:
 		return &lockedError{s.rows.String()}
-	case class == repo.ClassLock:
+	case class == dberr.ClassLock:
 		if s.mode == skippingLocked {
 			s.after = nil
 		}
 		s.mode++
 		return nil
-	case class == repo.ClassTimeout && b.Rows > 1:
+	case class == dberr.ClassTimeout && b.Rows > 1:
 		s.Sizes.Learn(s, Statement{Took: took, TimedOut: true, Limit: b.Rows, Empty: s.empty(ctx)})
 		return nil
 	}
@@ -238,11 +242,11 @@ func (s *sweep) onError(
 
 // ClassOf is the class of a statement's error. A statement that was cancelled before its time was
 // cancelled by somebody, which is no time-out.
-func ClassOf(err error, took time.Duration, l repo.Limits) repo.Class {
-	refused, ok := errors.AsType[*repo.Error](err)
+func ClassOf(err error, took time.Duration, l fencing.Limits) dberr.Class {
+	refused, ok := errors.AsType[*dberr.Error](err)
 	switch {
-	case !ok, refused.Class() == repo.ClassTimeout && took < l.Statement:
-		return repo.ClassData
+	case !ok, refused.Class() == dberr.ClassTimeout && took < l.Statement:
+		return dberr.ClassData
 	}
 	return refused.Class()
 }

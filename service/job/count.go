@@ -6,23 +6,23 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Count is how many jobs of a kind are in a state.
-type Count = repo.JobCount
+type Count = jobqueue.JobCount
 
 // jobsSearched is among how many newest jobs those of a run are looked for.
 const jobsSearched = 20_000
 
 // JobCounts counts the jobs that are not completed, by kind and state, up to 10,000 of each.
 func (p *Pool) JobCounts(ctx context.Context) ([]Count, error) {
-	return p.Main.CountJobs(ctx)
+	return p.Main.Jobs.CountJobs(ctx)
 }
 
 // FailedJobs says in words which jobs fail that a worker has queued: its runs succeed all the same.
-func (p *Pool) FailedJobs(w *run.Worker, all []repo.FailedJobs) (remarks []string) {
+func (p *Pool) FailedJobs(w *run.Worker, all []jobqueue.FailedJobs) (remarks []string) {
 	for _, f := range all {
 		owner := p.Kinds[f.Kind].Owner
 		args, err := json.Marshal(map[string]string{"reason": f.Reason})
@@ -48,7 +48,7 @@ func (p *Pool) JobsOfRun(ctx context.Context, record string, limit int) ([]Job, 
 	if err := run.ValidRunID(record); err != nil {
 		return nil, err
 	}
-	return p.Main.JobsOfRun(ctx, record, limit, jobsSearched)
+	return p.Main.Jobs.JobsOfRun(ctx, record, limit, jobsSearched)
 }
 
 // Job is a job by its id. Errors: [fault.ErrUnknownJob], [*fault.InvalidArgumentError].
@@ -56,7 +56,7 @@ func (p *Pool) Job(ctx context.Context, id int64) (Job, error) {
 	if id <= 0 {
 		return Job{}, errNoJobID()
 	}
-	job, err := p.Main.ReadJob(ctx, id)
+	job, err := p.Main.Jobs.ReadJob(ctx, id)
 	return job, unknownJob(id, err)
 }
 

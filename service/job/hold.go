@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -38,10 +41,10 @@ func (p *Pool) holdReason(ctx context.Context, j *Attempt) *hold {
 	if run.PauseFor(p.owner(j.Request), pauses) != nil {
 		return &hold{fault.ReasonPaused, holdPause}
 	}
-	return j.loadHold(ctx, p.Main, repo.Table{})
+	return j.loadHold(ctx, p.Main, catalog.Table{})
 }
 
-func (j *Attempt) loadHold(ctx context.Context, d *repo.Database, t repo.Table) *hold {
+func (j *Attempt) loadHold(ctx context.Context, d *repo.Database, t catalog.Table) *hold {
 	if e := j.loads.Overloaded(ctx, d, t); e != nil && e.Severe() {
 		return &hold{fault.ReasonThrottled + ": " + e.String(), holdLoad}
 	}
@@ -51,7 +54,7 @@ func (j *Attempt) loadHold(ctx context.Context, d *repo.Database, t repo.Table) 
 // Permit lets the attempt write on a table of a database by this permit. Where that is over a limit
 // of its load, it ends the slice: [ErrSliceOver].
 func (j *Attempt) Permit(
-	ctx context.Context, d *repo.Database, t repo.Table, p repo.Permit,
+	ctx context.Context, d *repo.Database, t catalog.Table, p fencing.Permit,
 ) (run.Permit, error) {
 	if h := j.loadHold(ctx, d, t); h != nil {
 		j.heldBy = h
@@ -110,7 +113,7 @@ func (j *Attempt) Postpone(r Result, err error) (Result, error) {
 		r.Snooze, r.Reason = SliceSnooze, fault.ErrShutdown.Reason.Code
 	case errors.Is(err, ErrSliceOver):
 		r.Snooze, r.Reason = SliceSnooze, reasonSliceUsed
-	case errors.Is(err, repo.ErrBusy):
+	case errors.Is(err, dberr.ErrBusy):
 		r.Snooze, r.Reason = busySnooze, fault.ReasonTargetBusy
 	default:
 		return r, err

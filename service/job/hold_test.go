@@ -10,21 +10,23 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // heldJobs are jobs that find nothing to do, by what they are.
-func heldJobs() map[string]repo.JobArgs {
-	return map[string]repo.JobArgs{
-		"group":                  repo.DestroyGroup{GroupID: 4711},
-		"placeholder":            repo.DeletePlaceholderUser{PlaceholderUserID: 4711},
-		"continuation":           repo.ContinueInactiveTokenDeletion{PassID: "00000000-0000-0000-0000-000000000000"},
-		"user for its tokens":    repo.DeleteUser{UserID: 4711, Reason: repo.TokenDeletionReason},
-		"user as a placeholder":  repo.DeleteUser{UserID: 4711, Reason: repo.PlaceholderDeletionReason},
-		"user with its group":    repo.DeleteUser{UserID: 4711, Reason: "Group was deleted"},
-		"user for other reasons": repo.DeleteUser{UserID: 4711, Reason: "because"},
+func heldJobs() map[string]jobqueue.JobArgs {
+	return map[string]jobqueue.JobArgs{
+		"group":                  jobqueue.DestroyGroup{GroupID: 4711},
+		"placeholder":            jobqueue.DeletePlaceholderUser{PlaceholderUserID: 4711},
+		"continuation":           jobqueue.ContinueInactiveTokenDeletion{PassID: "00000000-0000-0000-0000-000000000000"},
+		"user for its tokens":    jobqueue.DeleteUser{UserID: 4711, Reason: jobqueue.TokenDeletionReason},
+		"user as a placeholder":  jobqueue.DeleteUser{UserID: 4711, Reason: jobqueue.PlaceholderDeletionReason},
+		"user with its group":    jobqueue.DeleteUser{UserID: 4711, Reason: "Group was deleted"},
+		"user for other reasons": jobqueue.DeleteUser{UserID: 4711, Reason: "because"},
 	}
 }
 
@@ -53,7 +55,7 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 		assert.That(t, !e.Holds(s, args), "job of a %s held without a pause", name)
 	}
 	// It hears of a pause and of its end from other replicas.
-	job, replica := repo.DestroyGroup{GroupID: 4711}, e.Service("", e.WithQueue)
+	job, replica := jobqueue.DestroyGroup{GroupID: 4711}, e.Service("", e.WithQueue)
 	servicetest.Pause(t, replica, fault.AllWorkers)
 	devdb.Eventually(t, "the job to be held", func() bool { return e.Holds(s, job) })
 	servicetest.Resume(t, replica, fault.AllWorkers)
@@ -100,7 +102,7 @@ func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testi
 func TestFault_WorkJob_WaitsWhileMainIsOverALimitOfItsLoad(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 1)
 	s := e.Service("", e.WithQueue, servicetest.LoadLimits(load.Config{MaxWALRate: 1}))
-	job := e.Running(repo.DestroyGroup{GroupID: 4711})
+	job := e.Running(jobqueue.DestroyGroup{GroupID: 4711})
 	devdb.Eventually(t, "the job to be held", func() bool {
 		e.Exec("main", `SELECT pg_logical_emit_message(true, '', repeat('x', 100000))`)
 		return servicetest.WorkHolds(t, s, job)
@@ -127,22 +129,22 @@ func TestDestroyGroup_ASliceAtWorkEndsBeforeATableInALockQueue(t *testing.T) {
 }
 
 // fenced is an estate with a job to be worked: of each kind that destroys something in steps.
-var fenced = map[string]func(t *testing.T) (*servicetest.Estate, repo.JobArgs){
-	"delete_user": func(t *testing.T) (*servicetest.Estate, repo.JobArgs) {
+var fenced = map[string]func(t *testing.T) (*servicetest.Estate, jobqueue.JobArgs){
+	"delete_user": func(t *testing.T) (*servicetest.Estate, jobqueue.JobArgs) {
 		t.Helper()
 		e := servicetest.NewTokens(t)
 		e.User(7, 0, 1)
 		e.PersonalProjects(7, 701)
 		return e, servicetest.Authorized(7)
 	},
-	"destroy_group": func(t *testing.T) (*servicetest.Estate, repo.JobArgs) {
+	"destroy_group": func(t *testing.T) (*servicetest.Estate, jobqueue.JobArgs) {
 		t.Helper()
 		g := servicetest.NewGroups(t)
 		g.Owned(10, 15)
 		g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
 		g.Project(1, 10, "p")
 		g.Content(1)
-		return g.Estate, repo.DestroyGroup{GroupID: 10, UserID: new(int64(1))}
+		return g.Estate, jobqueue.DestroyGroup{GroupID: 10, UserID: new(int64(1))}
 	},
 }
 
@@ -156,7 +158,7 @@ func TestWorkJob_AttemptThatWasTakenForDeadChangesNothing(t *testing.T) {
 			e.Exec("main", `UPDATE maintenance.river_job SET attempted_at = clock_timestamp() WHERE id = $1`, lost.ID)
 			before := e.State("main", servicetest.Written...)
 			_, err := s.WorkJob(context.Background(), lost)
-			assert.That(t, errors.Is(err, repo.ErrJobLost), "got %v, want ErrJobLost", err)
+			assert.That(t, errors.Is(err, dberr.ErrJobLost), "got %v, want ErrJobLost", err)
 			e.WantSame("main", before, servicetest.Written...)
 		})
 	}
@@ -173,7 +175,7 @@ func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t
 				s := e.Service("", e.WithQueue)
 				e.Gate("main", table)
 				e.Shut("main", "sleeper")
-				e.Insert(repo.Job{Args: args})
+				e.Insert(jobqueue.Job{Args: args})
 				sleeper := e.Start("sleeper", "", func(o *servicetest.Order) { o.Jobs = kind })
 				e.AtGate("main", "sleeper")
 				sleeper.Signal(syscall.SIGSTOP)

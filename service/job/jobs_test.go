@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -31,7 +32,7 @@ func TestJobs(t *testing.T) {
 func areListedNewestFirstByKindAndState(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue)
 	e.Insert(servicetest.Placeholders(4)...)
-	e.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: 9}, ScheduledAt: time.Now().Add(time.Hour)})
+	e.Insert(jobqueue.Job{Args: jobqueue.DestroyGroup{GroupID: 9}, ScheduledAt: time.Now().Add(time.Hour)})
 	e.EndJob(2, "discarded")
 	e.EndJob(4, "completed")
 	for want, f := range map[string]job.Filter{
@@ -91,13 +92,13 @@ func showWhatBecameOfThemAndAreCountedByKindAndArguments(e *servicetest.Estate) 
 	}
 
 	e.Insert(servicetest.Placeholders(3)...)
-	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: "a"}}, repo.Job{Args: repo.DeleteUser{UserID: 2, Reason: "b"}})
+	e.Insert(jobqueue.Job{Args: jobqueue.DeleteUser{UserID: 1, Reason: "a"}}, jobqueue.Job{Args: jobqueue.DeleteUser{UserID: 2, Reason: "b"}})
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now() WHERE id NOT IN (1, 4)`)
 	for _, c := range []struct {
 		kind, args string
 		want       int64
 	}{{"delete_placeholder_user", "{}", 2}, {"delete_user", `{"reason": "b"}`, 1}, {"delete_user", `{"reason": "c"}`, 0}} {
-		n, err := e.Open[0].CountDiscardedJobs(context.Background(), c.kind, c.args)
+		n, err := e.Open[0].Jobs.CountDiscardedJobs(context.Background(), c.kind, c.args)
 		assert.That(e.T, n == c.want && err == nil, "%+v: %d, %v", c, n, err)
 	}
 }
@@ -152,13 +153,13 @@ func TestMain(m *testing.M) {
 
 func everyKindCanBeWorkedAndOneThatThisVersionDoesNotKnowFailsAndWaits(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue)
-	for _, args := range []repo.JobArgs{
-		repo.ContinueInactiveTokenDeletion{}, repo.DeletePlaceholderUser{}, repo.DeleteUser{}, repo.DestroyGroup{},
+	for _, args := range []jobqueue.JobArgs{
+		jobqueue.ContinueInactiveTokenDeletion{}, jobqueue.DeletePlaceholderUser{}, jobqueue.DeleteUser{}, jobqueue.DestroyGroup{},
 	} {
 		works := s.JobKinds()
 		assert.That(e.T, slices.Contains(works, args.Kind()), "works %v, without %s", works, args.Kind())
 	}
-	e.Insert(repo.Job{Args: unknownArgs{}})
+	e.Insert(jobqueue.Job{Args: unknownArgs{}})
 	n := e.Work(s, "unknown")
 	assert.Require(e.T, n == 1, "%d jobs worked, want 1", n)
 	e.Want("main", `SELECT concat_ws(': ', metadata ->> 'outcome', errors[1] ->> 'error') FROM maintenance.river_job`,
@@ -188,7 +189,7 @@ func rescuedJobSaysWhy(e *servicetest.Estate) {
 		assert.Require(e.T, err == nil && len(jobs) == 1, "got %+v, %v", jobs, err)
 		j := jobs[0]
 		assert.That(e.T, j.Outcome == c.outcome && j.Reason == c.reason, "%s: %q, %q, want %q, %q", name, j.Outcome, j.Reason, c.outcome, c.reason)
-		assert.That(e.T, len(j.Errors) == 1 && j.Errors[0].Attempt == 25 && j.Errors[0].Error == repo.ProcessGoneText,
+		assert.That(e.T, len(j.Errors) == 1 && j.Errors[0].Attempt == 25 && j.Errors[0].Error == reasons.ProcessGoneText,
 			"%s: errors %+v", name, j.Errors)
 	}
 }

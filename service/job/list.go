@@ -9,16 +9,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // Job is a deferred job as it stands in the queue.
-type Job = repo.QueuedJob
+type Job = jobqueue.QueuedJob
 
 // DuplicateJobError says that another job for the same waits or runs already.
-type DuplicateJobError = repo.DuplicateJobError
+type DuplicateJobError = jobqueue.DuplicateJobError
 
 // Filter selects jobs.
 type Filter struct {
@@ -35,8 +36,8 @@ type Filter struct {
 // States are the states that a job can be in. River has one more, pending, which nothing here uses.
 func States() []string {
 	return []string{
-		repo.JobAvailable, repo.JobScheduled, repo.JobRetryable, repo.JobRunning, repo.JobCompleted, repo.JobCancelled,
-		repo.JobDiscarded,
+		jobqueue.JobAvailable, jobqueue.JobScheduled, jobqueue.JobRetryable, jobqueue.JobRunning, jobqueue.JobCompleted, jobqueue.JobCancelled,
+		jobqueue.JobDiscarded,
 	}
 }
 
@@ -46,10 +47,10 @@ func (p *Pool) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	if err := oneOf("kind", f.Kind, p.JobKinds()); err != nil {
 		return nil, err
 	}
-	if err := oneOf("state", f.State, States()); err != nil && f.State != repo.JobPending {
+	if err := oneOf("state", f.State, States()); err != nil && f.State != jobqueue.JobPending {
 		return nil, err
 	}
-	return p.Main.ListJobs(ctx, repo.JobList(f))
+	return p.Main.Jobs.ListJobs(ctx, jobqueue.JobList(f))
 }
 
 func oneOf(field, value string, allowed []string) error {
@@ -67,7 +68,7 @@ func (p *Pool) RetryJob(ctx context.Context, id int64) (Job, error) {
 	if id <= 0 {
 		return Job{}, errNoJobID()
 	}
-	job, err := p.Main.RetryJob(ctx, id)
+	job, err := p.Main.Jobs.RetryJob(ctx, id)
 	return job, unknownJob(id, err)
 }
 
@@ -81,7 +82,7 @@ func (p *Pool) CancelJob(ctx context.Context, id int64, reason, by string) (Job,
 	if id <= 0 {
 		return Job{}, errNoJobID()
 	}
-	job, err := p.Main.CancelJob(ctx, id, reason, by)
+	job, err := p.Main.Jobs.CancelJob(ctx, id, reason, by)
 	if err == nil && job.Cancellation != nil {
 		p.Logger.InfoContext(ctx, "job cancelled", "kind", job.Kind, "job_id", id, "by", by, "reason", reason)
 	}
@@ -96,7 +97,7 @@ func errNoJobID() error {
 
 // unknownJob is [fault.ErrUnknownJob] if the job has not been found.
 func unknownJob(id int64, err error) error {
-	if errors.Is(err, repo.ErrNotFound) {
+	if errors.Is(err, dberr.ErrNotFound) {
 		name := strconv.FormatInt(id, 10)
 		return fault.Unknown(fault.ErrUnknownJob, "job_id", name, "job "+name+" not found: ListJobs lists the jobs")
 	}

@@ -11,7 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+	spansrepo "github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/load"
@@ -123,7 +128,7 @@ type Kind struct {
 	Worker string
 	// Uses are what its attempts do with the application's tables of a database, besides what the
 	// workers do that queue it; nil: nothing.
-	Uses func(database string) []repo.Use
+	Uses func(database string) []catalog.Use
 }
 
 // Attempt is an attempt at work.
@@ -159,26 +164,26 @@ func (j *Attempt) stops() bool {
 // Guard lets a transaction write only while the job is still this attempt's: every one that changes
 // anything for a job begins with it. A process that was paused for longer than its attempts last
 // writes nothing when it wakes.
-func (j *Attempt) Guard() repo.Guard { return j.Key().Guard() }
+func (j *Attempt) Guard() fencing.Guard { return j.Key().Guard() }
 
 // Key names the attempt as its guard and the queue's row do.
-func (j *Attempt) Key() repo.AttemptOf {
-	return repo.AttemptOf{ID: j.ID, AttemptedAt: j.AttemptedAt}
+func (j *Attempt) Key() fencing.AttemptOf {
+	return fencing.AttemptOf{ID: j.ID, AttemptedAt: j.AttemptedAt}
 }
 
 // Origin is a job that this one queues, without arguments: of the same run, its trace leads back to
 // here.
-func (j *Attempt) Origin(ctx context.Context) repo.Job {
-	return repo.Job{RunID: j.RunID, RequestedBy: j.RequestedBy, TraceParent: repo.TraceParent(ctx)}
+func (j *Attempt) Origin(ctx context.Context) jobqueue.Job {
+	return jobqueue.Job{RunID: j.RunID, RequestedBy: j.RequestedBy, TraceParent: spansrepo.TraceParent(ctx)}
 }
 
 // Source is the job, as receipts name it.
-func (j *Attempt) Source() repo.Source {
-	return repo.Source{JobID: j.ID, Worker: j.Kind, RequestedBy: j.RequestedBy}
+func (j *Attempt) Source() fencing.Source {
+	return fencing.Source{JobID: j.ID, Worker: j.Kind, RequestedBy: j.RequestedBy}
 }
 
 // Decode reads the job's arguments.
-func Decode[T repo.JobArgs](j *Attempt) (args T, err error) {
+func Decode[T jobqueue.JobArgs](j *Attempt) (args T, err error) {
 	if err = json.Unmarshal(j.Args, &args); err != nil {
 		err = fmt.Errorf("arguments of job %d: %w", j.ID, err)
 	}
@@ -205,7 +210,7 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 	result, err := p.attempt(traced, j)
 	result.Attributes = withArguments(result.Attributes, j.Args)
 	result.traced = p.Kinds[j.Kind].Traced
-	if errors.Is(err, repo.ErrJobCancelled) {
+	if errors.Is(err, dberr.ErrJobCancelled) {
 		result, err = p.cancelled(ctx, j, result)
 	}
 	if err != nil && result.Reason == "" {
@@ -218,7 +223,7 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 		result.TraceID = id.String()
 	}
 	if span.SpanContext().IsSampled() {
-		result.TraceParent = repo.TraceParent(traced)
+		result.TraceParent = spansrepo.TraceParent(traced)
 	}
 	return result, err
 }
@@ -234,7 +239,7 @@ func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err erro
 			result, err = Result{}, fault.NewPanicError(p)
 		}
 	}()
-	result, err = work(repo.WithWork(ctx, j.Kind), j)
+	result, err = work(spansrepo.WithWork(ctx, j.Kind), j)
 	if err == nil && result.Snooze > 0 && j.heldBy != nil {
 		result = j.heldBy.postpone(result)
 	}
@@ -243,19 +248,19 @@ func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err erro
 
 // cancelled is the end of a job that an operator has cancelled: what it did stays.
 func (p *Pool) cancelled(ctx context.Context, j *Attempt, r Result) (Result, error) {
-	words, err := p.Main.JobCancelled(ctx, j.ID)
-	r.Outcome, r.Reason, r.Message, r.Snooze = Cancelled, repo.ReasonCancelled, words, 0
+	words, err := p.Main.Jobs.JobCancelled(ctx, j.ID)
+	r.Outcome, r.Reason, r.Message, r.Snooze = Cancelled, reasons.ReasonCancelled, words, 0
 	return r, err
 }
 
 // outcome is what the log says at the end of a job of all its attempts; nothing at the end of others.
 func (p *Pool) outcome(ctx context.Context, j *Attempt, r Result, err error) []any {
 	goesOn := r.Snooze > 0 || err != nil && j.Attempt < j.MaxAttempts
-	if goesOn || errors.Is(err, repo.ErrJobLost) || ctx.Err() != nil {
+	if goesOn || errors.Is(err, dberr.ErrJobLost) || ctx.Err() != nil {
 		return nil
 	}
 	attrs := []any{"worked_seconds", (j.Worked + r.Took).Seconds()}
-	done, err := p.Main.JobChanges(ctx, j.ID)
+	done, err := p.Main.Jobs.JobChanges(ctx, j.ID)
 	if err != nil {
 		// The job has ended all the same, and ReadJob has these.
 		return attrs
@@ -269,7 +274,7 @@ func (p *Pool) outcome(ctx context.Context, j *Attempt, r Result, err error) []a
 
 // reportJob is the job's one log line, its metric and its span's end.
 func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
-	lost := errors.Is(err, repo.ErrJobLost)
+	lost := errors.Is(err, dberr.ErrJobLost)
 	interrupted := err != nil && !lost && errors.Is(ctx.Err(), context.Canceled)
 	level, end := slog.LevelInfo, r.Outcome
 	switch {
@@ -324,8 +329,8 @@ func (e *redactedError) Unwrap() error { return e.error }
 // redacted is an error of a job as the log may have it, which names nobody: jobs are about people. What a database that
 // does not answer says is no secret.
 func redacted(err error) error {
-	refused, ok := errors.AsType[*repo.Error](err)
-	if !ok || errors.Is(refused, repo.ErrUnreachable) {
+	refused, ok := errors.AsType[*dberr.Error](err)
+	if !ok || errors.Is(refused, dberr.ErrUnreachable) {
 		return err
 	}
 	return &redactedError{err, strings.ReplaceAll(err.Error(), refused.Error(), refused.Public())}

@@ -14,7 +14,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	spansrepo "github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
@@ -23,14 +24,14 @@ import (
 func (p *Pool) startJob(ctx context.Context, r Request) (context.Context, trace.Span) {
 	ctx, span := p.Tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), spans.LinkTo(ctx, r.TraceParent), //nolint:spancheck // WorkJob ends it
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(jobAttributes(r)...))
-	return repo.WithSpans(ctx), span //nolint:spancheck // WorkJob ends it
+	return spansrepo.WithSpans(ctx), span //nolint:spancheck // WorkJob ends it
 }
 
 // jobAttributes say which attempt of which job it is.
 func jobAttributes(r Request) []attribute.KeyValue {
 	attributes := []attribute.KeyValue{
 		attribute.String("messaging.operation.type", "process"), attribute.String("messaging.operation.name", "process"),
-		attribute.String("messaging.system", repo.JobSystem),
+		attribute.String("messaging.system", jobqueue.JobSystem),
 		attribute.String("messaging.destination.name", r.Kind), attribute.String("messaging.message.id", fmt.Sprint(r.ID)),
 		attribute.String("maintenance.job.kind", r.Kind), attribute.Int64("maintenance.job.id", r.ID),
 		attribute.Int("maintenance.job.attempt", r.Attempt),
@@ -55,7 +56,7 @@ func recordJob(ctx context.Context, r Result, outcome string, err error) {
 		span.SetAttributes(attribute.Float64("maintenance.job.snooze_seconds", r.Snooze.Seconds()))
 	}
 	recordAttributes(span, r.Attributes, r.traced)
-	span.SetAttributes(repo.SpansAttributes(ctx)...)
+	span.SetAttributes(spansrepo.Attributes(ctx)...)
 	if err != nil && outcome != spans.OutcomeInterrupted {
 		spans.NoteError(span, err)
 	}

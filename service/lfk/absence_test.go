@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
@@ -166,7 +166,7 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 	assert.Contains(t, r.Error, "absent.p_id -> p on down: unreachable, 1 records")
 	servicetest.WantCounts(t, r, "deleted_rows=1 rescheduled_records=1")
 	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
-	assert.That(t, errors.Is(err, repo.ErrUnreachable), "accepted while a database does not answer: %v", err)
+	assert.That(t, errors.Is(err, dberr.ErrUnreachable), "accepted while a database does not answer: %v", err)
 }
 
 // What another database still has under the name does not show that the rows of this one need no cleaning.

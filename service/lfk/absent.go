@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -17,10 +17,10 @@ import (
 // accepted one the definitions are skipped, until a run finds the table.
 
 // Absences are where children are accepted as absent.
-type Absences map[repo.AbsentPlace]bool
+type Absences map[lfk.AbsentPlace]bool
 
 // AbsencesOf are the places of accepted children.
-func AbsencesOf(children []repo.AbsentChild) Absences {
+func AbsencesOf(children []lfk.AbsentChild) Absences {
 	all := make(Absences, len(children))
 	for _, c := range children {
 		all[c.AbsentPlace] = true
@@ -29,32 +29,32 @@ func AbsencesOf(children []repo.AbsentChild) Absences {
 }
 
 // Everywhere reports whether a child was accepted as one that no configured database has.
-func (a Absences) Everywhere(child string) bool { return a[repo.AbsentPlace{Child: child}] }
+func (a Absences) Everywhere(child string) bool { return a[lfk.AbsentPlace{Child: child}] }
 
 // on reports whether a child was accepted as gone from all of some databases.
 func (a Absences) on(child string, databases []string) bool {
-	return !slices.ContainsFunc(databases, func(d string) bool { return !a[repo.AbsentPlace{Child: child, Database: d}] })
+	return !slices.ContainsFunc(databases, func(d string) bool { return !a[lfk.AbsentPlace{Child: child, Database: d}] })
 }
 
 // acceptedAbsent are the children that were accepted as absent.
 func (k *looseForeignKeys) acceptedAbsent(ctx context.Context) (Absences, error) {
-	children, err := k.Main.AbsentChildren(ctx)
+	children, err := k.Main.Children.AbsentChildren(ctx)
 	return AbsencesOf(children), err
 }
 
 // endAbsence ends the acceptance of children that a run has found.
 func (k *looseForeignKeys) endAbsence(
-	ctx context.Context, x *run.Execution, found map[repo.AbsentPlace]bool,
+	ctx context.Context, x *run.Execution, found map[lfk.AbsentPlace]bool,
 ) error {
 	if len(found) == 0 || x.DryRun {
 		return nil
 	}
-	var places []repo.AbsentPlace
+	var places []lfk.AbsentPlace
 	var names []string
 	for place := range found {
 		places, names = append(places, place), append(names, place.String())
 	}
-	if err := k.Main.EndAbsence(ctx, places); err != nil {
+	if err := k.Main.Children.EndAbsence(ctx, places); err != nil {
 		return err
 	}
 	slices.Sort(names)

@@ -7,6 +7,9 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -39,7 +42,7 @@ func (c *cleanup) reportMissingDefinitions(lacking map[string]string, due []stri
 func (k *looseForeignKeys) missingDefinitionsRemark(
 	ctx context.Context, d *repo.Database, schema string, due []string,
 ) []string {
-	adopted, _ := d.AdoptedKeys(ctx)
+	adopted, _ := d.Capture.AdoptedKeys(ctx)
 	defined := k.LooseForeignKeys()
 	var keys []string
 	for _, a := range adopted {
@@ -56,7 +59,7 @@ func (k *looseForeignKeys) missingDefinitionsRemark(
 // missingDefinitions are the recorded names of parents with adopted keys that have no definition here, with
 // these keys as the definitions would have them.
 func (c *cleanup) missingDefinitions(ctx context.Context) (map[string]string, error) {
-	adopted, err := c.x.Database.AdoptedKeys(ctx)
+	adopted, err := c.x.Database.Capture.AdoptedKeys(ctx)
 	lacking := map[string]string{}
 	for _, a := range adopted {
 		if parent := a.RecordedParent(); StandsFor(c.keys, c.queue.Schema, a) == nil {
@@ -72,13 +75,13 @@ func (c *cleanup) missingDefinitions(ctx context.Context) (map[string]string, er
 // StandsFor is the definition that stands for a foreign key: without conditions, and with the same
 // pairs of columns. Nil: there is none. schema is the application's.
 func StandsFor(
-	keys []repo.LooseForeignKey, schema string, key repo.AdoptedKey,
-) *repo.LooseForeignKey {
-	child := repo.Table{Schema: key.Schema, Name: key.Table}.Recorded(schema)
-	parent := repo.Table{Schema: key.ParentSchema, Name: key.Parent}.Recorded(schema)
-	at := slices.IndexFunc(keys, func(k repo.LooseForeignKey) bool {
-		return repo.RecordedName(k.Table, schema) == child &&
-			repo.RecordedName(k.Parent, schema) == parent && len(k.Conditions) == 0 && samePairs(k, key)
+	keys []lfk.LooseForeignKey, schema string, key capture.AdoptedKey,
+) *lfk.LooseForeignKey {
+	child := catalog.Table{Schema: key.Schema, Name: key.Table}.Recorded(schema)
+	parent := catalog.Table{Schema: key.ParentSchema, Name: key.Parent}.Recorded(schema)
+	at := slices.IndexFunc(keys, func(k lfk.LooseForeignKey) bool {
+		return catalog.RecordedName(k.Table, schema) == child &&
+			catalog.RecordedName(k.Parent, schema) == parent && len(k.Conditions) == 0 && samePairs(k, key)
 	})
 	if at < 0 {
 		return nil
@@ -90,7 +93,7 @@ func StandsFor(
 // samePairs reports whether each column of a definition refers to what it refers to in a foreign key. A
 // definition without key refers to the columns that are recorded: an adoption has seen to it that
 // these are the foreign key's, in their order.
-func samePairs(k repo.LooseForeignKey, key repo.AdoptedKey) bool {
+func samePairs(k lfk.LooseForeignKey, key capture.AdoptedKey) bool {
 	parents := key.ParentColumns()
 	to := k.Key
 	if to == nil {

@@ -10,7 +10,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/spans"
@@ -21,7 +22,7 @@ type batch struct {
 	*parentTasks
 	size int
 	// table is the parent's, also if it has come since the run began.
-	table *repo.ParentTable
+	table *lfk.ParentTable
 	// keys in the order in which they get their share of a statement.
 	keys     []*openKey
 	taskRuns map[*childTask]*taskRun
@@ -29,8 +30,8 @@ type batch struct {
 
 // openKey is one deleted parent row on its way through the definitions.
 type openKey struct {
-	key     repo.Key
-	records []repo.Record
+	key     lfk.Key
+	records []lfk.Record
 	// at is the index of the key's next task: len(tasks) when it is complete.
 	at int
 	// locked, the task whose rows another transaction has locked, and failure keep the key's records; the
@@ -46,9 +47,9 @@ type openKey struct {
 	large bool
 }
 
-func newBatch(p *parentTasks, records []repo.Record) *batch {
+func newBatch(p *parentTasks, records []lfk.Record) *batch {
 	b := &batch{parentTasks: p, size: len(records), table: p.table, taskRuns: map[*childTask]*taskRun{}}
-	byKey := map[repo.Key]*openKey{}
+	byKey := map[lfk.Key]*openKey{}
 	for _, r := range records {
 		k := byKey[r.Key]
 		if k == nil {
@@ -62,7 +63,7 @@ func newBatch(p *parentTasks, records []repo.Record) *batch {
 }
 
 // ids are those of its records.
-func (b *batch) ids() (ids []repo.RecordID) {
+func (b *batch) ids() (ids []lfk.RecordID) {
 	for _, k := range b.keys {
 		for _, r := range k.records {
 			ids = append(ids, r.RecordID)
@@ -128,11 +129,11 @@ func (c *cleanup) linkDeletions(ctx context.Context, b *batch) {
 	if !c.traced {
 		return
 	}
-	var records []repo.Record
+	var records []lfk.Record
 	for _, k := range b.keys {
 		records = append(records, k.records...)
 	}
-	parents, err := c.x.Database.RecordTraces(ctx, records, run.MaxBatchLinks, run.ReadLimits())
+	parents, err := c.x.Database.Queue.RecordTraces(ctx, records, run.MaxBatchLinks, run.ReadLimits())
 	if err == nil {
 		c.x.Link(ctx, "deletion of the parent", parents)
 	}
@@ -196,12 +197,12 @@ func (c *cleanup) finishByProbes(ctx context.Context, b *batch) error {
 func (c *cleanup) advance(
 	ctx context.Context, task *childTask, keys []*openKey,
 ) (left []*openKey, err error) {
-	limits := repo.Limits{Statement: c.sizes.Time(task), Lock: bulk.LockTime}
+	limits := fencing.Limits{Statement: c.sizes.Time(task), Lock: bulk.LockTime}
 	remaining, err := task.child.Remaining(ctx, recordedKeys(keys), limits)
 	if err != nil {
 		return nil, err
 	}
-	rows := map[repo.Key]bool{}
+	rows := map[lfk.Key]bool{}
 	for _, key := range remaining {
 		rows[key] = true
 	}
@@ -215,8 +216,8 @@ func (c *cleanup) advance(
 	return left, nil
 }
 
-func recordedKeys(keys []*openKey) []repo.Key {
-	out := make([]repo.Key, len(keys))
+func recordedKeys(keys []*openKey) []lfk.Key {
+	out := make([]lfk.Key, len(keys))
 	for i, k := range keys {
 		out[i] = k.key
 	}
@@ -229,21 +230,21 @@ func (c *cleanup) removeComplete(ctx context.Context, b *batch) error {
 	if len(b.absent) > 0 {
 		return nil
 	}
-	var records []repo.Record
+	var records []lfk.Record
 	for _, k := range b.keys {
 		if b.complete(k) && !k.keepsRecords() && !k.removed && !k.settled {
 			records = append(records, k.records...)
 			k.removed = true
 		}
 	}
-	return c.change(ctx, records, "processed_records", c.x.Database.RemoveRecords)
+	return c.change(ctx, records, "processed_records", c.x.Database.Queue.RemoveRecords)
 }
 
 // postpone says of every record that is left why it stays: failed, locked, held or cut off by a
 // limit (step 5).
 func (c *cleanup) postpone(ctx context.Context, b *batch) error {
-	var failed []repo.RecordFailure
-	var locked, overrun []repo.Record
+	var failed []lfk.RecordFailure
+	var locked, overrun []lfk.Record
 	places := map[string]int{}
 	held := 0
 	for _, k := range b.keys {
@@ -267,7 +268,7 @@ func (c *cleanup) postpone(ctx context.Context, b *batch) error {
 	if err := c.fail(ctx, failed); err != nil {
 		return err
 	}
-	if err := c.change(ctx, locked, "rescheduled_records", c.x.Database.PostponeRecords); err != nil {
+	if err := c.change(ctx, locked, "rescheduled_records", c.x.Database.Queue.PostponeRecords); err != nil {
 		return err
 	}
 	c.outcome.addPostponed(places, b.parentTasks, held)
@@ -282,7 +283,7 @@ const maxFailedKeys = 10
 // postponed.
 func (c *cleanup) report(ctx context.Context, b *batch, locked map[string]int) {
 	var failures tally
-	var keys []repo.Key
+	var keys []lfk.Key
 	for _, k := range b.keys {
 		if k.failure != nil && !k.failure.held {
 			failures.add(k.failure, len(k.records))
@@ -301,7 +302,7 @@ func (c *cleanup) report(ctx context.Context, b *batch, locked map[string]int) {
 }
 
 // keysAttribute names keys on a span: as numbers, if they are.
-func keysAttribute(keys []repo.Key) attribute.KeyValue {
+func keysAttribute(keys []lfk.Key) attribute.KeyValue {
 	const name = "maintenance.failed_keys"
 	var numbers []int64
 	var texts []string
@@ -319,17 +320,17 @@ func keysAttribute(keys []repo.Key) attribute.KeyValue {
 
 // permit is for one statement on the queue, which waits for a lock.
 func (c *cleanup) permit(ctx context.Context) (run.Permit, error) {
-	limits := repo.Limits{Statement: 2 * time.Second, Lock: bulk.LongLockTime}
+	limits := fencing.Limits{Statement: 2 * time.Second, Lock: bulk.LongLockTime}
 	return c.x.Permit(ctx, c.x.Database, c.queue.Table(), limits)
 }
 
 // recordChange is a method of the database that changes records and says how many.
 type recordChange func(
-	context.Context, repo.Permit, repo.DeletedRecords, []repo.Record,
+	context.Context, fencing.Permit, lfk.DeletedRecords, []lfk.Record,
 ) (int64, error)
 
 func (c *cleanup) change(
-	ctx context.Context, records []repo.Record, count string, do recordChange,
+	ctx context.Context, records []lfk.Record, count string, do recordChange,
 ) (err error) {
 	if c.x.DryRun {
 		c.x.Count(ctx, count, int64(len(records)))
@@ -347,7 +348,7 @@ func (c *cleanup) change(
 	return err
 }
 
-func (c *cleanup) fail(ctx context.Context, failed []repo.RecordFailure) (err error) {
+func (c *cleanup) fail(ctx context.Context, failed []lfk.RecordFailure) (err error) {
 	if c.x.DryRun {
 		c.x.Count(ctx, "rescheduled_records", int64(len(failed)))
 	}
@@ -359,13 +360,13 @@ func (c *cleanup) fail(ctx context.Context, failed []repo.RecordFailure) (err er
 		return err
 	}
 	defer permit.End(&err)
-	rescheduled, dead, err := c.x.Database.FailRecords(ctx, permit.Permit, c.queue, failed)
+	rescheduled, dead, err := c.x.Database.Queue.FailRecords(ctx, permit.Permit, c.queue, failed)
 	c.x.Count(ctx, "rescheduled_records", rescheduled)
 	c.x.Count(ctx, "dead_records", dead)
 	return err
 }
 
-func (c *cleanup) charge(ctx context.Context, records []repo.Record) (err error) {
+func (c *cleanup) charge(ctx context.Context, records []lfk.Record) (err error) {
 	if len(records) == 0 {
 		return nil
 	}
@@ -375,7 +376,7 @@ func (c *cleanup) charge(ctx context.Context, records []repo.Record) (err error)
 		return err
 	}
 	defer permit.End(&err)
-	incremented, rescheduled, err := c.x.Database.ChargeRecords(ctx, permit.Permit, c.queue, records)
+	incremented, rescheduled, err := c.x.Database.Queue.ChargeRecords(ctx, permit.Permit, c.queue, records)
 	c.x.Count(ctx, "incremented_records", incremented)
 	c.x.Count(ctx, "rescheduled_records", rescheduled)
 	return err

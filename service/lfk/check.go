@@ -3,8 +3,9 @@ package lfk
 import (
 	"slices"
 
-	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 )
 
 // Severities of a finding.
@@ -29,12 +30,12 @@ type Finding struct {
 // Inspected is a database with what was seen there.
 type Inspected struct {
 	Name string
-	lfkadmin.Inspection
+	admin.Inspection
 }
 
 // Check compares definitions with the databases.
 type Check struct {
-	Keys []repo.LooseForeignKey
+	Keys []lfk.LooseForeignKey
 	// Seen are the databases that were inspected.
 	Seen []Inspected
 	// Complete: every configured database was inspected, so that what was not seen is nowhere.
@@ -50,7 +51,7 @@ func (c *Check) Found(i int) bool {
 
 // Is reports whether a definition's name of a table is that of a recorded one.
 func (d Inspected) Is(name, recorded string) bool {
-	return repo.RecordedName(name, d.Queue.Schema) == recorded
+	return catalog.RecordedName(name, d.Queue.Schema) == recorded
 }
 
 // cleaned reports whether a parent, by its recorded name, has a definition with a child to be cleaned, or one that may be in
@@ -70,7 +71,7 @@ func (c *Check) cleaned(d Inspected, recorded string) bool {
 func (c *Check) CleanedParents(d Inspected) (names []string) {
 	var seen []string
 	for _, key := range c.Keys {
-		recorded := repo.RecordedName(key.Parent, d.Queue.Schema)
+		recorded := catalog.RecordedName(key.Parent, d.Queue.Schema)
 		if _, here := d.Parents[key.Parent]; here && !slices.Contains(seen, recorded) && c.cleaned(d, recorded) {
 			seen, names = append(seen, recorded), append(names, key.Parent)
 		}
@@ -95,14 +96,14 @@ func (c *Check) untracked(d Inspected) (names []string) {
 
 // Unrecorded is the code of why deletions from a table or partition are not recorded under the name of
 // its parent, or not all; "": they are.
-func Unrecorded(parent lfkadmin.Parent, r lfkadmin.Relation) (code string) {
+func Unrecorded(parent admin.Parent, r admin.Relation) (code string) {
 	if r.Trigger == nil {
 		return "trigger_missing"
 	}
 	switch form, _ := r.Trigger.Form(); {
-	case form == lfkadmin.FormForeign:
+	case form == admin.FormForeign:
 		return "trigger_missing"
-	case form == lfkadmin.FormWrong:
+	case form == admin.FormWrong:
 		return "trigger_form"
 	case r.Trigger.Off():
 		return "trigger_disabled"

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -35,7 +36,7 @@ func TestFault_LooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOve
 
 	s := e.Service(servicetest.OneChild)
 	r := e.AfterExpiry(s, "doomed")
-	servicetest.WantRun(t, r, repo.RunSucceeded, "processed_records=5")
+	servicetest.WantRun(t, r, control.RunSucceeded, "processed_records=5")
 	assert.That(t, r.LeaseEpoch == 2, "epoch %d, want 2", r.LeaseEpoch)
 	e.Want("ci", `SELECT count(*) FROM c`, "50")
 	e.WantQueue("main", "")
@@ -87,7 +88,7 @@ func TestFault_LooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesN
 	e.Lift("main", "successor")
 	result = successor.Result()
 	assert.Require(t, result.Error == "", "%v", result.Error)
-	servicetest.WantRun(t, result.Run, repo.RunSucceeded, "processed_records=20 deleted_rows=20")
+	servicetest.WantRun(t, result.Run, control.RunSucceeded, "processed_records=20 deleted_rows=20")
 	e.Want("main", `SELECT count(*) FROM c`, "0")
 	e.WantLease("main", 2, false)
 }

@@ -15,7 +15,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
 // Definitions are the loose foreign keys of a definitions file.
@@ -23,14 +24,14 @@ type Definitions struct {
 	// File is the path they were read from.
 	File string
 	// Keys in file order, without identical repetitions.
-	Keys []repo.LooseForeignKey
+	Keys []lfk.LooseForeignKey
 	// Warnings are faults of the file that do no harm.
 	Warnings []Finding
 }
 
 // ByParent groups the definitions by parent table, each group in file order.
-func (d *Definitions) ByParent() map[string][]repo.LooseForeignKey {
-	parents := map[string][]repo.LooseForeignKey{}
+func (d *Definitions) ByParent() map[string][]lfk.LooseForeignKey {
+	parents := map[string][]lfk.LooseForeignKey{}
 	for _, k := range d.Keys {
 		parents[k.Parent] = append(parents[k.Parent], k)
 	}
@@ -174,14 +175,14 @@ func (f *definitionsFile) entries(child string, list *yaml.Node) {
 		f.problem(child, "is %s: write a list of entries", kind(list))
 		return
 	}
-	var known []repo.LooseForeignKey
+	var known []lfk.LooseForeignKey
 	for i, item := range list.Content {
 		place := fmt.Sprintf("%s[%d]", child, i)
-		e := entry{file: f, place: place, key: repo.LooseForeignKey{Table: child}}
+		e := entry{file: f, place: place, key: lfk.LooseForeignKey{Table: child}}
 		if !e.read(followed(item)) {
 			continue
 		}
-		if slices.ContainsFunc(known, func(k repo.LooseForeignKey) bool {
+		if slices.ContainsFunc(known, func(k lfk.LooseForeignKey) bool {
 			return reflect.DeepEqual(k,
 				e.key)
 		}) {
@@ -210,7 +211,7 @@ func wrongTable(name string) string {
 	if wrong := wrongName(name); wrong != "" && !strings.ContainsAny(name, `."`) {
 		return wrong
 	}
-	t, err := repo.ParseTable(name)
+	t, err := catalog.ParseTable(name)
 	if err != nil {
 		return err.Error()
 	}

@@ -12,7 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
 // The definitions file is edited as a document of YAML, so comments, order and form of the entries stay;
@@ -20,7 +20,7 @@ import (
 // more or less. Else the file stays as it is, and the operator has to edit it.
 
 // Entry is a definition as lines of the file, below its child table.
-func Entry(key repo.LooseForeignKey) string {
+func Entry(key lfk.LooseForeignKey) string {
 	text, err := marshal(mapping(key.Table, sequence(entryNode(key))))
 	if err != nil {
 		return err.Error()
@@ -29,7 +29,7 @@ func Entry(key repo.LooseForeignKey) string {
 }
 
 // entryNode is a definition as an item of its child's list.
-func entryNode(key repo.LooseForeignKey) *yaml.Node {
+func entryNode(key lfk.LooseForeignKey) *yaml.Node {
 	item := mapping("table", text(key.Parent))
 	item.Content = append(item.Content, text("column"), columnsOf(key.Columns))
 	if key.Key != nil {
@@ -79,13 +79,13 @@ var errNotEditable = errors.New("its form is one that this command does not edit
 
 // Add puts a definition into the file: behind the others of its child, or where its child belongs by
 // name.
-func (d *Definitions) Add(key repo.LooseForeignKey) error {
+func (d *Definitions) Add(key lfk.LooseForeignKey) error {
 	return d.edit(append(slices.Clone(d.Keys), key), func(root *yaml.Node) { add(root, key) })
 }
 
 // Remove takes a definition out of the file, and its child with the last of its entries.
-func (d *Definitions) Remove(key repo.LooseForeignKey) error {
-	left := slices.DeleteFunc(slices.Clone(d.Keys), func(k repo.LooseForeignKey) bool {
+func (d *Definitions) Remove(key lfk.LooseForeignKey) error {
+	left := slices.DeleteFunc(slices.Clone(d.Keys), func(k lfk.LooseForeignKey) bool {
 		return reflect.DeepEqual(k, key)
 	})
 	return d.edit(left, func(root *yaml.Node) { remove(root, key) })
@@ -93,7 +93,7 @@ func (d *Definitions) Remove(key repo.LooseForeignKey) error {
 
 // edit changes the document of the file, and d with it. The definitions must then be want, in whatever
 // order.
-func (d *Definitions) edit(want []repo.LooseForeignKey, change func(root *yaml.Node)) error {
+func (d *Definitions) edit(want []lfk.LooseForeignKey, change func(root *yaml.Node)) error {
 	// Of a link the file behind it is replaced.
 	path, err := filepath.EvalSymlinks(d.File)
 	if err != nil {
@@ -132,7 +132,7 @@ func (d *Definitions) edit(want []repo.LooseForeignKey, change func(root *yaml.N
 }
 
 // add adds an entry behind the others of its child, or its child before the next one by name.
-func add(root *yaml.Node, key repo.LooseForeignKey) {
+func add(root *yaml.Node, key lfk.LooseForeignKey) {
 	at := len(root.Content)
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		switch name, list := root.Content[i], followed(root.Content[i+1]); {
@@ -148,9 +148,9 @@ func add(root *yaml.Node, key repo.LooseForeignKey) {
 }
 
 // remove removes an entry.
-func remove(root *yaml.Node, key repo.LooseForeignKey) {
+func remove(root *yaml.Node, key lfk.LooseForeignKey) {
 	is := func(item *yaml.Node) bool {
-		e := entry{file: &definitionsFile{}, key: repo.LooseForeignKey{Table: key.Table}}
+		e := entry{file: &definitionsFile{}, key: lfk.LooseForeignKey{Table: key.Table}}
 		return e.read(followed(item)) && reflect.DeepEqual(e.key, key)
 	}
 	for i := 0; i+1 < len(root.Content); i += 2 {
@@ -164,8 +164,8 @@ func remove(root *yaml.Node, key repo.LooseForeignKey) {
 }
 
 // sameKeys compares definitions in whatever order.
-func sameKeys(one, other []repo.LooseForeignKey) bool {
-	text := func(keys []repo.LooseForeignKey) []string {
+func sameKeys(one, other []lfk.LooseForeignKey) bool {
+	text := func(keys []lfk.LooseForeignKey) []string {
 		all := make([]string, len(keys))
 		for i, k := range keys {
 			all[i] = fmt.Sprintf("%+v", k)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
 // definitionsIn writes a file d.yml and loads it.
@@ -62,14 +62,14 @@ notes:
     on_delete: async_delete
   - {table: users, column: author_id, on_delete: async_nullify}
 `)
-	want := []repo.LooseForeignKey{
+	want := []lfk.LooseForeignKey{
 		{
 			Table: "packages", Columns: []string{"project_id"}, Parent: "projects", OnDelete: "update_column_to",
 			TargetColumn: "status", TargetValue: "4", DeleteLimit: 20,
 		},
 		{
 			Table: "notes", Columns: []string{"noteable_id"}, Parent: "vulnerabilities", OnDelete: "async_delete",
-			Conditions: []repo.ColumnValue{{Column: "noteable_type", Value: "Vulnerability"}, {Column: "system", Value: "true"}},
+			Conditions: []lfk.ColumnValue{{Column: "noteable_type", Value: "Vulnerability"}, {Column: "system", Value: "true"}},
 		},
 		{Table: "notes", Columns: []string{"author_id"}, Parent: "users", OnDelete: "async_nullify"},
 	}
@@ -346,7 +346,7 @@ func FuzzDefinitionsEdit(f *testing.F) {
 		if err != nil {
 			return
 		}
-		added := repo.LooseForeignKey{Table: "zz_new", Parent: "zz_parent", Columns: []string{"zz_id"}, OnDelete: repo.AsyncDelete}
+		added := lfk.LooseForeignKey{Table: "zz_new", Parent: "zz_parent", Columns: []string{"zz_id"}, OnDelete: lfk.AsyncDelete}
 		keys := slices.Clone(before.Keys)
 		if err := before.Add(added); err != nil {
 			return
@@ -358,7 +358,7 @@ func FuzzDefinitionsEdit(f *testing.F) {
 		}
 		assert.NoError(t, after.Remove(added))
 		again, err := LoadDefinitions(before.File)
-		if err != nil || !slices.EqualFunc(again.Keys, keys, func(a, b repo.LooseForeignKey) bool { return reflect.DeepEqual(a, b) }) {
+		if err != nil || !slices.EqualFunc(again.Keys, keys, func(a, b lfk.LooseForeignKey) bool { return reflect.DeepEqual(a, b) }) {
 			t.Errorf("%v: %+v, want %+v", err, again, keys)
 		}
 	})

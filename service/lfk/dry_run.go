@@ -7,7 +7,10 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -20,8 +23,8 @@ const dryRunRows = 100_000
 type dryRun struct {
 	*cleanup
 	// counts has an entry a definition that was asked; a child in several homes is one.
-	counts []*repo.DefinitionCount
-	byKey  map[string]*repo.DefinitionCount
+	counts []*control.DefinitionCount
+	byKey  map[string]*control.DefinitionCount
 	// capped and unfinished name the definitions whose count is a lower bound: for the rows, for the
 	// time.
 	capped, unfinished []string
@@ -30,7 +33,7 @@ type dryRun struct {
 }
 
 func (c *cleanup) dryRun(ctx context.Context) error {
-	d := &dryRun{cleanup: c, byKey: map[string]*repo.DefinitionCount{}}
+	d := &dryRun{cleanup: c, byKey: map[string]*control.DefinitionCount{}}
 	var tasks []*childTask
 	for _, p := range c.loader.parents {
 		tasks = append(tasks, p.tasks...)
@@ -55,7 +58,7 @@ func (c *cleanup) dryRun(ctx context.Context) error {
 
 // walk counts for all due records of a parent; false: the time was up first.
 func (d *dryRun) walk(ctx context.Context, p *parentTasks) (finished bool, err error) {
-	seen := map[repo.Key]struct{}{}
+	seen := map[lfk.Key]struct{}{}
 	for {
 		if err := d.x.Stopped(); err != nil {
 			return false, err
@@ -78,11 +81,11 @@ func (d *dryRun) walk(ctx context.Context, p *parentTasks) (finished bool, err e
 // page counts for the next records of a parent. left: there are more; finished: there are none,
 // false if the time was up.
 func (d *dryRun) page(
-	ctx context.Context, p *parentTasks, seen map[repo.Key]struct{},
+	ctx context.Context, p *parentTasks, seen map[lfk.Key]struct{},
 ) (left, finished bool, err error) {
 	limits := run.ReadLimits()
 	limits.ReadOnly = true
-	loaded, err := d.x.Database.LoadRecords(ctx, d.queue, repo.RecordPage{
+	loaded, err := d.x.Database.Queue.LoadRecords(ctx, d.queue, lfk.RecordPage{
 		Parent: p.recorded, After: p.position, Limit: d.config.BatchSize, Queues: p.queues,
 	}, limits)
 	if err != nil || len(loaded.Records) == 0 {
@@ -121,7 +124,7 @@ func (d *dryRun) interrupt(p *parentTasks) {
 // as a run would, as far as that can be known without writing. Rows that others have locked are not.
 // It returns false if the time was up.
 func (d *dryRun) count(
-	ctx context.Context, b *batch, task *childTask, keys []*openKey, seen map[repo.Key]struct{},
+	ctx context.Context, b *batch, task *childTask, keys []*openKey, seen map[lfk.Key]struct{},
 ) bool {
 	entry := d.entry(task)
 	if err := d.down(task); err != nil {
@@ -130,7 +133,7 @@ func (d *dryRun) count(
 	}
 	t := &taskRun{cleanup: d.cleanup, batch: b, task: task}
 	var open []*openKey
-	var fresh []repo.Key
+	var fresh []lfk.Key
 	for _, k := range d.failMismatched(ctx, task, keys) {
 		if kept := d.kept.of(task, k.key); kept != nil {
 			t.hold([]*openKey{k}, kept)
@@ -146,16 +149,16 @@ func (d *dryRun) count(
 	}
 	n, err := int64(0), error(nil)
 	if !entry.AtLeast {
-		n, err = task.child.Count(ctx, fresh, dryRunRows-entry.Rows+1, repo.Limits{
+		n, err = task.child.Count(ctx, fresh, dryRunRows-entry.Rows+1, fencing.Limits{
 			Statement: max(bulk.StatementTime, min(bulk.SingleRowTime, d.x.Left())),
 			Lock:      bulk.LongLockTime,
 			ReadOnly:  true,
 		})
 	}
 	switch class := classOf(err); {
-	case err != nil && class == repo.ClassTimeout && d.x.Left() <= 0:
+	case err != nil && class == dberr.ClassTimeout && d.x.Left() <= 0:
 		return false
-	case err != nil && class == repo.ClassLock:
+	case err != nil && class == dberr.ClassLock:
 		lockKeys(task, open)
 		return true
 	case err != nil:
@@ -174,13 +177,13 @@ func (d *dryRun) count(
 	return true
 }
 
-func (d *dryRun) entry(task *childTask) *repo.DefinitionCount {
+func (d *dryRun) entry(task *childTask) *control.DefinitionCount {
 	id := fmt.Sprintf("%+v", task.key)
 	e := d.byKey[id]
 	if e == nil {
-		e = &repo.DefinitionCount{
+		e = &control.DefinitionCount{
 			Table:  task.key.Table,
-			Column: repo.ColumnList(task.key.Columns),
+			Column: lfk.ColumnList(task.key.Columns),
 			Parent: task.key.Parent,
 			Action: task.key.OnDelete,
 		}
@@ -192,7 +195,7 @@ func (d *dryRun) entry(task *childTask) *repo.DefinitionCount {
 
 func (d *dryRun) report(ctx context.Context) {
 	for _, e := range d.counts {
-		if e.Action == repo.AsyncDelete {
+		if e.Action == lfk.AsyncDelete {
 			d.x.Count(ctx, "deleted_rows", e.Rows)
 			d.x.Changed(e.Table, e.Rows, 0)
 		} else {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -61,7 +61,7 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 	s := e.Service(everyAction, servicetest.Batches(3, 0))
 	main, ci := e.State("main", "c", "n", "maintenance.leases"), e.State("ci", "c", "u", "maintenance.leases")
 	dry := servicetest.DryRun(t, s)
-	servicetest.WantState(t, dry, repo.RunSucceeded)
+	servicetest.WantState(t, dry, control.RunSucceeded)
 	e.WantSame("main", main, "c", "n", "maintenance.leases")
 	e.WantSame("ci", ci, "c", "u", "maintenance.leases")
 	assert.That(t, !dry.OverLimit && dry.LeaseEpoch == 0 && dry.Reason == "" && dry.DryRun, "%+v", dry)
@@ -72,7 +72,7 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 		"%+v, %v", kept, err)
 
 	done := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, done, repo.RunSucceeded)
+	servicetest.WantState(t, done, control.RunSucceeded)
 	assert.That(t, done.LeaseEpoch == 1, "epoch %d, want 1", done.LeaseEpoch)
 	assert.That(t, slices.Equal(dry.Tables, done.Tables), "tables %v, then %v", dry.Tables, done.Tables)
 	servicetest.WantCounts(t, dry, "processed_records=8 deleted_rows=55 updated_rows=67")
@@ -93,7 +93,7 @@ func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
 	}
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (7)`)
 	r := servicetest.DryRun(t, s)
-	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantState(t, r, control.RunSucceeded)
 	got := definitions(r)
 	assert.That(t, got == "c.p_id -> p async_delete 100000+, d.p_id -> p async_delete 1", "definitions %s", got)
 	assert.That(t, r.OverLimit && strings.Contains(r.Reason, "c.p_id -> p") && !strings.Contains(r.Reason, "d.p_id"),
@@ -114,7 +114,7 @@ func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: x}]}]\nd: [{table: o, column: o_id, on_delete: async_delete}]\n",
 		servicetest.Batches(10, 0), servicetest.With(func(c *lfk.Config) { c.MaxRuntime = 3 * time.Second }))
 	r := servicetest.DryRun(t, s)
-	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantState(t, r, control.RunSucceeded)
 	assert.That(t, r.OverLimit && strings.Contains(r.Reason, "max_runtime") && strings.Contains(r.Reason, "c.p_id -> p"),
 		"over_limit %t, reason %q", r.OverLimit, r.Reason)
 	for _, d := range r.Definitions {

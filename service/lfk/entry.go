@@ -9,14 +9,14 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
 // entry is one definition of a definitions file while it is read.
 type entry struct {
 	file  *definitionsFile
 	place string
-	key   repo.LooseForeignKey
+	key   lfk.LooseForeignKey
 	// given are the keys that the entry has, right or wrong.
 	given []string
 }
@@ -119,9 +119,9 @@ func (e *entry) columns(key string, value *yaml.Node) (names []string) {
 	if value.Kind != yaml.SequenceNode {
 		return []string{e.name(key, value)}
 	}
-	if n := len(value.Content); n < 2 || n > repo.MaxKeyColumns {
+	if n := len(value.Content); n < 2 || n > lfk.MaxKeyColumns {
 		e.problem(key, "is a list of %d: write two to %d columns, or the name of one", n,
-			repo.MaxKeyColumns)
+			lfk.MaxKeyColumns)
 	}
 	for i, item := range value.Content {
 		name := e.name(fmt.Sprintf("%s[%d]", key, i), followed(item))
@@ -159,7 +159,7 @@ func (e *entry) text(key string, value *yaml.Node, wrong func(string) string) st
 }
 
 func (e *entry) action(value *yaml.Node) string {
-	allowed := []string{repo.AsyncDelete, repo.AsyncNullify, repo.UpdateColumnTo}
+	allowed := []string{lfk.AsyncDelete, lfk.AsyncNullify, lfk.UpdateColumnTo}
 	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" || !slices.Contains(allowed,
 		value.Value) {
 		e.problem("on_delete", "is %s: allowed are %s", kind(value), strings.Join(allowed, ", "))
@@ -197,7 +197,7 @@ func (e *entry) value(key string, value *yaml.Node) string {
 	return ""
 }
 
-func (e *entry) conditions(list *yaml.Node) (conditions []repo.ColumnValue) {
+func (e *entry) conditions(list *yaml.Node) (conditions []lfk.ColumnValue) {
 	if list.Kind != yaml.SequenceNode || len(list.Content) == 0 {
 		e.problem("conditions", "is %s: write a list of at least one mapping with the keys column and "+
 			"value", kind(list))
@@ -209,7 +209,7 @@ func (e *entry) conditions(list *yaml.Node) (conditions []repo.ColumnValue) {
 			e.problem(key, "is %s: write a mapping with the keys column and value", kind(item))
 			continue
 		}
-		var c repo.ColumnValue
+		var c lfk.ColumnValue
 		missing := []string{"column", "value"}
 		for name, value := range e.fields(e.place+"."+key, item, []string{"column", "value"}) {
 			missing = slices.DeleteFunc(missing, func(m string) bool { return m == name })
@@ -232,10 +232,10 @@ func (e *entry) checkTarget() {
 	for _, name := range []string{"target_column", "target_value"} {
 		given := slices.Contains(e.given, name)
 		switch {
-		case given && e.key.OnDelete != repo.UpdateColumnTo && e.key.OnDelete != "":
-			e.problem(name, "belongs to on_delete: %s only", repo.UpdateColumnTo)
-		case !given && e.key.OnDelete == repo.UpdateColumnTo:
-			e.problem(name, "is required for on_delete: %s", repo.UpdateColumnTo)
+		case given && e.key.OnDelete != lfk.UpdateColumnTo && e.key.OnDelete != "":
+			e.problem(name, "belongs to on_delete: %s only", lfk.UpdateColumnTo)
+		case !given && e.key.OnDelete == lfk.UpdateColumnTo:
+			e.problem(name, "is required for on_delete: %s", lfk.UpdateColumnTo)
 		}
 	}
 }

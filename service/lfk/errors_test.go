@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -49,7 +49,7 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 	s := e.Service(servicetest.OneChild)
 	for i, minutes := range []int{1, 2, 4, 8, 16, 32, 60, 60, 60} {
 		r := servicetest.RunBatch(t, s, "main")
-		servicetest.WantState(t, r, repo.RunFailed)
+		servicetest.WantState(t, r, control.RunFailed)
 		assert.That(t, r.Counts["rescheduled_records"] == 1 && r.Counts["dead_records"] == 0, "failure %d: %v", i+1, r.Counts)
 		e.Want("main", minutesLeft, fmt.Sprintf("1:%d", minutes))
 		e.Want("main", `SELECT failures || ' ' || setbacks FROM maintenance.record_failures`, fmt.Sprintf("%d %d", i+1, i+1))
@@ -66,7 +66,7 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 
 	// Put back once the cause is mended, it begins anew.
 	e.Exec("main", `DROP TRIGGER mine ON c`)
-	if n, err := lfkadmin.New(e.Open[0]).RetryDeadRecords(t.Context(), lfkadmin.DeadRecordFilter{}); err != nil || n != 1 {
+	if n, err := admin.New(e.Open[0].Database).RetryDeadRecords(t.Context(), admin.DeadRecordFilter{}); err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
 	e.Want("main", `SELECT concat_ws(' ', primary_key_value, status, cleanup_attempts) FROM loose_foreign_keys_deleted_records`, "1 1 0")
@@ -236,7 +236,7 @@ func TestLooseForeignKeysCleanup_OfTwoFailuresTheRecordsOwnCounts(t *testing.T) 
 	e := newTwoChildren(servicetest.Parallel(t), 2)
 	e.Mine("c", "OLD.p_id = 2", "42501")
 	e.Mine("d", "OLD.p_id = 2", "23514")
-	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(cAndD), "main"), repo.RunFailed)
+	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(cAndD), "main"), control.RunFailed)
 	e.Want("main", failuresByKey, "1 0 1 c.p_id -> p 42501, 2 1 1 d.p_id -> p 23514")
 }
 
@@ -266,7 +266,7 @@ func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T
 	r := servicetest.Begin(t, s, "main")
 	e.Eventually("main", `SELECT count(*) FROM maintenance.record_failures`, "1")
 	release()
-	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), control.RunSucceeded)
 	makeDue(e)
 	servicetest.RunBatch(t, s, "main")
 	e.Want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
@@ -328,7 +328,7 @@ func TestLooseForeignKeysCleanup_AFaultOfTheQueueEndsTheRunAtOnce(t *testing.T) 
 		CREATE TRIGGER mine BEFORE DELETE ON loose_foreign_keys_deleted_records FOR EACH ROW EXECUTE FUNCTION explode()`)
 	before := e.State("main")
 	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(2, 0)), "main")
-	servicetest.WantState(t, r, repo.RunFailed)
+	servicetest.WantState(t, r, control.RunFailed)
 	assert.That(t, strings.HasPrefix(r.Error, "remove records on main: P0001 raise_exception: a trigger"), "error %q", r.Error)
 	n := r.Counts["deleted_rows"]
 	assert.That(t, n >= 2 && n <= 4, "%d rows deleted, want those of the batches in flight", n)

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -21,7 +23,7 @@ type GoneChildren map[string][]string
 
 // Add adds the children that a database no longer has.
 func (g GoneChildren) Add(
-	ctx context.Context, d *repo.Database, before *repo.SeenChildren, now repo.SeenChildren,
+	ctx context.Context, d *repo.Database, before *lfk.SeenChildren, now lfk.SeenChildren,
 ) error {
 	gone, err := goneFrom(ctx, d, before, now)
 	for _, child := range gone {
@@ -32,7 +34,7 @@ func (g GoneChildren) Add(
 
 // goneFrom returns the children that a database had before and has no longer.
 func goneFrom(
-	ctx context.Context, d *repo.Database, before *repo.SeenChildren, now repo.SeenChildren,
+	ctx context.Context, d *repo.Database, before *lfk.SeenChildren, now lfk.SeenChildren,
 ) ([]string, error) {
 	if before == nil {
 		return nil, nil
@@ -43,7 +45,7 @@ func goneFrom(
 	if len(gone) == 0 {
 		return nil, nil
 	}
-	leftovers, err := d.Leftovers(ctx, gone)
+	leftovers, err := d.Children.Leftovers(ctx, gone)
 	return without(gone, leftovers), err
 }
 
@@ -51,7 +53,7 @@ func goneFrom(
 func GoneText(child string, databases []string) string {
 	return fmt.Sprintf("%s no longer has the child table %s: if it was renamed or moved to another schema, undo "+
 		"that or change the definition; if it was dropped, run caretaker lfk accept-absent %s",
-		strings.Join(databases, ", "), child, repo.Argument(child))
+		strings.Join(databases, ", "), child, catalog.Argument(child))
 }
 
 // recordGone warns of children that are gone from databases, of each once until a run finds the table there

@@ -6,14 +6,15 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // homes is where the children are, as far as is known at the start of a run.
 type homes struct {
 	// found are the children by database, the queue's own last, and by number of the definition.
-	found [][]*repo.Child
+	found [][]*lfk.Child
 	// silent are the databases that do not answer.
 	silent []silentDatabase
 	gone   GoneChildren
@@ -25,12 +26,12 @@ type silentDatabase struct {
 	// why it does not.
 	why error
 	// had are the children that it had when it last answered a run; nil: it never has.
-	had *repo.SeenChildren
+	had *lfk.SeenChildren
 }
 
 // unknown are the tasks of a definition, the i-th, that nothing can be done for in this run: one for
 // each silent database that may have the child; for a child that no other has, at least one.
-func (h homes) unknown(key repo.LooseForeignKey, i int) (tasks []*childTask) {
+func (h homes) unknown(key lfk.LooseForeignKey, i int) (tasks []*childTask) {
 	others := 0
 	for _, children := range h.found {
 		if children[i] != nil {
@@ -54,29 +55,29 @@ const looksAtOnce = 8
 // homes looks for the children in every configured database. Absence is a fact only if all of them
 // answer.
 func (k *looseForeignKeys) homes(
-	ctx context.Context, x *run.Execution, keys []repo.LooseForeignKey,
+	ctx context.Context, x *run.Execution, keys []lfk.LooseForeignKey,
 ) (h homes, _ error) {
 	h.gone = GoneChildren{}
-	found, errs := make([][]*repo.Child, len(k.Databases)), make([]error, len(k.Databases))
+	found, errs := make([][]*lfk.Child, len(k.Databases)), make([]error, len(k.Databases))
 	turns := make(chan struct{}, looksAtOnce)
 	var wait sync.WaitGroup
 	for i, d := range k.Databases {
 		wait.Go(func() {
 			turns <- struct{}{}
-			found[i], errs[i] = d.Children(ctx, keys)
+			found[i], errs[i] = d.Children.Children(ctx, keys)
 			if errs[i] == nil && d != x.Database {
 				// Its search_path leads to other tables where it leads to another queue.
-				_, errs[i] = d.DeletedRecordsShape(ctx)
+				_, errs[i] = d.Queue.DeletedRecordsShape(ctx)
 			}
 			<-turns
 		})
 	}
 	wait.Wait()
-	seen, err := k.Main.SeenChildren(ctx)
+	seen, err := k.Main.Children.SeenChildren(ctx)
 	if err != nil {
 		return h, err
 	}
-	var own []*repo.Child
+	var own []*lfk.Child
 	for i, d := range k.Databases {
 		switch err := errs[i]; {
 		case err == nil && d == x.Database:
@@ -121,7 +122,7 @@ func (k *looseForeignKeys) homes(
 // changed, or once an hour. The state is shared by all servers, and a server that has just started
 // knows it. A dry run saves nothing.
 func (k *looseForeignKeys) remember(
-	ctx context.Context, x *run.Execution, before *repo.SeenChildren, now repo.SeenChildren,
+	ctx context.Context, x *run.Execution, before *lfk.SeenChildren, now lfk.SeenChildren,
 ) error {
 	known := before != nil && before.Fresh && slices.Equal(before.Asked, now.Asked)
 	if known {
@@ -131,13 +132,13 @@ func (k *looseForeignKeys) remember(
 	if known || x.DryRun {
 		return nil
 	}
-	return k.Main.SaveSeenChildren(ctx, now)
+	return k.Main.Children.SaveSeenChildren(ctx, now)
 }
 
 // SeenIn returns the children that a database has, in order. has reports it of a definition's, the i-th.
 func SeenIn(
-	database string, keys []repo.LooseForeignKey, has func(i int) bool,
-) repo.SeenChildren {
+	database string, keys []lfk.LooseForeignKey, has func(i int) bool,
+) lfk.SeenChildren {
 	children, asked := []string{}, []string{}
 	for n, key := range keys {
 		asked = append(asked, key.Table)
@@ -147,21 +148,21 @@ func SeenIn(
 	}
 	slices.Sort(children)
 	slices.Sort(asked)
-	return repo.SeenChildren{
+	return lfk.SeenChildren{
 		Database: database, Children: slices.Compact(children), Asked: slices.Compact(asked),
 	}
 }
 
 // ended are the acceptances of a definition, the i-th, whose child was found.
 func (h homes) ended(
-	key repo.LooseForeignKey, i int, accepted Absences,
-) (places []repo.AbsentPlace) {
+	key lfk.LooseForeignKey, i int, accepted Absences,
+) (places []lfk.AbsentPlace) {
 	for _, children := range h.found {
 		if children[i] == nil {
 			continue
 		}
 		for _, database := range []string{"", children[i].Database.Name} {
-			if place := (repo.AbsentPlace{Child: key.Table, Database: database}); accepted[place] {
+			if place := (lfk.AbsentPlace{Child: key.Table, Database: database}); accepted[place] {
 				places = append(places, place)
 			}
 		}
@@ -171,14 +172,14 @@ func (h homes) ended(
 
 // isSecondName reports whether a configured name is that of a database with another name.
 func isSecondName(err error) bool {
-	_, same := errors.AsType[*repo.SameDatabaseError](err)
+	_, same := errors.AsType[*dberr.SameDatabaseError](err)
 	return same
 }
 
 // hidden reports whether a database does not show which tables it has: it does not answer, our role may
 // not see its application schema, or the search_path leads to another one.
 func hidden(err error) bool {
-	_, noSchema := errors.AsType[*repo.NoSchemaError](err)
-	_, moved := errors.AsType[*repo.QueueMovedError](err)
-	return noSchema || moved || errors.Is(err, repo.ErrUnreachable)
+	_, noSchema := errors.AsType[*dberr.NoSchemaError](err)
+	_, moved := errors.AsType[*lfk.QueueMovedError](err)
+	return noSchema || moved || errors.Is(err, dberr.ErrUnreachable)
 }

@@ -6,6 +6,12 @@ import (
 	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/protection"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -39,22 +45,22 @@ func (c *cleanup) failKeys(
 }
 
 // classOf says what to do about an error. What must end the run is returned as such by isolate.
-func classOf(err error) repo.Class {
-	var refused *repo.Error
+func classOf(err error) dberr.Class {
+	var refused *dberr.Error
 	switch {
 	case errors.As(err, &refused):
 		return refused.Class()
-	case errors.Is(err, repo.ErrUnreachable):
-		return repo.ClassUnreachable
+	case errors.Is(err, dberr.ErrUnreachable):
+		return dberr.ClassUnreachable
 	}
-	return repo.ClassData
+	return dberr.ClassData
 }
 
 // afterError handles errors other than locks, of a change or of the query for the rows that remain.
 func (t *taskRun) afterError(
 	ctx context.Context, keys []*openKey, r purged, err error,
 ) ([]group, error) {
-	if classOf(err) == repo.ClassTimeout {
+	if classOf(err) == dberr.ClassTimeout {
 		r.cap, r.took = t.sizes.Get(t.task), max(r.took, bulk.StatementTime)
 		return t.shrink(ctx, keys, r, err), nil
 	}
@@ -87,26 +93,26 @@ func (t *taskRun) spent() bool { return t.failing >= maxFailing || t.timeouts >=
 // run.
 func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) ([]group, error) {
 	class := classOf(err)
-	var refused *repo.Error
+	var refused *dberr.Error
 	switch {
 	case errors.Is(err, errNoBudget):
 		return nil, nil
-	case errors.Is(err, repo.ErrChildChanged):
+	case errors.Is(err, dberr.ErrChildChanged):
 		t.failKeys(ctx, t.task, keys, err, false)
 		return nil, nil
-	case errors.Is(err, repo.ErrLivingParent) && len(keys) > 1 && !t.spent():
+	case errors.Is(err, dberr.ErrLivingParent) && len(keys) > 1 && !t.spent():
 		t.failing++
 		return halves(keys, nil), nil
-	case errors.Is(err, repo.ErrLivingParent):
+	case errors.Is(err, dberr.ErrLivingParent):
 		for _, k := range keys {
-			t.holdReused(t.batch, k, repo.ClaimReused)
+			t.holdReused(t.batch, k, lfk.ClaimReused)
 		}
 		return nil, nil
 	case isProtected(err):
 		return t.isolateProtected(ctx, keys, err)
 	case errors.As(err, &refused) && refused.SQLState != "":
 		// It answers: whatever it lacks, other definitions may do without.
-	case class == repo.ClassUnreachable && t.task.child.Database != t.x.Database:
+	case class == dberr.ClassUnreachable && t.task.child.Database != t.x.Database.Database:
 		t.markDown(t.task, err)
 		t.failKeys(ctx, t.task, keys, err, false)
 		return nil, nil
@@ -121,19 +127,19 @@ func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) ([]gr
 	switch {
 	case len(keys) == 0:
 		return nil, nil
-	case repo.Unencodable(err) && len(keys) < all:
+	case dberr.Unencodable(err) && len(keys) < all:
 		return again(keys), nil // no row of the child can have the keys of which it was refused
 	}
 	child := t.task.child
-	if rules := child.Database.RefusedBy(ctx, err, child.Table(), t.task.deletes()); len(rules) > 0 {
-		t.failKeys(ctx, t.task, keys, &repo.KeptError{By: rules}, true)
+	if rules := rowset.NewSweeps(child.Database).RefusedBy(ctx, err, child.Table(), t.task.deletes()); len(rules) > 0 {
+		t.failKeys(ctx, t.task, keys, &rowset.KeptError{By: rules}, true)
 		return nil, nil
 	}
-	if mayBeRows := class == repo.ClassData || refused.OutOfRange(); mayBeRows && len(keys) > 1 &&
+	if mayBeRows := class == dberr.ClassData || refused.OutOfRange(); mayBeRows && len(keys) > 1 &&
 		!t.spent() {
 		return halves(keys, err), nil
 	}
-	t.failKeys(ctx, t.task, keys, err, class == repo.ClassData && len(keys) == 1)
+	t.failKeys(ctx, t.task, keys, err, class == dberr.ClassData && len(keys) == 1)
 	return nil, nil
 }
 
@@ -178,7 +184,7 @@ func (t *taskRun) isolateProtected(ctx context.Context, keys []*openKey, err err
 // hold holds keys for a protected row.
 func (t *taskRun) hold(keys []*openKey, err error) {
 	f := newFailure(t.task, err, false)
-	f.held, f.sqlstate = true, repo.ReasonProtected
+	f.held, f.sqlstate = true, reasons.ReasonProtected
 	records := 0
 	for _, k := range keys {
 		if k.failure == nil {
@@ -191,13 +197,13 @@ func (t *taskRun) hold(keys []*openKey, err error) {
 }
 
 // keptKeys are the keys of tasks whose rows cannot be deleted without a protected user or group.
-type keptKeys map[*childTask]map[repo.Key]*repo.Protection
+type keptKeys map[*childTask]map[lfk.Key]*repo.Protection
 
 // readKept reads them, as far as the rows can be found without triggers.
 func readKept(ctx context.Context, all []*childTask) (keptKeys, error) {
 	kept := keptKeys{}
 	var tasks []*childTask
-	var children []*repo.Child
+	var children []*lfk.Child
 	for _, t := range all {
 		if t.child != nil && t.database == "main" && t.deletes() {
 			tasks, children = append(tasks, t), append(children, t.child)
@@ -206,7 +212,7 @@ func readKept(ctx context.Context, all []*childTask) (keptKeys, error) {
 	if len(tasks) == 0 {
 		return kept, nil
 	}
-	found, err := children[0].Database.KeptKeys(ctx, children, run.ReadLimits())
+	found, err := protection.NewProtections(children[0].Database).KeptKeys(ctx, children, run.ReadLimits())
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +223,7 @@ func readKept(ctx context.Context, all []*childTask) (keptKeys, error) {
 }
 
 // of returns why a key is kept, nil if it is not.
-func (k keptKeys) of(t *childTask, key repo.Key) *repo.ProtectedError {
+func (k keptKeys) of(t *childTask, key lfk.Key) *repo.ProtectedError {
 	if p := k[t][key]; p != nil {
 		return &repo.ProtectedError{Protection: *p, By: []string{t.key.Table}}
 	}
@@ -232,7 +238,7 @@ func (t *taskRun) failKept(
 	ctx context.Context, keys []*openKey, r purged,
 ) (others []*openKey, kept bool, err error) {
 	child := t.task.child
-	by, err := child.Database.KeepingTriggers(ctx, child.Table(), t.task.deletes())
+	by, err := catalog.NewSchema(child.Database).KeepingTriggers(ctx, child.Table(), t.task.deletes())
 	if err != nil || len(by) == 0 {
 		return keys, false, err
 	}
@@ -244,7 +250,7 @@ func (t *taskRun) failKept(
 			others = append(others, k)
 		}
 	}
-	t.failKeys(ctx, t.task, own, &repo.KeptError{By: by}, true)
+	t.failKeys(ctx, t.task, own, &rowset.KeptError{By: by}, true)
 	return others, true, nil
 }
 
@@ -266,14 +272,14 @@ func (t *taskRun) awaitLocks(
 			if keys = unsettled(keys); len(keys) == 0 || isQueueError(err) {
 				return nil, err
 			}
-			if err != nil && classOf(err) != repo.ClassLock {
+			if err != nil && classOf(err) != dberr.ClassLock {
 				return t.afterError(ctx, keys, r, err)
 			}
 		}
 		switch left, err := t.advance(ctx, t.task, keys); {
 		case err == nil:
 			keys = left
-		case classOf(err) != repo.ClassLock:
+		case classOf(err) != dberr.ClassLock:
 			return t.afterError(ctx, keys, r, err)
 		}
 		if s.mode == skipping && r.Changed > 0 {

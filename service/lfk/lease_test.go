@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -42,7 +42,7 @@ func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
 
 	r := e.Fire(s, servicetest.LooseForeignKeys)
-	servicetest.WantState(t, r, repo.RunSkipped)
+	servicetest.WantState(t, r, control.RunSkipped)
 	assert.That(t, r.Reason == "LEASE_HELD", "reason %q", r.Reason)
 	e.WantSame("main", before, "c")
 	e.Want("main", leaseRow, lease)
@@ -65,7 +65,7 @@ func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFligh
 	e.Want("main", `SELECT holder FROM maintenance.leases`, "somebody")
 	assert.Must(held.Exec(context.Background(), `COMMIT`))(t)
 	r := <-done
-	servicetest.WantRun(t, r, repo.RunSucceeded, "processed_records=1 deleted_rows=2")
+	servicetest.WantRun(t, r, control.RunSucceeded, "processed_records=1 deleted_rows=2")
 	e.WantLease("main", 8, false)
 }
 
@@ -118,7 +118,7 @@ func TestLooseForeignKeysCleanup_LeaseAndFencesAreRenewed(t *testing.T) {
 		e.Want(database, `SELECT epoch FROM maintenance.leases WHERE name = '`+servicetest.MainLease+`'`, "1")
 	}
 	assert.Must(s.CancelRun(t.Context(), r.ID, ""))(t)
-	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunCancelled)
+	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), control.RunCancelled)
 	e.WantLease("main", 1, false)
 	e.WantLease("ci", 1, false)
 }

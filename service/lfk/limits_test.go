@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -362,7 +362,7 @@ func TestLooseForeignKeysCleanup_SLIs(t *testing.T) {
 	servicetest.DryRun(t, s)
 	// Whoever wrote it, an unexpired row is a held lease.
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now() + interval '1 hour'`)
-	if r := e.Fire(s, servicetest.LooseForeignKeys); r.State != repo.RunSkipped {
+	if r := e.Fire(s, servicetest.LooseForeignKeys); r.State != control.RunSkipped {
 		t.Fatal(r.State)
 	}
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
@@ -373,6 +373,6 @@ func TestLooseForeignKeysCleanup_SLIs(t *testing.T) {
 	r := servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
 	assert.Must(s.CancelRun(t.Context(), r.ID, ""))(t)
-	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunCancelled)
+	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), control.RunCancelled)
 	want("dry, skipped and cancelled runs", 1, 1, 2, 1)
 }

@@ -9,7 +9,10 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -80,55 +83,55 @@ func (c *cleanup) settle(ctx context.Context, b *batch, keys []*openKey) error {
 }
 
 // holdReused postpones the records of a key like failed ones, but it is no failure of theirs.
-func (c *cleanup) holdReused(b *batch, k *openKey, claim repo.Claim) {
-	k.settled, k.failure = true, &failure{held: true, sqlstate: repo.ReasonKeyReused}
+func (c *cleanup) holdReused(b *batch, k *openKey, claim lfk.Claim) {
+	k.settled, k.failure = true, &failure{held: true, sqlstate: reasons.ReasonKeyReused}
 	c.outcome.addReused(b.recorded, claim, len(k.records))
 }
 
 func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) error {
 	claims, err := c.claims(ctx, b, keys)
-	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.SQLState != "" {
+	if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.SQLState != "" {
 		c.failCheck(ctx, b, keys, refused)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	var obsolete []repo.Record
+	var obsolete []lfk.Record
 	for i, k := range keys {
 		switch claims[i] {
-		case repo.ClaimTrue:
-		case repo.ClaimApproved:
+		case lfk.ClaimTrue:
+		case lfk.ClaimApproved:
 			k.approved = true
-		case repo.ClaimObsolete:
+		case lfk.ClaimObsolete:
 			k.settled = true
 			obsolete = append(obsolete, k.records...)
 			c.outcome.addObsolete(b.recorded, k.key)
-		case repo.ClaimReused, repo.ClaimUnknown:
+		case lfk.ClaimReused, lfk.ClaimUnknown:
 			c.holdReused(b, k, claims[i])
 		}
 	}
-	return c.change(ctx, obsolete, "obsolete_records", c.x.Database.CloseRecords)
+	return c.change(ctx, obsolete, "obsolete_records", c.x.Database.Queue.CloseRecords)
 }
 
 // claims returns how the run handles each key. All records of a key are treated alike: if one of them
 // must be held, all are held, also those that the operator has released.
-func (c *cleanup) claims(ctx context.Context, b *batch, keys []*openKey) ([]repo.Claim, error) {
-	var records []repo.Record
+func (c *cleanup) claims(ctx context.Context, b *batch, keys []*openKey) ([]lfk.Claim, error) {
+	var records []lfk.Record
 	for _, k := range keys {
 		records = append(records, k.records...)
 	}
 	limits := run.ReadLimits()
 	limits.ReadOnly = c.x.DryRun
-	found, err := c.x.Database.Claims(ctx, c.queue, b.table, records, limits)
+	found, err := c.x.Database.Queue.Claims(ctx, c.queue, b.table, records, limits)
 	if err != nil {
 		return nil, err
 	}
-	claims := make([]repo.Claim, len(keys))
+	claims := make([]lfk.Claim, len(keys))
 	for i, k := range keys {
 		claims[i] = slices.Max(found[:len(k.records)])
 		found = found[len(k.records):]
-		if claims[i] == repo.ClaimReused {
+		if claims[i] == lfk.ClaimReused {
 			claims[i] = c.reusedClaim()
 		}
 	}
@@ -136,20 +139,20 @@ func (c *cleanup) claims(ctx context.Context, b *batch, keys []*openKey) ([]repo
 }
 
 // reusedClaim is what the configuration makes of a reused key.
-func (c *cleanup) reusedClaim() repo.Claim {
+func (c *cleanup) reusedClaim() lfk.Claim {
 	switch c.config.ReusedKeys {
 	case ReuseClean:
-		return repo.ClaimApproved
+		return lfk.ClaimApproved
 	case ReuseKeep:
-		return repo.ClaimObsolete
+		return lfk.ClaimObsolete
 	}
-	return repo.ClaimReused
+	return lfk.ClaimReused
 }
 
 // failCheck fails keys whose parent cannot be looked up, or postpones them if others hold its lock.
-func (c *cleanup) failCheck(ctx context.Context, b *batch, keys []*openKey, err *repo.Error) {
-	if err.Class() == repo.ClassLock {
-		parent := &childTask{key: repo.LooseForeignKey{Table: b.recorded}, database: c.x.Database.Name}
+func (c *cleanup) failCheck(ctx context.Context, b *batch, keys []*openKey, err *dberr.Error) {
+	if err.Class() == dberr.ClassLock {
+		parent := &childTask{key: lfk.LooseForeignKey{Table: b.recorded}, database: c.x.Database.Name}
 		for _, k := range keys {
 			k.settled, k.locked = true, parent
 		}
@@ -173,7 +176,7 @@ func unsettled(keys []*openKey) []*openKey {
 }
 
 // approvedKeys returns those whose children are cleaned although their parent is alive.
-func approvedKeys(keys []*openKey) (approved []repo.Key) {
+func approvedKeys(keys []*openKey) (approved []lfk.Key) {
 	for _, k := range keys {
 		if k.approved {
 			approved = append(approved, k.key)
@@ -184,7 +187,7 @@ func approvedKeys(keys []*openKey) (approved []repo.Key) {
 
 // living counts the keys and records of living parents, by the recorded name of their table.
 type living struct {
-	obsolete map[string][]repo.Key
+	obsolete map[string][]lfk.Key
 	reused   map[string]int
 	// unknown counts those whose key's columns are unknown.
 	unknown map[string]int
@@ -192,16 +195,16 @@ type living struct {
 	protected map[string]int
 }
 
-func (o *outcome) addObsolete(recorded string, key repo.Key) {
+func (o *outcome) addObsolete(recorded string, key lfk.Key) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.living.obsolete[recorded] = append(o.living.obsolete[recorded], key)
 }
 
-func (o *outcome) addReused(recorded string, claim repo.Claim, records int) {
+func (o *outcome) addReused(recorded string, claim lfk.Claim, records int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if claim == repo.ClaimUnknown {
+	if claim == lfk.ClaimUnknown {
 		o.living.unknown[recorded] += records
 	} else {
 		o.living.reused[recorded] += records
@@ -235,12 +238,12 @@ func (c *cleanup) reportLiving(ctx context.Context) {
 	table := func(recorded string) string { return strings.TrimPrefix(recorded, c.queue.Schema+".") }
 	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.reused)) {
 		held = append(held, fmt.Sprintf("%s held for reused keys: check them with caretaker lfk reused %s",
-			format.Pluralize(c.outcome.living.reused[recorded], "record"), repo.Argument(table(recorded))))
+			format.Pluralize(c.outcome.living.reused[recorded], "record"), catalog.Argument(table(recorded))))
 	}
 	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.unknown)) {
 		held = append(held, fmt.Sprintf("%s held, because %s has no trigger that says by which columns they "+
 			"were recorded: name them as key in the definitions, or decide with caretaker lfk reused %s",
-			format.Pluralize(c.outcome.living.unknown[recorded], "record"), table(recorded), repo.Argument(table(recorded))))
+			format.Pluralize(c.outcome.living.unknown[recorded], "record"), table(recorded), catalog.Argument(table(recorded))))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(c.outcome.living.protected)) {
 		held = append(held, format.Pluralize(c.outcome.living.protected[reason], "record")+" held, "+reason)

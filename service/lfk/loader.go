@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -18,7 +19,7 @@ import (
 type loader struct {
 	database *repo.Database
 	// queue as it was when the walk began, but for its At: that is the start of the run.
-	queue     repo.DeletedRecords
+	queue     lfk.DeletedRecords
 	batchSize int
 	// byName are the tasks of all parents with definitions, by their names in the records.
 	byName map[string]*parentTasks
@@ -29,7 +30,7 @@ type loader struct {
 	released *sync.Cond
 	// inHand are the batches that have been handed out and not released. Of a parent with several queues
 	// it has their records: those of the same keys are loaded together, ahead of their turn.
-	inHand map[*batch][]repo.RecordID
+	inHand map[*batch][]lfk.RecordID
 	// parents are those of the walk that have not come to their end, turn the one that is next.
 	// found: the walk has found records.
 	parents []*parentTasks
@@ -40,7 +41,7 @@ type loader struct {
 func newLoader(c *cleanup, parents []*parentTasks) *loader {
 	l := &loader{
 		database: c.x.Database, queue: c.queue, batchSize: c.config.BatchSize,
-		byName: map[string]*parentTasks{}, inHand: map[*batch][]repo.RecordID{},
+		byName: map[string]*parentTasks{}, inHand: map[*batch][]lfk.RecordID{},
 		free: c.budget.free,
 	}
 	l.released = sync.NewCond(&l.mu)
@@ -51,11 +52,11 @@ func newLoader(c *cleanup, parents []*parentTasks) *loader {
 }
 
 // begin begins a walk with the parents that have due records, in an order drawn at random.
-func (l *loader) begin(due []repo.QueuedParent) {
+func (l *loader) begin(due []lfk.QueuedParent) {
 	l.parents, l.turn, l.found = nil, 0, false
 	for _, parent := range due {
 		if p := l.byName[parent.Name]; p != nil {
-			p.position, p.queues = repo.Position{}, parent.Queues
+			p.position, p.queues = lfk.Position{}, parent.Queues
 			l.parents = append(l.parents, p)
 		}
 	}
@@ -115,7 +116,7 @@ func (l *loader) load(ctx context.Context) (*batch, error) {
 	for len(l.parents) > 0 {
 		l.turn %= len(l.parents)
 		p := l.parents[l.turn]
-		page, err := l.database.LoadRecords(ctx, l.queue, repo.RecordPage{
+		page, err := l.database.Queue.LoadRecords(ctx, l.queue, lfk.RecordPage{
 			Parent: p.recorded, After: p.position, Limit: l.size(p), Since: true,
 			Queues: p.queues, Together: true, InHand: l.idsInHand(p),
 		}, run.ReadLimits())
@@ -145,7 +146,7 @@ func (l *loader) size(p *parentTasks) int {
 }
 
 // idsInHand are the records of a parent with several queues that are handed out and not released.
-func (l *loader) idsInHand(p *parentTasks) (ids []repo.RecordID) {
+func (l *loader) idsInHand(p *parentTasks) (ids []lfk.RecordID) {
 	if len(p.queues) < 2 {
 		return nil
 	}
@@ -159,13 +160,13 @@ func (l *loader) idsInHand(p *parentTasks) (ids []repo.RecordID) {
 
 // restart begins the next walk, over the partitions that the queue has by now.
 func (l *loader) restart(ctx context.Context) error {
-	queue, err := l.database.DeletedRecords(ctx)
+	queue, err := l.database.Queue.DeletedRecords(ctx)
 	if err != nil {
 		return err
 	}
 	queue.At = l.queue.At
 	l.queue = queue
-	due, err := l.database.DueParents(ctx, queue, run.ReadLimits())
+	due, err := l.database.Queue.DueParents(ctx, queue, run.ReadLimits())
 	if err == nil {
 		l.begin(due)
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -213,7 +213,7 @@ func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
 		}
 	}
 	r := servicetest.RunBatch(t, e.Service(definitions), "main")
-	servicetest.WantState(t, r, repo.RunFailed)
+	servicetest.WantState(t, r, control.RunFailed)
 	servicetest.WantCounts(t, r, fmt.Sprintf("processed_records=%d rescheduled_records=%d deleted_rows=%d", 9*n, n, gone))
 	e.Want("main", `SELECT count(*) FILTER (WHERE primary_key_value = 7 AND failures = 1 AND setbacks = 1 AND sqlstate = 'KEPT_BY_TRIGGER'
 		AND last_definition = 'c' || right(fully_qualified_table_name, 1) || '.p_id -> p_of_c' || right(fully_qualified_table_name, 1)) || ' of ' || count(*)

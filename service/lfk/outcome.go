@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -31,26 +34,26 @@ func newFailure(task *childTask, err error, isolated bool) *failure {
 		definition: task.key.String(), database: task.database, condition: "unreachable",
 		message: err.Error(), isolated: isolated,
 	}
-	if errors.Is(err, repo.ErrChildChanged) {
+	if errors.Is(err, dberr.ErrChildChanged) {
 		f.condition = err.Error()
 	}
-	if refused, ok := errors.AsType[*repo.Error](err); ok {
+	if refused, ok := errors.AsType[*dberr.Error](err); ok {
 		f.condition, f.sqlstate = refused.Condition(), refused.SQLState
 	}
-	if kept, ok := errors.AsType[*repo.KeptError](err); ok {
-		f.condition, f.sqlstate = kept.Error(), repo.ReasonKeptByTrigger
+	if kept, ok := errors.AsType[*rowset.KeptError](err); ok {
+		f.condition, f.sqlstate = kept.Error(), reasons.ReasonKeptByTrigger
 	}
-	if mismatch, ok := errors.AsType[*repo.KeyMismatchError](err); ok {
-		f.condition, f.sqlstate = mismatch.Error(), repo.ReasonKeyMismatch
+	if mismatch, ok := errors.AsType[*lfk.KeyMismatchError](err); ok {
+		f.condition, f.sqlstate = mismatch.Error(), reasons.ReasonKeyMismatch
 	}
 	return f
 }
 
 // of is the failure as that of some records.
-func (f *failure) of(records []repo.Record) []repo.RecordFailure {
-	out := make([]repo.RecordFailure, len(records))
+func (f *failure) of(records []lfk.Record) []lfk.RecordFailure {
+	out := make([]lfk.RecordFailure, len(records))
 	for i, r := range records {
-		out[i] = repo.RecordFailure{
+		out[i] = lfk.RecordFailure{
 			Record: r, Isolated: f.isolated,
 			Definition: f.definition, SQLState: f.sqlstate, Message: f.message,
 		}
@@ -73,9 +76,9 @@ func (t *tally) add(f *failure, records int) {
 	}
 	t.records[fmt.Sprintf("%s on %s: %s", f.definition, f.database, f.condition)] += records
 	switch f.sqlstate {
-	case repo.ReasonKeptByTrigger:
+	case reasons.ReasonKeptByTrigger:
 		t.reason = cmp.Or(t.reason, f.condition)
-	case repo.ReasonKeyMismatch:
+	case reasons.ReasonKeyMismatch:
 		t.reason = cmp.Or(t.reason, f.sqlstate)
 	}
 	switch class := cmp.Or(f.sqlstate, "unreachable"); t.class {
@@ -122,7 +125,7 @@ func newOutcome() *outcome {
 		worked: map[failingKey]bool{}, failed: map[failingKey]bool{},
 		locked: map[string]int{},
 		living: living{
-			obsolete: map[string][]repo.Key{}, reused: map[string]int{},
+			obsolete: map[string][]lfk.Key{}, reused: map[string]int{},
 			unknown: map[string]int{}, protected: map[string]int{},
 		},
 	}
@@ -193,7 +196,7 @@ func (o *outcome) err() error {
 func (o *outcome) with(err error) error {
 	_, stopped := errors.AsType[fault.StopError](err)
 	failed := o.err()
-	if failed == nil || stopped && !fault.EndsEarly(err) || errors.Is(err, repo.ErrLeaseLost) {
+	if failed == nil || stopped && !fault.EndsEarly(err) || errors.Is(err, dberr.ErrLeaseLost) {
 		return err
 	}
 	text := failed.Error() + "; " + fault.PublicText(err)
@@ -311,7 +314,7 @@ func (c *cleanup) reportRecovered(ctx context.Context) {
 		definitions = append(definitions, key.definition)
 	}
 	// If that cannot be read, the next run says so.
-	left, err := c.x.Database.FailingDefinitions(ctx, c.queue, definitions, run.ReadLimits())
+	left, err := c.x.Database.Queue.FailingDefinitions(ctx, c.queue, definitions, run.ReadLimits())
 	if err != nil {
 		return
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -189,7 +189,7 @@ func TestLooseForeignKeysCleanup_ASchemaThatComesBeforeTheQueueIsReported(t *tes
 					CREATE TABLE first PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (1)`)
 			}
 			r := servicetest.RunBatch(t, s, "main")
-			servicetest.WantState(t, r, repo.RunFailed)
+			servicetest.WantState(t, r, control.RunFailed)
 			assert.That(t, strings.Contains(r.Error, c.want), "error %q", r.Error)
 			assert.Equal(t, servicetest.Status(t, s).Failing.Class, service.FailureSchema)
 			_, lint := keys.Lint(t.Context())
@@ -200,7 +200,7 @@ func TestLooseForeignKeysCleanup_ASchemaThatComesBeforeTheQueueIsReported(t *tes
 			servicetest.WantError(t, err, "no run would clean the queue public.loose_foreign_keys_deleted_records", "triggers on: p")
 			e.Exec("main", `DROP TRIGGER p_loose_fk_trigger ON public.p`)
 			assert.Must(keys.Install(t.Context()))(t)
-			servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+			servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 		})
 	}
 }

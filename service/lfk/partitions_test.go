@@ -11,8 +11,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -29,11 +29,11 @@ func newOwnQueue(t *testing.T) *servicetest.Estate {
 func withOwnQueue(e *servicetest.Estate) *servicetest.Estate {
 	t := e.T
 	t.Helper()
-	if _, err := lfkadmin.New(e.Open[0]).InstallQueue(context.Background()); err != nil {
+	if _, err := admin.New(e.Open[0].Database).InstallQueue(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)`)
-	if _, err := lfkadmin.New(e.Open[0]).Track(context.Background(), "p", ""); err != nil {
+	if _, err := admin.New(e.Open[0].Database).Track(context.Background(), "p", ""); err != nil {
 		t.Fatal(err)
 	}
 	return e
@@ -87,7 +87,7 @@ func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
 			}
 			active(e, c.age)
 			s := e.Service(servicetest.OneChild)
-			servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+			servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 			e.WantQueue("main", "")
 			e.Want("main", partitions, c.want)
 			deleteParents(e, 4, 4)
@@ -121,9 +121,9 @@ func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
 		VALUES (1, 'public.p', 1, now() + interval '1 day', 1), (3, 'public.unknown', 1, now(), 1), (4, 'public.p', 1, now(), 2),
 		(5, 'public.unknown', 1, NULL, 1)`)
 	s := e.Service(servicetest.OneChild)
-	servicetest.WantState(t, servicetest.DryRun(t, s), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.DryRun(t, s), control.RunSucceeded)
 	e.Want("main", partitions, "1 2 3 4 5 6 7, default 6")
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	e.Want("main", partitions, "1 3 5 6 7, default 6")
 }
 
@@ -135,7 +135,7 @@ func TestPartitions_MissingDefaultIsMended(t *testing.T) {
 	assert.Require(t, err != nil, "the deletion succeeds, though there is no partition for its record")
 	var said servicetest.Buffer
 	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	assert.That(t, strings.Contains(said.String(), "level=WARN") && strings.Contains(said.String(), "partition=5"), "log %q", said.String())
 	e.Exec("main", `DELETE FROM p`)
 	e.Want("main", `SELECT partition FROM loose_foreign_keys_deleted_records`, "5")
@@ -190,12 +190,12 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 	r := servicetest.RunBatch(t, s, "main")
 	over.Store(true)
 	wait.Wait()
-	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantState(t, r, control.RunSucceeded)
 	assert.That(t, r.Counts["processed_records"] >= 3 && r.Counts["deleted_rows"] == 3, "counts %v", r.Counts)
 	e.Want("main", partitions, "1, default 1")
 	assert.That(t, strings.Contains(said.String(), "level=WARN") && strings.Contains(said.String(), "next run"), "log %q", said.String())
 	assert.Must(open.Exec(t.Context(), `COMMIT`))(t)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	e.Want("main", partitions, "1 2, default 2")
 }
 
@@ -218,7 +218,7 @@ func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T
 				e.Value("main", `SELECT state <> 'running' FROM maintenance.runs WHERE id = '`+r.ID+`'`) == "true"
 		})
 		assert.Must(insert.Exec(t.Context(), `COMMIT`))(t)
-		servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
+		servicetest.WantState(t, servicetest.Ended(t, s, r.ID), control.RunSucceeded)
 	}
 	servicetest.RunBatch(t, s, "main")
 	servicetest.RunBatch(t, s, "main")

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -211,11 +211,11 @@ func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
 		CREATE TABLE a_name_that_leaves_no_room_for_the_ending_of_the_trigger PARTITION OF visits FOR VALUES IN (4)`)
 	var said servicetest.Buffer
 	s := e.Service(visitsChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
-	if r, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, DryRun: true}); err != nil || r.State != repo.RunSucceeded {
+	if r, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, DryRun: true}); err != nil || r.State != control.RunSucceeded {
 		t.Fatal(r.State, err)
 	}
 	e.Want("main", tracked, firstVisits)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	const long = "a_name_that_leaves_no_room_for_the_ending_of_the_trigger visits_loose_fk_trigger, "
 	e.Want("main", tracked, `"o'dd \x" o'dd \x_loose_fk_trigger, `+long+bothVisits)
 	assert.That(t, strings.Contains(said.String(), "new partitions of tracked tables are tracked"), "log %q", said.String())
@@ -225,7 +225,7 @@ func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
 		"public.visits7 public.visits8")
 	wantRun(t, s, "processed_records=2 deleted_rows=2")
 	e.Exec("main", `DROP TABLE "o'dd \x"`)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	e.Want("main", tracked, long+bothVisits)
 }
 
@@ -283,7 +283,7 @@ func TestNewPartitions_ThatAnOlderVersionLeftUntrackedStaySo(t *testing.T) {
 		DELETE FROM maintenance.schema_migrations WHERE version_id = 6`)
 	assert.Must(e.Open[0].Migrate(t.Context()))(t)
 	e.Exec("main", `CREATE TABLE visits_3 PARTITION OF visits FOR VALUES IN (3)`)
-	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(visitsChild), "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(visitsChild), "main"), control.RunSucceeded)
 	e.Want("main", tracked, firstVisits+", visits_3 visits_3_loose_fk_trigger")
 }
 

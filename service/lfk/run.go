@@ -6,7 +6,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -17,8 +19,8 @@ type cleanup struct {
 	*looseForeignKeys
 	x *run.Execution
 	// keys are the definitions with which the run started.
-	keys    []repo.LooseForeignKey
-	queue   repo.DeletedRecords
+	keys    []lfk.LooseForeignKey
+	queue   lfk.DeletedRecords
 	budget  *budget
 	loader  *loader
 	outcome *outcome
@@ -32,7 +34,7 @@ type cleanup struct {
 
 // work is one run, or a dry run.
 func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
-	if x.Snapshot().Trigger == repo.TriggerRequest {
+	if x.Snapshot().Trigger == control.TriggerRequest {
 		k.looks.forget(x.Database)
 	}
 	queue, err := k.openQueue(ctx, x)
@@ -47,12 +49,12 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	c.budget = newBudget(k.maxRows(turbo))
 	limits := run.ReadLimits()
 	limits.ReadOnly = x.DryRun
-	due, err := x.Database.DueParents(ctx, queue, limits)
+	due, err := x.Database.Queue.DueParents(ctx, queue, limits)
 	if err != nil || len(due) == 0 && k.hasLooked() {
 		return err
 	}
 	if x.Span.IsRecording() && !x.DryRun {
-		traced, err := x.Database.HasRecordTraces(ctx)
+		traced, err := x.Database.Queue.HasRecordTraces(ctx)
 		c.traced = traced && err == nil
 	}
 	lacking, err := c.missingDefinitions(ctx)
@@ -63,7 +65,7 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	if err != nil {
 		return err
 	}
-	c.reportMissingDefinitions(lacking, repo.ParentNames(due))
+	c.reportMissingDefinitions(lacking, lfk.ParentNames(due))
 	c.loader = newLoader(c, parents)
 	c.loader.begin(due)
 	defer c.reportHeld()
@@ -165,8 +167,8 @@ func (c *cleanup) down(task *childTask) error {
 // markDown saves the run from waiting again for a database that does not answer, not even with an
 // SQLSTATE.
 func (c *cleanup) markDown(task *childTask, err error) {
-	refused, ok := errors.AsType[*repo.Error](err)
-	if !errors.Is(err, repo.ErrUnreachable) || ok && refused.SQLState != "" {
+	refused, ok := errors.AsType[*dberr.Error](err)
+	if !errors.Is(err, dberr.ErrUnreachable) || ok && refused.SQLState != "" {
 		return
 	}
 	c.downMu.Lock()

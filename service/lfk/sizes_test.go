@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -15,7 +16,7 @@ import (
 func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 	const out = true // a timeout
 	type ms = time.Duration
-	s := &childTask{key: repo.LooseForeignKey{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: repo.AsyncDelete}, database: "main"}
+	s := &childTask{key: lfk.LooseForeignKey{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete}, database: "main"}
 	z := bulk.NewStatementSizes()
 	for i, test := range []struct {
 		took         ms
@@ -59,7 +60,7 @@ func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 			Took: test.took * time.Millisecond, TimedOut: test.timedOut, Limit: test.limit, Found: test.found, Capped: test.capped,
 			Empty: func() (time.Duration, error) {
 				if test.empty == 0 {
-					return 0, repo.ErrUnreachable
+					return 0, dberr.ErrUnreachable
 				}
 				return test.empty * time.Millisecond, nil
 			},
@@ -71,9 +72,9 @@ func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 }
 
 func TestStatementSizes_AreKeptForEachDefinitionAndHome(t *testing.T) {
-	key := repo.LooseForeignKey{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: repo.AsyncDelete}
+	key := lfk.LooseForeignKey{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete}
 	nullify := key
-	nullify.OnDelete = repo.AsyncNullify
+	nullify.OnDelete = lfk.AsyncNullify
 	other := key
 	other.Columns = []string{"q_id"}
 	z := bulk.NewStatementSizes()

@@ -11,6 +11,10 @@ import (
 	"sync/atomic"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -20,9 +24,9 @@ import (
 // homes of the children, and what follows for each parent.
 
 // openQueue reads the queue, and maintains the partitions of one that caretaker has made.
-func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (repo.DeletedRecords, error) {
-	queue, err := x.Database.DeletedRecords(ctx)
-	if none, ok := errors.AsType[*repo.NoSchemaError](err); ok {
+func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (lfk.DeletedRecords, error) {
+	queue, err := x.Database.Queue.DeletedRecords(ctx)
+	if none, ok := errors.AsType[*dberr.NoSchemaError](err); ok {
 		return queue, &fault.SkippedError{Reason: none.Error()}
 	}
 	name := x.Database.Name
@@ -37,8 +41,8 @@ func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (rep
 		return queue, err
 	}
 	if !queue.Remembered {
-		err := x.WithPermit(ctx, x.Database, run.ReadLimits(), func(p repo.Permit) error {
-			return x.Database.RememberQueue(ctx, p, queue)
+		err := x.WithPermit(ctx, x.Database, run.ReadLimits(), func(p fencing.Permit) error {
+			return x.Database.Queue.RememberQueue(ctx, p, queue)
 		})
 		if err != nil {
 			return queue, err
@@ -51,12 +55,12 @@ func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (rep
 	if err != nil || !changed {
 		return queue, err
 	}
-	return x.Database.DeletedRecords(ctx)
+	return x.Database.Queue.DeletedRecords(ctx)
 }
 
 // checkPartitioned fails a run where a table of the queue has another shape: the run would not see
 // its records.
-func checkPartitioned(queue repo.DeletedRecords, database string) error {
+func checkPartitioned(queue lfk.DeletedRecords, database string) error {
 	for _, t := range queue.Existing() {
 		if !t.Partitioned {
 			return &fault.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: caretaker lfk lint "+
@@ -69,11 +73,11 @@ func checkPartitioned(queue repo.DeletedRecords, database string) error {
 // maintainPartitions repairs, rolls and drops partitions. What does not work out is left for the
 // next run; only a lost lease ends this one.
 func (k *looseForeignKeys) maintainPartitions(
-	ctx context.Context, x *run.Execution, queue repo.DeletedRecords,
+	ctx context.Context, x *run.Execution, queue lfk.DeletedRecords,
 ) (changed bool, _ error) {
-	for _, do := range []func(repo.Permit) error{
-		func(p repo.Permit) error {
-			repaired, err := x.Database.RepairPartition(ctx, p, queue)
+	for _, do := range []func(fencing.Permit) error{
+		func(p fencing.Permit) error {
+			repaired, err := x.Database.Queue.RepairPartition(ctx, p, queue)
 			if repaired {
 				changed = true
 				x.Log.WarnContext(ctx, "the queue's active partition was missing and has been created",
@@ -81,26 +85,26 @@ func (k *looseForeignKeys) maintainPartitions(
 			}
 			return err
 		},
-		func(p repo.Permit) error {
-			next, err := x.Database.RollPartition(ctx, p, queue)
+		func(p fencing.Permit) error {
+			next, err := x.Database.Queue.RollPartition(ctx, p, queue)
 			if next != 0 {
 				changed = true
 				x.Log.InfoContext(ctx, "queue rolled to a new partition", "partition", next)
 			}
 			return err
 		},
-		func(p repo.Permit) error {
-			dropped, err := x.Database.DropPartitions(ctx, p, queue)
+		func(p fencing.Permit) error {
+			dropped, err := x.Database.Queue.DropPartitions(ctx, p, queue)
 			if len(dropped) > 0 {
 				changed = true
 				x.Log.InfoContext(ctx, "empty partitions of the queue dropped", "partitions", dropped)
 			}
 			return err
 		},
-		func(p repo.Permit) error { return k.trackPartitions(ctx, x, p) },
+		func(p fencing.Permit) error { return k.trackPartitions(ctx, x, p) },
 	} {
-		err := x.WithPermit(ctx, x.Database, repo.PartitionLimits(), do)
-		if errors.Is(err, repo.ErrLeaseLost) || x.Stopped() != nil {
+		err := x.WithPermit(ctx, x.Database, lfk.PartitionLimits(), do)
+		if errors.Is(err, dberr.ErrLeaseLost) || x.Stopped() != nil {
 			return changed, err
 		}
 		if err != nil {
@@ -112,16 +116,16 @@ func (k *looseForeignKeys) maintainPartitions(
 
 // trackPartitions tracks the new partitions of tracked tables, unless that is switched off.
 func (k *looseForeignKeys) trackPartitions(
-	ctx context.Context, x *run.Execution, p repo.Permit,
+	ctx context.Context, x *run.Execution, p fencing.Permit,
 ) error {
 	if k.config.TrackPartitions != nil && !*k.config.TrackPartitions {
 		return nil
 	}
-	tracked, err := x.Database.TrackPartitions(ctx, p)
+	tracked, err := x.Database.Capture.TrackPartitions(ctx, p)
 	if len(tracked) > 0 {
 		x.Log.InfoContext(ctx, "new partitions of tracked tables are tracked", "partitions", tracked)
 	}
-	if err == nil || errors.Is(err, repo.ErrLeaseLost) {
+	if err == nil || errors.Is(err, dberr.ErrLeaseLost) {
 		return err
 	}
 	x.Log.WarnContext(ctx, "new partitions of tracked tables are left for the next run: if that "+
@@ -138,12 +142,12 @@ type parentTasks struct {
 	tasks    []*childTask
 	// absent are the definitions whose child is in no configured database, and not accepted: they
 	// hold the records.
-	absent []repo.LooseForeignKey
+	absent []lfk.LooseForeignKey
 	// living: a parent was found alive in this run, so it is asked before anything is changed.
 	living atomic.Bool
 	// table is the one that the records named when the run began; nil: there was none.
-	table    *repo.ParentTable
-	position repo.Position
+	table    *lfk.ParentTable
+	position lfk.Position
 	// queues are the tables of the queue that had due records of it when the walk began. Records that come
 	// into another one are for the next walk: that cleans what is left of a key, mostly nothing.
 	queues []int
@@ -153,9 +157,9 @@ type parentTasks struct {
 
 // childTask is one definition on one home of its child, in the order in which they are done.
 type childTask struct {
-	key repo.LooseForeignKey
+	key lfk.LooseForeignKey
 	// child is nil where it is unknown whether the child is in database, because it does not answer.
-	child    *repo.Child
+	child    *lfk.Child
 	database string
 	// down says why nothing can be done here in this run.
 	down error
@@ -184,7 +188,7 @@ func (t *childTask) SizeKey() bulk.SizeKey {
 func (t *childTask) place() string { return t.key.Table + " on " + t.database }
 
 // deletes reports whether the task deletes rows; otherwise it updates them.
-func (t *childTask) deletes() bool { return t.key.OnDelete == repo.AsyncDelete }
+func (t *childTask) deletes() bool { return t.key.OnDelete == lfk.AsyncDelete }
 
 // tasks makes the tasks of the parents that have definitions: one all of whose children are accepted
 // as absent counts as one without, and is left alone. So are those that definitions are lacking of.
@@ -200,10 +204,10 @@ func (c *cleanup) tasks(
 		return nil, err
 	}
 	byParent := map[string]*parentTasks{}
-	ended := map[repo.AbsentPlace]bool{}
+	ended := map[lfk.AbsentPlace]bool{}
 	var absent []string
 	for i, key := range c.keys {
-		recorded := repo.RecordedName(key.Parent, c.queue.Schema)
+		recorded := catalog.RecordedName(key.Parent, c.queue.Schema)
 		p := byParent[recorded]
 		if p == nil {
 			p = &parentTasks{recorded: recorded}
@@ -224,7 +228,7 @@ func (c *cleanup) tasks(
 	}
 	c.recordGone(ctx, c.x, homes)
 	if len(homes.silent) == 0 {
-		others, err := repo.NotTables(ctx, c.Databases, absent)
+		others, err := lfk.NotTables(ctx, repo.Kernels(c.Databases), absent)
 		if err != nil {
 			return nil, err
 		}
@@ -245,7 +249,7 @@ func (c *cleanup) tasks(
 // add adds the tasks of a definition, the i-th: one for each database that has the child table, and one
 // for each partition of it whose detachment is pending. It
 // reports whether there are any.
-func (p *parentTasks) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child) (found bool) {
+func (p *parentTasks) add(key lfk.LooseForeignKey, i int, homes [][]*lfk.Child) (found bool) {
 	for _, children := range homes {
 		child := children[i]
 		if child == nil {
@@ -265,7 +269,7 @@ func (p *parentTasks) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child
 // refer lets the tasks find their rows by the keys that are recorded, and the parents theirs. What
 // does not fit fails, and its records stay.
 func (k *looseForeignKeys) refer(
-	ctx context.Context, x *run.Execution, queue repo.DeletedRecords, parents map[string]*parentTasks,
+	ctx context.Context, x *run.Execution, queue lfk.DeletedRecords, parents map[string]*parentTasks,
 ) error {
 	tables, keys, err := k.parentTables(ctx, x, queue, parents)
 	if err != nil {
@@ -280,7 +284,7 @@ func (k *looseForeignKeys) refer(
 				continue
 			}
 			beside := p.table
-			if task.child.Database != x.Database {
+			if task.child.Database != x.Database.Database {
 				beside = nil
 			}
 			if mismatch := task.child.MatchKey(key, beside); mismatch != nil {
@@ -293,11 +297,11 @@ func (k *looseForeignKeys) refer(
 
 // parentTables finds the tables of parents, and how keys are recorded.
 func (k *looseForeignKeys) parentTables(
-	ctx context.Context, x *run.Execution, queue repo.DeletedRecords, parents map[string]*parentTasks,
-) (map[string]*repo.ParentTable, repo.RecordedKeys, error) {
+	ctx context.Context, x *run.Execution, queue lfk.DeletedRecords, parents map[string]*parentTasks,
+) (map[string]*lfk.ParentTable, lfk.RecordedKeys, error) {
 	limits := run.ReadLimits()
 	limits.ReadOnly = x.DryRun
-	keys, err := x.Database.RecordedKeys(ctx, queue, limits)
+	keys, err := x.Database.Queue.RecordedKeys(ctx, queue, limits)
 	if err != nil {
 		return nil, keys, err
 	}
@@ -311,7 +315,7 @@ func (k *looseForeignKeys) parentTables(
 			}
 		}
 	}
-	tables, err := x.Database.ParentTables(ctx, slices.Collect(maps.Keys(parents)), keys, wanted, limits)
+	tables, err := x.Database.Queue.ParentTables(ctx, slices.Collect(maps.Keys(parents)), keys, wanted, limits)
 	return tables, keys, err
 }
 

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
@@ -98,7 +101,7 @@ func (t *taskRun) step(ctx context.Context, keys []*openKey) ([]group, error) {
 		return nil, err
 	}
 	switch class := classOf(err); {
-	case guess && err != nil && class != repo.ClassLock && !errors.Is(err, errNoBudget):
+	case guess && err != nil && class != dberr.ClassLock && !errors.Is(err, errNoBudget):
 		t.task.counts.Store(true)
 		return again(keys), nil
 	case err == nil && m == everything && r.Found > r.cap:
@@ -109,12 +112,12 @@ func (t *taskRun) step(ctx context.Context, keys []*openKey) ([]group, error) {
 	case err == nil && r.Found == r.Changed:
 		t.advanceDone(keys, r)
 		return nil, nil
-	case err == nil || class == repo.ClassLock:
+	case err == nil || class == dberr.ClassLock:
 		return t.awaitLocks(ctx, keys, r, err)
-	case class == repo.ClassTimeout && r.cap == 1 && len(keys) == 1:
+	case class == dberr.ClassTimeout && r.cap == 1 && len(keys) == 1:
 		t.failKeys(ctx, t.task, keys, err, true)
 		return nil, nil
-	case class == repo.ClassTimeout:
+	case class == dberr.ClassTimeout:
 		return t.shrink(ctx, keys, r, err), nil
 	}
 	return t.isolate(ctx, keys, err)
@@ -154,7 +157,7 @@ const (
 
 // purged is a statement and its result.
 type purged struct {
-	repo.PurgeResult
+	lfk.PurgeResult
 	mode mode
 	// uncounted: the rows are not counted before. If they do not fit under the cap nothing is changed.
 	uncounted bool
@@ -206,7 +209,7 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, r purged) (_ purge
 			r.perKey = max(1, r.cap/int64(len(keys)))
 		}
 		switch err = t.send(ctx, keys, &r); {
-		case errors.Is(err, repo.ErrLivingParent) && attempt < livingAttempts:
+		case errors.Is(err, dberr.ErrLivingParent) && attempt < livingAttempts:
 			// Nothing was changed. The statement is sent again without the keys of living parents. Other
 			// batches are checked before they change anything.
 			t.batch.living.Store(true)
@@ -216,7 +219,7 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, r purged) (_ purge
 			t.account(ctx, keys, r)
 			return r, nil
 		}
-		r.PurgeResult = repo.PurgeResult{}
+		r.PurgeResult = lfk.PurgeResult{}
 		if keys = unsettled(keys); err != nil || len(keys) == 0 {
 			return r, err
 		}
@@ -229,18 +232,18 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, r purged) (_ purge
 // send sends a statement of so many rows.
 func (t *taskRun) send(ctx context.Context, keys []*openKey, r *purged) (err error) {
 	child := t.task.child
-	permit, err := t.x.Permit(ctx, child.Database, child.Table(), t.limits(*r, len(keys)))
+	permit, err := t.x.Permit(ctx, repo.Of(child.Database), child.Table(), t.limits(*r, len(keys)))
 	if err != nil {
 		return err
 	}
 	defer permit.End(&err)
-	p := repo.Purge{
+	p := lfk.Purge{
 		Permit: permit.Permit, Keys: recordedKeys(keys), Cap: r.cap, Uncounted: r.uncounted,
 		Approved: approvedKeys(keys),
 	}
 	began := time.Now()
 	if r.mode == everything {
-		var records []repo.Record
+		var records []lfk.Record
 		if r.cap > 0 {
 			records = t.removable(keys)
 		}
@@ -276,8 +279,8 @@ func (t *taskRun) empty(
 }
 
 // limits are those of a statement for so many keys.
-func (t *taskRun) limits(r purged, keys int) repo.Limits {
-	l := repo.Limits{Statement: t.sizes.Time(t.task), Lock: r.lock}
+func (t *taskRun) limits(r purged, keys int) fencing.Limits {
+	l := fencing.Limits{Statement: t.sizes.Time(t.task), Lock: r.lock}
 	if r.cap == 0 || r.cap == 1 && keys == 1 {
 		l.Statement = bulk.SingleRowTime
 	}
@@ -292,9 +295,9 @@ func (r purged) waits() bool { return r.lock > bulk.LockTime }
 
 // removable are the records that go with this statement if it completes their keys: it is their
 // last, it runs in the queue's own database, all are of one table, and no absent child holds them.
-func (t *taskRun) removable(keys []*openKey) (records []repo.Record) {
+func (t *taskRun) removable(keys []*openKey) (records []lfk.Record) {
 	last := t.task == t.batch.tasks[len(t.batch.tasks)-1]
-	if !last || t.task.child.Database != t.x.Database || len(t.batch.absent) > 0 {
+	if !last || t.task.child.Database != t.x.Database.Database || len(t.batch.absent) > 0 {
 		return nil
 	}
 	for _, k := range keys {
@@ -302,7 +305,7 @@ func (t *taskRun) removable(keys []*openKey) (records []repo.Record) {
 			records = append(records, k.records...)
 		}
 	}
-	if slices.ContainsFunc(records, func(r repo.Record) bool { return r.Queue != records[0].Queue }) {
+	if slices.ContainsFunc(records, func(r lfk.Record) bool { return r.Queue != records[0].Queue }) {
 		return nil // those of several queues end together, in a statement of their own
 	}
 	return records
@@ -350,7 +353,7 @@ func (t *taskRun) advanceDone(keys []*openKey, r purged) {
 func (t *taskRun) rotateKeys(ctx context.Context, keys []*openKey, r purged) ([]group, error) {
 	t.batch.moveToEnd(r.gotRows)
 	_, err := t.advance(ctx, t.task, keys)
-	if err != nil && classOf(err) != repo.ClassLock {
+	if err != nil && classOf(err) != dberr.ClassLock {
 		return t.afterError(ctx, keys, r, err)
 	}
 	return nil, nil

@@ -11,7 +11,12 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -25,9 +30,9 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 	if k.LooseForeignKeys() == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, run.DuePatience, repo.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(ctx, run.DuePatience, dberr.ErrUnreachable)
 	defer cancel()
-	queue, err := d.DeletedRecords(ctx)
+	queue, err := d.Queue.DeletedRecords(ctx)
 	switch {
 	case err != nil:
 		return true
@@ -36,11 +41,11 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 	case !queue.Partitioned, queue.Managed && queue.ActiveMissing():
 		return true
 	}
-	due, err := d.DueParents(ctx, queue, run.ReadLimits())
+	due, err := d.Queue.DueParents(ctx, queue, run.ReadLimits())
 	if err != nil {
 		return true
 	}
-	recorded := repo.ParentNames(due)
+	recorded := lfk.ParentNames(due)
 	accepted, err := k.acceptedAbsent(ctx)
 	return err != nil || len(k.undefined(queue, recorded, accepted)) < len(recorded)
 }
@@ -48,12 +53,12 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 // undefined are the recorded names of parents without definitions. One all of whose children are
 // accepted as absent counts as one without.
 func (k *looseForeignKeys) undefined(
-	q repo.DeletedRecords, recorded []string, accepted Absences,
+	q lfk.DeletedRecords, recorded []string, accepted Absences,
 ) []string {
 	defined := map[string]bool{}
 	for _, key := range k.LooseForeignKeys() {
 		if !accepted.Everywhere(key.Table) {
-			defined[repo.RecordedName(key.Parent, q.Schema)] = true
+			defined[catalog.RecordedName(key.Parent, q.Schema)] = true
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(recorded), func(name string) bool { return defined[name] })
@@ -62,14 +67,14 @@ func (k *looseForeignKeys) undefined(
 // backlog counts the records, and remarks on those that stay.
 func (k *looseForeignKeys) backlog(
 	ctx context.Context, d *repo.Database,
-) (repo.Backlog, string, error) {
-	queue, err := d.DeletedRecordsShape(ctx)
+) (control.Backlog, string, error) {
+	queue, err := d.Queue.DeletedRecordsShape(ctx)
 	if err != nil {
-		return repo.Backlog{}, "", err
+		return control.Backlog{}, "", err
 	}
-	var backlog repo.Backlog
+	var backlog control.Backlog
 	if queue.Exists {
-		backlog, err = d.QueueBacklog(ctx, queue, run.BacklogLimits())
+		backlog, err = d.Queue.QueueBacklog(ctx, queue, run.BacklogLimits())
 		for _, t := range queue.Existing() {
 			backlog.Partitions = max(backlog.Partitions, t.Leaves)
 		}
@@ -88,12 +93,12 @@ func (k *looseForeignKeys) backlog(
 	if !queue.Exists {
 		return backlog, strings.Join(remarks, "; "), nil
 	}
-	failing, _ := d.FailingRecords(ctx, queue, "", repo.FailingRecord{}, failingPage)
+	failing, _ := d.Queue.FailingRecords(ctx, queue, "", lfk.FailingRecord{}, failingPage)
 	remarks = append(remarks, failingRemark(d, failing)...)
 	remarks = append(remarks, k.absentRemark(d, accepted, failing)...)
-	_ = d.ReadDefault(ctx, &queue)
-	parents, _ := d.DueParents(ctx, queue, run.ReadLimits())
-	due := repo.ParentNames(parents)
+	_ = d.Queue.ReadDefault(ctx, &queue)
+	parents, _ := d.Queue.DueParents(ctx, queue, run.ReadLimits())
+	due := lfk.ParentNames(parents)
 	remarks = append(remarks, k.missingDefinitionsRemark(ctx, d, queue.Schema, due)...)
 	if undefined := k.undefined(queue, due, accepted); len(undefined) > 0 {
 		remarks = append(remarks, fmt.Sprintf("records on %s of parents without definitions: %s",
@@ -109,26 +114,26 @@ const waitingShown = 100
 // messages may quote rows, and are left to `caretaker lfk dead`.
 func (k *looseForeignKeys) waiting(
 	ctx context.Context, d *repo.Database, dead bool,
-) (list []repo.Waiting, err error) {
-	queue, err := d.DeletedRecordsShape(ctx)
+) (list []jobqueue.Waiting, err error) {
+	queue, err := d.Queue.DeletedRecordsShape(ctx)
 	if err != nil || !queue.Exists {
 		return nil, err
 	}
 	if dead {
-		records, err := lfkadmin.New(d).DeadRecords(ctx, lfkadmin.DeadRecordFilter{}, 0, waitingShown)
+		records, err := admin.New(d.Database).DeadRecords(ctx, admin.DeadRecordFilter{}, 0, waitingShown)
 		for _, r := range records {
-			list = append(list, repo.Waiting{
+			list = append(list, jobqueue.Waiting{
 				Kind: "record", ID: r.ID, Name: recordName(r.Table, r.Key()), Since: r.DeadAt,
 				Reason: fmt.Sprintf("%s failed %d times, last with %s", r.Definition, r.Failures, r.SQLState),
 			})
 		}
 		return list, err
 	}
-	records, err := d.FailingRecords(ctx, queue, "", repo.FailingRecord{}, waitingShown)
+	records, err := d.Queue.FailingRecords(ctx, queue, "", lfk.FailingRecord{}, waitingShown)
 	for _, r := range records {
 		// The id of a routed record is no number, and is left out.
 		id, _ := strconv.ParseInt(string(r.ID), 10, 64)
-		w := repo.Waiting{
+		w := jobqueue.Waiting{
 			Kind: "record", ID: id, Name: recordName(r.Table, r.Key()), Since: r.FailedAt,
 			Reason: r.Definition + ": " + cmp.Or(r.SQLState, "its database did not answer"),
 		}
@@ -140,13 +145,13 @@ func (k *looseForeignKeys) waiting(
 	return list, err
 }
 
-func recordName(table string, key repo.Key) string { return table + " " + key.String() }
+func recordName(table string, key lfk.Key) string { return table + " " + key.String() }
 
 // failingPage bounds the failing records of one query.
 const failingPage = 1000
 
 // failingRemark reports that records have failed or are held, which are postponed while runs succeed.
-func failingRemark(d *repo.Database, failing []repo.FailingRecord) []string {
+func failingRemark(d *repo.Database, failing []lfk.FailingRecord) []string {
 	number := strconv.Itoa(len(failing))
 	switch len(failing) {
 	case 0:
@@ -162,7 +167,7 @@ func failingRemark(d *repo.Database, failing []repo.FailingRecord) []string {
 // this process knows them, for all databases; before its first they are those that the records of
 // this database are held for.
 func (k *looseForeignKeys) absentRemark(
-	d *repo.Database, accepted Absences, failing []repo.FailingRecord,
+	d *repo.Database, accepted Absences, failing []lfk.FailingRecord,
 ) []string {
 	k.mu.Lock()
 	gone := k.gone
@@ -186,9 +191,9 @@ func (k *looseForeignKeys) absentRemark(
 }
 
 // holders are the child tables that records are held for, by name.
-func (k *looseForeignKeys) holders(failing []repo.FailingRecord) (children []string) {
+func (k *looseForeignKeys) holders(failing []lfk.FailingRecord) (children []string) {
 	for _, key := range k.LooseForeignKeys() {
-		if slices.ContainsFunc(failing, func(r repo.FailingRecord) bool {
+		if slices.ContainsFunc(failing, func(r lfk.FailingRecord) bool {
 			return r.SQLState == stateAbsent && r.Definition == key.String()
 		}) {
 			children = append(children, key.Table)

@@ -9,7 +9,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 )
 
 // Deletions from a parent whose triggers are lost are not recorded, and its children stay: nothing is
@@ -32,14 +33,14 @@ type looks struct {
 // look is what a database had when it was inspected.
 type look struct {
 	at   time.Time
-	keys []repo.LooseForeignKey
-	seen lfkadmin.Inspection
+	keys []lfk.LooseForeignKey
+	seen admin.Inspection
 	// warned is what was logged of it.
 	warned string
 }
 
 // isAbout reports whether the inspection was of these definitions: a reload replaces all of them.
-func (l look) isAbout(keys []repo.LooseForeignKey) bool {
+func (l look) isAbout(keys []lfk.LooseForeignKey) bool {
 	return len(l.keys) == len(keys) && (len(keys) == 0 || &l.keys[0] == &keys[0])
 }
 
@@ -53,14 +54,14 @@ func (l *looks) forget(d *repo.Database) {
 }
 
 // renew inspects a database, unless that was done lately.
-func (l *looks) renew(ctx context.Context, d *repo.Database, keys []repo.LooseForeignKey) error {
+func (l *looks) renew(ctx context.Context, d *repo.Database, keys []lfk.LooseForeignKey) error {
 	l.mu.Lock()
 	old := l.of[d.Name]
 	l.mu.Unlock()
 	if old.isAbout(keys) && time.Since(old.at) < lookAge {
 		return nil
 	}
-	seen, err := lfkadmin.New(d).InspectParents(ctx, keys)
+	seen, err := admin.New(d.Database).InspectParents(ctx, keys)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -55,7 +56,7 @@ type Config struct {
 }
 
 // Keys are the definitions; nil: none are configured. The error is that of [LoadDefinitions].
-func (c Config) Keys() ([]repo.LooseForeignKey, error) {
+func (c Config) Keys() ([]lfk.LooseForeignKey, error) {
 	definitions, err := c.Definitions, error(nil)
 	if definitions == nil && c.DefinitionsFile != "" {
 		definitions, err = LoadDefinitions(c.DefinitionsFile)
@@ -63,7 +64,7 @@ func (c Config) Keys() ([]repo.LooseForeignKey, error) {
 	if err != nil || definitions == nil {
 		return nil, err
 	}
-	return append([]repo.LooseForeignKey{}, definitions.Keys...), nil
+	return append([]lfk.LooseForeignKey{}, definitions.Keys...), nil
 }
 
 // DoneCounts are the counts of what was due that a run has dealt with.
@@ -133,17 +134,17 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 func turboFlag(database string) string { return "loose_foreign_keys_turbo_mode_" + database }
 
 // uses are what the definitions do to their children, and runs to the queues. Runs look parents up.
-func (k *looseForeignKeys) uses(string) (all []repo.Use) {
-	for _, queue := range repo.QueueTables() {
-		all = append(all, repo.Use{Table: queue, Rights: repo.ToRemove})
+func (k *looseForeignKeys) uses(string) (all []catalog.Use) {
+	for _, queue := range lfk.QueueTables() {
+		all = append(all, catalog.Use{Table: queue, Rights: catalog.ToRemove})
 	}
 	for _, key := range k.LooseForeignKeys() {
-		rights := repo.ToChange
-		if key.OnDelete == repo.AsyncDelete {
-			rights = repo.ToRemove
+		rights := catalog.ToChange
+		if key.OnDelete == lfk.AsyncDelete {
+			rights = catalog.ToRemove
 		}
-		all = append(all, repo.Use{Table: key.Table, Rights: rights},
-			repo.Use{Table: key.Parent, Rights: repo.ToRead})
+		all = append(all, catalog.Use{Table: key.Table, Rights: rights},
+			catalog.Use{Table: key.Parent, Rights: catalog.ToRead})
 	}
 	return all
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -149,7 +150,7 @@ func TestNeighbour_AServerWithTwoHostsInItsURLFollowsAFailOver(t *testing.T) {
 		assert.Require(t, err == nil || errors.Is(err, fault.ErrUnreachable) || errors.As(err, &held), "%v", err)
 		return err == nil
 	})
-	servicetest.WantState(t, servicetest.Ended(t, s, begun.ID), repo.RunFailed)
+	servicetest.WantState(t, servicetest.Ended(t, s, begun.ID), control.RunFailed)
 	wantEmptied(e)
 	e.Want("main", `SELECT count(*) || ' ' || min(p_id) FROM c`, "30 26")
 	e.Want("main", `SELECT sum((counts ->> 'processed_records')::int) || ' ' || sum((counts ->> 'deleted_rows')::int) FROM maintenance.runs`, "25 50")

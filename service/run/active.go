@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -85,7 +85,7 @@ func (a *active) AtWork(w *Worker) *Run {
 		default:
 			continue
 		}
-		if run := x.Snapshot(); x.Worker == w && run.State == repo.RunRunning {
+		if run := x.Snapshot(); x.Worker == w && run.State == control.RunRunning {
 			return &run
 		}
 	}

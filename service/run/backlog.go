@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -37,7 +39,7 @@ type backlogKey struct {
 
 // KnownBacklog is the backlog of a worker in a database as it was read last, with a remark on it.
 type KnownBacklog struct {
-	Backlog repo.Backlog
+	Backlog control.Backlog
 	Remark  string
 	// Known: it has been read since this server was started, at MeasuredAt by the host's clock.
 	Known      bool
@@ -82,7 +84,7 @@ func (b *backlogs) Get(
 		began := time.Now()
 		// What is read is for others too: this caller may go away.
 		ctx, cancel := context.WithTimeoutCause(
-			context.WithoutCancel(ctx), BacklogPatience, repo.ErrUnreachable)
+			context.WithoutCancel(ctx), BacklogPatience, dberr.ErrUnreachable)
 		defer cancel()
 		reader := d.Reader(w.LeaseName(d), 0)
 		fresh, remark, err := w.Backlog(repo.ReadBy(ctx, reader), d)

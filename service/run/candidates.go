@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -39,7 +40,7 @@ const (
 // candidates are what a dry run has found so far.
 type candidates struct {
 	digest hash.Hash
-	first  []repo.Candidate
+	first  []control.Candidate
 	more   int64
 	// partial: some could not be looked at.
 	partial bool
@@ -77,7 +78,7 @@ func (x *Execution) MayTouch(kind string, id int64, actions ...string) bool {
 func (x *Execution) HasAllowed() bool { return x.allowed != nil }
 
 // Candidate notes what a run would work on, in its order. Only dry runs note it.
-func (x *Execution) Candidate(c repo.Candidate) {
+func (x *Execution) Candidate(c control.Candidate) {
 	if !x.DryRun {
 		return
 	}
@@ -131,7 +132,7 @@ func (x *Execution) keepCandidates(ctx context.Context, into *Run, complete bool
 	names := map[string]map[int64]string{}
 	for kind := range ids {
 		var err error
-		if names[kind], err = x.Database.Names(ctx, kind, ids[kind], ReadLimits()); err != nil {
+		if names[kind], err = x.Database.Users.Names(ctx, kind, ids[kind], ReadLimits()); err != nil {
 			x.Log.DebugContext(ctx, "names of candidates not read", "error", err)
 		}
 	}
@@ -147,7 +148,7 @@ func (x *Execution) keepCandidates(ctx context.Context, into *Run, complete bool
 
 // orPlanChanged turns a run that found other candidates than expected into an error.
 func orPlanChanged(run Run, err error) (Run, error) {
-	if err != nil || run.State != repo.RunSkipped || run.Reason != fault.ReasonPlanChanged {
+	if err != nil || run.State != control.RunSkipped || run.Reason != fault.ReasonPlanChanged {
 		return run, err
 	}
 	return run, &fault.RefusedError{Reason: fault.ReasonPlanChanged, Text: run.Error, Metadata: map[string]string{

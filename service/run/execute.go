@@ -14,6 +14,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -29,7 +33,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	// 4. The worker works, while its leases and its record are kept alive.
 	background, stopBackground := context.WithCancel(ctx)
 	ended := r.keepAlive(background, x)
-	working := repo.ReadBy(repo.WithWork(ctx, x.Worker.Name), x.reader)
+	working := repo.ReadBy(spans.WithWork(ctx, x.Worker.Name), x.reader)
 	err := r.checkCandidates(working, x)
 	if err == nil {
 		close(x.planned)
@@ -40,7 +44,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	if x.leases != nil {
 		err = errors.Join(err, x.leases.close())
 		if x.leases.expired() {
-			x.cancel(repo.ErrLeaseLost)
+			x.cancel(dberr.ErrLeaseLost)
 		}
 	}
 	if cause := context.Cause(ctx); cause != nil {
@@ -81,10 +85,10 @@ func (r *Runner) report(ctx context.Context, x *Execution, run Run, err error) {
 	x.Span.End(trace.WithTimestamp(x.ended))
 	level := slog.LevelInfo
 	switch {
-	case run.State == repo.RunFailed:
+	case run.State == control.RunFailed:
 		level = slog.LevelError
 		attrs = append(attrs, "error", err)
-	case run.State == repo.RunSkipped && run.Error != "":
+	case run.State == control.RunSkipped && run.Error != "":
 		attrs = append(attrs, "why", run.Error)
 	}
 	x.Log.Log(ctx, level, runFinished, attrs...)
@@ -125,27 +129,27 @@ func conclude(run *Run, workErr error) {
 	var stopped fault.StopError
 	_, hasFailed := errors.AsType[*fault.FailedError](workErr)
 	switch {
-	case errors.Is(workErr, repo.ErrLeaseLost):
-		run.State, run.Reason = repo.RunFailed, fault.ReasonLeaseLost
+	case errors.Is(workErr, dberr.ErrLeaseLost):
+		run.State, run.Reason = control.RunFailed, fault.ReasonLeaseLost
 		run.Error = "the lease was lost; what was committed before stays, the next run goes on"
 	case errors.As(workErr, &skipped):
-		run.State, run.Reason, run.Error = repo.RunSkipped, skipped.Reason, skipped.Text
+		run.State, run.Reason, run.Error = control.RunSkipped, skipped.Reason, skipped.Text
 	case errors.As(workErr, &stopped) && stopped.Early && !hasFailed:
-		run.State, run.OverLimit = repo.RunSucceeded, true
+		run.State, run.OverLimit = control.RunSucceeded, true
 		if run.Reason == ReasonContinuation || run.Reason == reasonAfterLoad {
 			run.Reason = ""
 		}
 		run.Reason = strings.TrimSuffix(stopped.Reason.String()+"; "+run.Reason, "; ")
 	case errors.As(workErr, &stopped) && !stopped.Early:
-		run.State, run.Reason, run.Error = repo.RunCancelled, stopped.Reason.String(), stopped.Message
+		run.State, run.Reason, run.Error = control.RunCancelled, stopped.Reason.String(), stopped.Message
 	case workErr != nil:
-		run.State, run.Error = repo.RunFailed, fault.PublicText(workErr)
+		run.State, run.Error = control.RunFailed, fault.PublicText(workErr)
 		run.OverLimit = run.OverLimit || stopped.Early
-		if reason := fault.ReasonOf(workErr); reason != repo.ReasonKeyMismatch || run.Reason == "" {
+		if reason := fault.ReasonOf(workErr); reason != reasons.ReasonKeyMismatch || run.Reason == "" {
 			run.Reason = cmp.Or(reason, run.Reason)
 		}
 	default:
-		run.State = repo.RunSucceeded
+		run.State = control.RunSucceeded
 	}
-	run.Unsettled = !run.DryRun && (run.State == repo.RunFailed || errors.Is(workErr, repo.ErrUnreachable))
+	run.Unsettled = !run.DryRun && (run.State == control.RunFailed || errors.Is(workErr, dberr.ErrUnreachable))
 }

@@ -13,6 +13,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/load"
 )
@@ -66,13 +69,13 @@ type Execution struct {
 }
 
 // errNoHeartbeat: nobody could have paused or cancelled the run, and main is too busy for it.
-var errNoHeartbeat = fault.StopError{Early: true, Reason: repo.Reason{
+var errNoHeartbeat = fault.StopError{Early: true, Reason: reasons.Reason{
 	Code: fault.ReasonThrottled, Detail: "main has not taken the run's heartbeats for " + heartbeatTimeout.String(),
 }}
 
 // cancelled stops a run for CancelRun, whose message says who wanted that.
 func cancelled(message string) fault.StopError {
-	return fault.StopError{Reason: repo.Reason{Code: "CANCELLED"}, Message: message}
+	return fault.StopError{Reason: reasons.Reason{Code: "CANCELLED"}, Message: message}
 }
 
 // Now is T, the instant at which the run started by main's clock: what is due is decided by it.
@@ -114,7 +117,7 @@ func (x *Execution) Count(ctx context.Context, key string, n int64) {
 		default:
 		}
 	}
-	repo.AddCount(ctx, key, n)
+	spans.AddCount(ctx, key, n)
 	if action := x.Worker.Actions[key]; action != "" && n > 0 && !x.DryRun {
 		x.metrics.AddRows(ctx, x.Worker.Name, x.Database.Name, action, n)
 	}
@@ -127,11 +130,11 @@ func (x *Execution) Changed(table string, deleted, updated int64) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	i, found := slices.BinarySearchFunc(x.run.Tables, table, func(t repo.TableCount, name string) int {
+	i, found := slices.BinarySearchFunc(x.run.Tables, table, func(t jobqueue.TableCount, name string) int {
 		return cmp.Compare(t.Table, name)
 	})
 	if !found {
-		x.run.Tables = slices.Insert(x.run.Tables, i, repo.TableCount{Table: table})
+		x.run.Tables = slices.Insert(x.run.Tables, i, jobqueue.TableCount{Table: table})
 	}
 	x.run.Tables[i].Deleted += deleted
 	x.run.Tables[i].Updated += updated
@@ -176,10 +179,10 @@ func (x *Execution) Snapshot() Run {
 }
 
 // Origin is a job that this run queues, without arguments. It leads to the run, whose span is always in the trace.
-func (x *Execution) Origin(ctx context.Context) repo.Job {
+func (x *Execution) Origin(ctx context.Context) jobqueue.Job {
 	by := x.source()
-	return repo.Job{
+	return jobqueue.Job{
 		RunID: by.RunID, RequestedBy: by.RequestedBy,
-		TraceParent: repo.TraceParent(trace.ContextWithSpan(ctx, x.Span)),
+		TraceParent: spans.TraceParent(trace.ContextWithSpan(ctx, x.Span)),
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -23,16 +25,16 @@ func (r *Runner) recordFire(ctx context.Context, x *Execution, s *starting) erro
 	stored, err := r.claim(ctx, s.fire, run, x.ttl(), lease)
 	switch {
 	case err == nil:
-	case errors.Is(err, repo.ErrUnreachable):
+	case errors.Is(err, dberr.ErrUnreachable):
 		// The answer is lost: the run may be on record all the same.
 		lost := err
 		if err = retryUnreachable(ctx, func() (err error) {
-			stored, err = r.Main.Run(ctx, run.ID)
+			stored, err = r.Main.Runs.Run(ctx, run.ID)
 			return err
 		}); err != nil {
 			return lost
 		}
-	case errors.Is(err, repo.ErrNotFound):
+	case errors.Is(err, dberr.ErrNotFound):
 		return ErrFireTaken
 	case s.refused == nil:
 		// Perhaps it is the lease that cannot be taken: then there is a record that says so.
@@ -52,14 +54,14 @@ func (r *Runner) claim(
 	ctx context.Context, f *Fire, run Run, ttl time.Duration, lease string,
 ) (Run, error) {
 	if f.Claim == nil {
-		stored, _, err := r.Main.InsertRun(ctx, run, ttl, lease)
+		stored, _, err := r.Main.Runs.InsertRun(ctx, run, ttl, lease)
 		return stored, err
 	}
 	claim := *f.Claim
-	if run.State == repo.RunSkipped {
+	if run.State == control.RunSkipped {
 		claim.Reason = run.Reason
 	}
-	return r.Main.ClaimFire(ctx, claim, run, ttl, lease)
+	return r.Main.Runs.ClaimFire(ctx, claim, run, ttl, lease)
 }
 
 // workFire is work for a run that is on record whatever becomes of it.
@@ -68,7 +70,7 @@ func (r *Runner) workFire(ctx context.Context, x *Execution, began time.Time) {
 		return fault.RecoverPanic(func() error { return r.takeLease(ctx, x, began) })
 	})
 	if why == nil {
-		r.Metrics.addFire(ctx, x.Snapshot(), repo.FireRan)
+		r.Metrics.addFire(ctx, x.Snapshot(), control.FireRan)
 		r.execute(ctx, x)
 		return
 	}
@@ -77,7 +79,7 @@ func (r *Runner) workFire(ctx context.Context, x *Execution, began time.Time) {
 	run := x.Snapshot()
 	setRefused(&run, why)
 	err := r.retryWhileMainUnreachable(x, func() error {
-		stored, err := r.Main.RefuseRun(ctx, run)
+		stored, err := r.Main.Runs.RefuseRun(ctx, run)
 		if err == nil {
 			x.endedAs(stored)
 		}
@@ -113,7 +115,7 @@ func (r *Runner) retryWhileMainUnreachable(x *Execution, do func() error) error 
 // mainIsSilent reports whether an error says that main does not answer.
 func mainIsSilent(main *repo.Database, err error) bool {
 	silent, _ := fault.UnreachableDatabase(err)
-	return errors.Is(err, repo.ErrUnreachable) && silent == main.Name
+	return errors.Is(err, dberr.ErrUnreachable) && silent == main.Name
 }
 
 // endedAs is the record of a run that could not start, which has no fire.
@@ -129,12 +131,12 @@ func setRefused(run *Run, why error) {
 	reason := fault.SkipReason(why)
 	switch reason.Code {
 	case "":
-		run.State, run.Error = repo.RunFailed, fault.PublicText(why)
+		run.State, run.Error = control.RunFailed, fault.PublicText(why)
 		return
 	case fault.ReasonLeaseHeld:
 		run.Error = why.Error()
 	}
-	run.State, run.Reason = repo.RunSkipped, reason.String()
+	run.State, run.Reason = control.RunSkipped, reason.String()
 }
 
 // reportRefused logs, counts and traces a run of the schedule that could not start, once.
@@ -147,9 +149,9 @@ func (r *Runner) reportRefused(ctx context.Context, x *Execution, why error) {
 	if !run.Fire.IsZero() {
 		attrs = append(attrs, "fire", run.Fire)
 	}
-	became := repo.FireRan
-	if run.State == repo.RunSkipped {
-		became = repo.FireSkipped
+	became := control.FireRan
+	if run.State == control.RunSkipped {
+		became = control.FireSkipped
 		if _, paused := errors.AsType[*fault.WorkerPausedError](why); !paused {
 			attrs = append(attrs, "why", why.Error())
 		}

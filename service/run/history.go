@@ -48,14 +48,14 @@ func (h *history) Prune(ctx context.Context) {
 	}
 	main := h.databases[0]
 	h.rounds(ctx, main, "history not pruned, next try in an hour", func() (more bool, err error) {
-		return main.PruneHistory(ctx, h.Keep)
+		return main.History.PruneHistory(ctx, h.Keep)
 	})
 	if h.receiptsKeep == 0 {
 		return
 	}
 	for _, d := range h.databases {
 		h.rounds(ctx, d, "receipts not pruned, next try in an hour", func() (more bool, err error) {
-			return d.PruneReceipts(ctx, h.receiptsKeep)
+			return d.Receipts.PruneReceipts(ctx, h.receiptsKeep)
 		})
 	}
 }

@@ -19,7 +19,8 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -28,10 +29,10 @@ func TestExpected_TheFirstHundredThatArePassedOverAreLogged(t *testing.T) {
 	var log bytes.Buffer
 	x := &Execution{
 		Log:     slog.New(slog.NewTextHandler(&log, nil)),
-		allowed: map[target]string{{repo.KindUser, 7}: ActionDelete},
+		allowed: map[target]string{{control.KindUser, 7}: ActionDelete},
 	}
 	for id := range int64(150) {
-		got := x.MayTouch(repo.KindUser, id, ActionDelete)
+		got := x.MayTouch(control.KindUser, id, ActionDelete)
 		assert.That(t, got == (id == 7), "user %d: %t", id, got)
 	}
 	assert.Equal(t, strings.Count(log.String(), "passed over, not in the plan"), 100, "lines")
@@ -39,7 +40,7 @@ func TestExpected_TheFirstHundredThatArePassedOverAreLogged(t *testing.T) {
 }
 
 // digestOf is that of a dry run that finds these.
-func digestOf(found ...repo.Candidate) string {
+func digestOf(found ...control.Candidate) string {
 	x := &Execution{DryRun: true, found: candidates{digest: sha256.New()}}
 	for _, c := range found {
 		x.Candidate(c)
@@ -56,8 +57,8 @@ func FuzzCandidatesDigest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind string, id int64, action, reason, kind2 string, id2 int64, action2, reason2 string) {
 		// Kinds and actions are words of ours.
 		kinds, actions := []string{"user", "group", "placeholder"}, []string{ActionDelete, ActionQueue, ActionHold}
-		one := repo.Candidate{Kind: kinds[len(kind)%3], ID: id, Action: actions[len(action)%3], Reason: reason}
-		two := repo.Candidate{Kind: kinds[len(kind2)%3], ID: id2, Action: actions[len(action2)%3], Reason: reason2}
+		one := control.Candidate{Kind: kinds[len(kind)%3], ID: id, Action: actions[len(action)%3], Reason: reason}
+		two := control.Candidate{Kind: kinds[len(kind2)%3], ID: id2, Action: actions[len(action2)%3], Reason: reason2}
 		renamed := one
 		renamed.Name = reason2
 		same := one == two
@@ -97,15 +98,15 @@ func TestPermit_WaitForARenewalEndsWhenTheRunIsToStop(t *testing.T) {
 func TestPermit_WaitForARenewalIsInTheTrace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		spans := tracetest.NewSpanRecorder()
-		traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+		recorder := tracetest.NewSpanRecorder()
+		traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder))
 		x := renewing(t)
 		x.Tracer = traces.Tracer("")
 		time.AfterFunc(2*time.Second, func() { x.leases.permits.Release(allPermits) }) //nolint:gocritic // elapses: by the clock of the bubble
-		ctx := repo.WithSpans(t.Context())
+		ctx := spans.WithSpans(t.Context())
 		assert.NoError(t, x.Batch(ctx, x.waitForRenewal))
 		two := attribute.Float64("maintenance.waited_seconds", 2)
-		ofBatch, ofRun := spans.Ended()[0].Attributes(), repo.SpansAttributes(ctx)
+		ofBatch, ofRun := recorder.Ended()[0].Attributes(), spans.Attributes(ctx)
 		assert.That(t, slices.Contains(ofBatch, two) && slices.Contains(ofRun, two), "%v and %v, want two seconds of both", ofBatch, ofRun)
 	})
 }

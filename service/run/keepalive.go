@@ -12,6 +12,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
@@ -90,26 +93,26 @@ func sleep(ctx context.Context, wait time.Duration, woken <-chan struct{}) {
 func (r *Runner) heartbeat(ctx context.Context, x *Execution) error {
 	run := x.Snapshot()
 	if slow := x.throttle.Reason(); slow != "" {
-		run.Reason = repo.Reason{Code: fault.ReasonThrottled, Detail: slow}.String()
+		run.Reason = reasons.Reason{Code: fault.ReasonThrottled, Detail: slow}.String()
 	}
-	stop, err := r.Main.SaveProgress(ctx, run)
+	stop, err := r.Main.Runs.SaveProgress(ctx, run)
 	switch {
-	case errors.Is(err, repo.ErrNotFound):
-		x.cancel(repo.ErrLeaseLost)
+	case errors.Is(err, dberr.ErrNotFound):
+		x.cancel(dberr.ErrLeaseLost)
 		return nil
 	case err != nil:
 		return err
 	case stop.Cancelled:
 		x.RequestStop(cancelled(stop.Words))
 	case stop.Paused:
-		x.RequestStop(fault.StopError{Reason: repo.Reason{Code: "PAUSED"}, Message: pausedBy(ctx, r.Main, x.Worker)})
+		x.RequestStop(fault.StopError{Reason: reasons.Reason{Code: "PAUSED"}, Message: pausedBy(ctx, r.Main, x.Worker)})
 	}
 	return nil
 }
 
 // pausedBy says whose the pause of a worker is and why, "" if nobody knows.
 func pausedBy(ctx context.Context, main *repo.Database, w *Worker) string {
-	state, err := main.StartState(ctx, w.Name)
+	state, err := main.Runs.StartState(ctx, w.Name)
 	if err != nil || state.Pause == nil {
 		return ""
 	}
@@ -129,7 +132,7 @@ type runEnd struct {
 // main does not answer, that is tried again in the background: the run's lease is free by then, and
 // its caller gets the record as we know it.
 func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
-	stored, closed, err := r.Main.FinishRun(ctx, run)
+	stored, closed, err := r.Main.Runs.FinishRun(ctx, run)
 	if err != nil {
 		stored = run
 		stored.FinishedAt = run.StartedAt.Add(x.ended.Sub(x.started))
@@ -152,12 +155,12 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 func (r *Runner) reportEnd(ctx context.Context, x *Execution, e runEnd, recordErr error) (done bool) {
 	switch {
 	case recordErr == nil && e.closed:
-		r.settle(ctx, x, &e.run)
+		settle(ctx, r, x, &e.run)
 		reportLateEnd(ctx, x, e.run, e.err)
 		return true
 	case recordErr == nil:
-		r.settle(ctx, x, &e.run)
-	case errors.Is(recordErr, repo.ErrNotFound):
+		settle(ctx, r, x, &e.run)
+	case errors.Is(recordErr, dberr.ErrNotFound):
 	case isPermanent(recordErr):
 		x.Log.ErrorContext(ctx, notRecorded, "error", recordErr)
 	default:
@@ -175,8 +178,8 @@ const notRecorded = "end of the run not recorded, it will show as LEASE_LOST: lo
 
 // isPermanent says that a statement would fail in the same way if it were tried again.
 func isPermanent(err error) bool {
-	refused, ok := errors.AsType[*repo.Error](err)
-	return ok && !errors.Is(err, repo.ErrUnreachable) && (refused.Class() == repo.ClassData || refused.Class() == repo.ClassSchema)
+	refused, ok := errors.AsType[*dberr.Error](err)
+	return ok && !errors.Is(err, dberr.ErrUnreachable) && (refused.Class() == dberr.ClassData || refused.Class() == dberr.ClassSchema)
 }
 
 // recordLater tries as long as main does not answer: no runs start meanwhile, so that these are few.
@@ -185,18 +188,18 @@ func isPermanent(err error) bool {
 // have been lost.
 func (r *Runner) recordLater(ctx context.Context, x *Execution, e runEnd) {
 	pace := Backoff{First: time.Second, Most: 5 * time.Second}
-	wait, _ := pace.After(repo.ErrUnreachable)
+	wait, _ := pace.After(dberr.ErrUnreachable)
 	for last := false; !last; {
 		select {
 		case <-r.Active.Stopping:
 			last = true
 		case <-time.After(wait):
 		}
-		_, found, err := r.Main.FinishRun(ctx, e.run)
-		if e.closed && errors.Is(err, repo.ErrNotFound) {
+		_, found, err := r.Main.Runs.FinishRun(ctx, e.run)
+		if e.closed && errors.Is(err, dberr.ErrNotFound) {
 			err = nil
 		}
-		e.closed = e.closed || found && !errors.Is(err, repo.ErrNotFound)
+		e.closed = e.closed || found && !errors.Is(err, dberr.ErrNotFound)
 		if err == nil {
 			x.Log.InfoContext(ctx, "end of the run recorded")
 		}
@@ -211,12 +214,12 @@ func (r *Runner) recordLater(ctx context.Context, x *Execution, e runEnd) {
 // CloseAbandoned closes the runs of processes that died. Each is logged, counted and traced once, by
 // the process that closes it: nobody else is left to do so.
 func (r *Runner) CloseAbandoned(ctx context.Context) error {
-	runs, err := r.Main.CloseAbandonedRuns(ctx)
+	runs, err := r.Main.Runs.CloseAbandonedRuns(ctx)
 	for _, run := range runs {
 		if w, unknown := r.Worker(run.Worker); unknown == nil && !run.DryRun {
-			r.recount(ctx, w, &run)
+			recount(ctx, r, w, &run)
 		}
-		r.recordAbandoned(ctx, run)
+		recordAbandoned(ctx, r, run)
 	}
 	return err
 }
@@ -224,18 +227,18 @@ func (r *Runner) CloseAbandoned(ctx context.Context) error {
 // recount completes the counts of a run whose end was not clean. They were saved up to a quarter of a
 // second before its process died, and nobody has heard of a commit whose answer was lost. A database that
 // does not answer leaves them as they are, until a later run settles them.
-func (r *Runner) recount(ctx context.Context, w *Worker, run *Run) (complete bool) {
+func recount(ctx context.Context, r *Runner, w *Worker, run *Run) (complete bool) {
 	// Whoever asked may be gone: nobody closes the run a second time.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaseMargin)
 	defer cancel()
-	var found []repo.RunCount
+	var found []control.RunCount
 	var err error
 	for _, d := range r.Databases {
-		some, failed := d.RunCounts(ctx, run.ID)
+		some, failed := d.Runs.RunCounts(ctx, run.ID)
 		found, err = append(found, some...), errors.Join(err, failed)
 	}
 	if run.Recount(found, func(count string) bool { return w.Actions[count] != "" }) {
-		err = errors.Join(err, r.Main.SaveRecount(ctx, *run))
+		err = errors.Join(err, r.Main.Runs.SaveRecount(ctx, *run))
 	}
 	if err != nil {
 		r.Logger.WarnContext(ctx, "counts of the run not completed", "run_id", run.ID, "error", err)
@@ -245,36 +248,36 @@ func (r *Runner) recount(ctx context.Context, w *Worker, run *Run) (complete boo
 
 // settle completes the counts of a run whose end is on record. A clean end deletes its journal, and settles
 // the runs before it that had no clean end: they cannot commit anything any more.
-func (r *Runner) settle(ctx context.Context, x *Execution, run *Run) {
+func settle(ctx context.Context, r *Runner, x *Execution, run *Run) {
 	counted := false
 	for _, n := range run.Counts {
 		counted = counted || n > 0
 	}
 	switch {
 	case run.Unsettled:
-		r.recount(ctx, x.Worker, run)
+		recount(ctx, r, x.Worker, run)
 		x.Report(func(r *Run) { *r = *run })
 		return
 	case run.DryRun || !counted && !run.EarlierUnsettled:
 		return
 	case x.Database != r.Main:
-		_ = x.Database.ForgetRunCounts(ctx, run.ID)
+		_ = x.Database.Runs.ForgetRunCounts(ctx, run.ID)
 	}
 	// What fails here is settled by the next run.
-	unsettled, _ := r.Main.UnsettledRuns(ctx, *run)
+	unsettled, _ := r.Main.Runs.UnsettledRuns(ctx, *run)
 	for _, before := range unsettled {
-		if !r.recount(ctx, x.Worker, &before) {
+		if !recount(ctx, r, x.Worker, &before) {
 			continue
 		}
 		for _, d := range r.Databases {
-			_ = d.ForgetRunCounts(ctx, before.ID)
+			_ = d.Runs.ForgetRunCounts(ctx, before.ID)
 		}
 	}
 }
 
 // recordAbandoned is what report is for a run whose process lives.
-func (r *Runner) recordAbandoned(ctx context.Context, run Run) {
-	ctx, span := r.abandonedSpan(ctx, run)
+func recordAbandoned(ctx context.Context, r *Runner, run Run) {
+	ctx, span := abandonedSpan(ctx, r, run)
 	took := run.FinishedAt.Sub(run.StartedAt)
 	span.End(trace.WithTimestamp(run.FinishedAt))
 	log := r.Logger.With("worker", run.Worker, "run_id", run.ID, "database", databaseOrMain(run), "dry_run", run.DryRun)
@@ -305,11 +308,11 @@ func (x *Execution) endLine(run Run, err error) []any {
 
 // abandonedSpan is the span of a run in its trace, in the place and with the id of the one that has died with its process.
 // It is a root: which span was the caller's nobody knows any more.
-func (r *Runner) abandonedSpan(ctx context.Context, run Run) (context.Context, trace.Span) {
+func abandonedSpan(ctx context.Context, r *Runner, run Run) (context.Context, trace.Span) {
 	var of trace.SpanContextConfig
 	of.TraceID, _ = trace.TraceIDFromHex(run.TraceID) // none is on record: a trace of its own
 	ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(of))
-	ctx, span := r.startRunSpan(ctx, run, trace.WithTimestamp(run.StartedAt))
+	ctx, span := startRunSpan(ctx, r, run, trace.WithTimestamp(run.StartedAt))
 	span.SetAttributes(attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch))
 	spans.SetTexts(span, "maintenance.outcome", run.State, "maintenance.reason", run.Reason,
 		"maintenance.stopped_because", run.Error, "error.type", run.Reason)

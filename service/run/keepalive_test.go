@@ -13,7 +13,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -65,7 +65,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 		if span.SpanContext().TraceID().String() != trace {
 			continue
 		}
-		servicetest.WantAttributes(t, span, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "LEASE_LOST", "maintenance.count.migrated_users": "7"})
+		servicetest.WantAttributes(t, span, map[string]string{"maintenance.outcome": control.RunFailed, "maintenance.reason": "LEASE_LOST", "maintenance.count.migrated_users": "7"})
 		if span.Parent().SpanID().IsValid() || span.EndTime().Sub(span.StartTime()).Seconds() != 300 || span.Status().Code.String() != "Error" {
 			t.Errorf("parent %v, from %s to %s, %+v", span.Parent(), span.StartTime(), span.EndTime(), span.Status())
 		}
@@ -103,7 +103,7 @@ func wantToldOnce(t *testing.T, m *servicetest.Meter, spans *tracetest.SpanRecor
 	sent := servicetest.Named(spans, "maintenance.run")
 	assert.Require(t, len(sent) == 1 && sent[0].SpanContext().SpanID() == servicetest.Named(spans, "maintenance.batch")[0].Parent().SpanID(),
 		"%d spans of the run", len(sent))
-	servicetest.WantAttributes(t, sent[0], map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "LEASE_LOST"})
+	servicetest.WantAttributes(t, sent[0], map[string]string{"maintenance.outcome": control.RunFailed, "maintenance.reason": "LEASE_LOST"})
 }
 
 func TestAbandonedRun_WhoseProcessOnlyStoodStillIsToldOnce(t *testing.T) {
@@ -133,7 +133,7 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 	log := &servicetest.Buffer{}
 	s, other := e.Service(servicetest.OneChild, servicetest.LogTo(log)), e.Service(servicetest.OneChild, servicetest.LogTo(log))
 	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantState(t, r, control.RunSucceeded)
 	text := log.String()
 	assert.Require(t, strings.Contains(text, "end of the run not recorded, retrying") && !strings.Contains(text, "run finished"), "%v", text)
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
@@ -141,7 +141,7 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 	e.Exec("main", `DROP TABLE outage`)
 	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
 	wantToldOnce(t, m, spans, log)
-	e.Want("main", `SELECT state FROM maintenance.runs`, repo.RunSucceeded)
+	e.Want("main", `SELECT state FROM maintenance.runs`, control.RunSucceeded)
 }
 
 func TestRunBatch_EndThatMainBreaksOrRefuses(t *testing.T) {
@@ -153,14 +153,14 @@ func TestRunBatch_EndThatMainBreaksOrRefuses(t *testing.T) {
 		CREATE FUNCTION end_first() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN IF nextval('lease_ends') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END $$;
 		CREATE TRIGGER end_first BEFORE UPDATE ON maintenance.leases FOR EACH ROW WHEN (NEW.expires_at <= now()) EXECUTE FUNCTION end_first()`)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	e.WantLease("main", 1, false)
 	e.Want("main", `SELECT last_value FROM lease_ends`, "2")
 
 	// An end that cannot be recorded is given up and logged.
 	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	text := log.String()
 	assert.That(t, strings.Count(text, "end of the run not recorded, it will show as LEASE_LOST") == 1 && !strings.Contains(text, "tried again"),
 		"%v", text)
@@ -225,7 +225,7 @@ func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testin
 	// One that has gone silent is closed by whoever looks.
 	e.Exec("main", `UPDATE maintenance.runs SET state = 'running', finished_at = NULL, heartbeat_ttl = '0'`)
 	seen := assert.Must(other.Run(t.Context(), r.ID))(t)
-	assert.That(t, seen.State == repo.RunFailed, "%s", seen.State)
+	assert.That(t, seen.State == control.RunFailed, "%s", seen.State)
 }
 
 func TestBackoff_WaitsLongerWithEveryFailureUpToItsMost(t *testing.T) {
@@ -256,7 +256,7 @@ func TestRunCounts_OfAnEndThatWasNotCleanAreSettledByTheNextRunOfTheWorker(t *te
 	// What has committed unheard, in a run that fails; what a run that was closed goes on to commit; and a run that
 	// was closed while its database did not answer.
 	const unheard = `INSERT INTO maintenance.run_counts SELECT id, 'processed_records', 5 FROM maintenance.runs WHERE reason = $1 OR state = $1`
-	e.Exec("main", unheard, repo.RunRunning)
+	e.Exec("main", unheard, control.RunRunning)
 	e.Exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)
 	e.Lift("main", servicetest.App)
 	r := servicetest.Ended(t, s, lost.ID)

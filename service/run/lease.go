@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
 )
 
 // leaseSet is what a run holds: its lease, and a fence row of the same name in every other database
@@ -42,7 +44,7 @@ type leaseSet struct {
 const allPermits = 1 << 30
 
 type heldLease struct {
-	repo.Fence
+	fencing.Fence
 	// until is by our own monotonic clock, counted from before the request that took or renewed it:
 	// never later than expires_at.
 	until time.Time
@@ -60,19 +62,19 @@ func (r *Runner) newLeaseSet(x *Execution, ttl time.Duration) *leaseSet {
 // this process waits for them to expire, and it need not.
 type unreleased struct {
 	mu     sync.Mutex
-	fences map[*repo.Database][]repo.Fence
+	fences map[*repo.Database][]fencing.Fence
 }
 
-func (l *unreleased) add(d *repo.Database, f repo.Fence) {
+func (l *unreleased) add(d *repo.Database, f fencing.Fence) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fences == nil {
-		l.fences = map[*repo.Database][]repo.Fence{}
+		l.fences = map[*repo.Database][]fencing.Fence{}
 	}
-	l.fences[d] = append(slices.DeleteFunc(l.fences[d], func(old repo.Fence) bool { return old.Name == f.Name }), f)
+	l.fences[d] = append(slices.DeleteFunc(l.fences[d], func(old fencing.Fence) bool { return old.Name == f.Name }), f)
 }
 
-func (l *unreleased) has(d *repo.Database, f repo.Fence) bool {
+func (l *unreleased) has(d *repo.Database, f fencing.Fence) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Contains(l.fences[d], f)
@@ -108,7 +110,7 @@ func (l *leaseSet) fenced() (databases []*repo.Database) {
 // acquired notes that the statement that recorded the run has taken the lease, which was asked for at
 // this time.
 func (l *leaseSet) acquired(d *repo.Database, epoch int64, asked time.Time) {
-	l.add(d, heldLease{repo.Fence{Name: l.name, Holder: l.holder, Epoch: epoch}, asked.Add(l.ttl)})
+	l.add(d, heldLease{fencing.Fence{Name: l.name, Holder: l.holder, Epoch: epoch}, asked.Add(l.ttl)})
 }
 
 func (l *leaseSet) add(d *repo.Database, h heldLease) {
@@ -130,16 +132,16 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (heldLease, er
 		// A fence must not outlast the lease, or whoever takes that over would find it held. The next
 		// renewal makes both last longer.
 		if ttl = l.usableFor(l.home); ttl < time.Millisecond {
-			return heldLease{}, repo.ErrLeaseLost
+			return heldLease{}, dberr.ErrLeaseLost
 		}
 	}
 	before := time.Now()
-	lease, err := d.AcquireLease(ctx, l.name, l.holder, ttl)
-	var held *repo.LeaseHeldError
+	lease, err := d.Leases.AcquireLease(ctx, l.name, l.holder, ttl)
+	var held *fencing.LeaseHeldError
 	if errors.As(err, &held) && l.unreleased.has(d, held.Lease.Fence) {
-		if err = d.ReleaseLease(ctx, held.Lease.Fence); err == nil {
+		if err = d.Leases.ReleaseLease(ctx, held.Lease.Fence); err == nil {
 			before = time.Now()
-			lease, err = d.AcquireLease(ctx, l.name, l.holder, ttl)
+			lease, err = d.Leases.AcquireLease(ctx, l.name, l.holder, ttl)
 		}
 	}
 	if err != nil {
@@ -162,8 +164,8 @@ func (l *leaseSet) usableFor(d *repo.Database) time.Duration {
 func (l *leaseSet) fence(ctx context.Context, databases []*repo.Database) error {
 	for _, d := range databases {
 		_, err := l.acquire(ctx, d)
-		var held *repo.LeaseHeldError
-		if errors.As(err, &held) || errors.Is(err, repo.ErrLeaseLost) {
+		var held *fencing.LeaseHeldError
+		if errors.As(err, &held) || errors.Is(err, dberr.ErrLeaseLost) {
 			return errors.Join(err, l.release(ctx))
 		}
 	}
@@ -173,8 +175,8 @@ func (l *leaseSet) fence(ctx context.Context, databases []*repo.Database) error 
 // For a run a database is unreachable if another run writes there, or if the fence there has run
 // out because the database did not answer.
 var (
-	errFenceHeld    = fmt.Errorf("fence held by another run: %w", repo.ErrUnreachable)
-	errFenceExpired = fmt.Errorf("fence not renewed in time: %w", repo.ErrUnreachable)
+	errFenceHeld    = fmt.Errorf("fence held by another run: %w", dberr.ErrUnreachable)
+	errFenceExpired = fmt.Errorf("fence not renewed in time: %w", dberr.ErrUnreachable)
 )
 
 // ensureFence takes the fence row of a database before the first write there.
@@ -183,14 +185,14 @@ func (l *leaseSet) ensureFence(ctx context.Context, d *repo.Database) error {
 		return nil
 	}
 	if _, ok := l.get(l.home); !ok {
-		return repo.ErrLeaseLost
+		return dberr.ErrLeaseLost
 	}
 	_, err := l.acquire(ctx, d)
-	var held *repo.LeaseHeldError
+	var held *fencing.LeaseHeldError
 	switch {
 	case errors.As(err, &held):
 		return fmt.Errorf("%w: %w", errFenceHeld, err)
-	case errors.Is(err, repo.ErrLeaseLost):
+	case errors.Is(err, dberr.ErrLeaseLost):
 		l.lost(err)
 	}
 	return err
@@ -208,7 +210,7 @@ func (l *leaseSet) renewLoop(ctx context.Context) {
 		}
 		wait = l.ttl / renewals
 		err := l.renew(ctx)
-		if errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, errPermitOpen) {
+		if errors.Is(err, dberr.ErrLeaseLost) || errors.Is(err, errPermitOpen) {
 			l.lost(err)
 			return
 		} else if err != nil {
@@ -231,19 +233,19 @@ func (l *leaseSet) renew(ctx context.Context) error {
 	case err != nil && ctx.Err() != nil:
 		return err
 	case err != nil && time.Now().After(home.until):
-		return fmt.Errorf("%w: its renewal came too late", repo.ErrLeaseLost)
+		return fmt.Errorf("%w: its renewal came too late", dberr.ErrLeaseLost)
 	case err != nil:
 		return errPermitOpen
 	}
 	defer l.permits.Release(allPermits)
 	for _, d := range l.fenced() {
-		if err := l.renewOne(ctx, d); errors.Is(err, repo.ErrLeaseLost) {
+		if err := l.renewOne(ctx, d); errors.Is(err, dberr.ErrLeaseLost) {
 			return err
 		}
 	}
 	err := l.renewOne(ctx, l.home)
 	if err != nil && l.expired() {
-		err = fmt.Errorf("%w: it could not be renewed: %w", repo.ErrLeaseLost, err)
+		err = fmt.Errorf("%w: it could not be renewed: %w", dberr.ErrLeaseLost, err)
 	}
 	return err
 }
@@ -251,7 +253,7 @@ func (l *leaseSet) renew(ctx context.Context) error {
 func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database) error {
 	before := time.Now()
 	h, _ := l.get(d)
-	_, err := d.RenewLease(ctx, h.Fence, l.ttl)
+	_, err := d.Leases.RenewLease(ctx, h.Fence, l.ttl)
 	if err == nil {
 		h.until = before.Add(l.ttl)
 		l.rows.Lock()
@@ -279,7 +281,7 @@ func (l *leaseSet) release(ctx context.Context) error {
 		var errs []error
 		left = slices.DeleteFunc(left, func(d *repo.Database) bool {
 			h, _ := l.get(d)
-			err := d.ReleaseLease(ctx, h.Fence)
+			err := d.Leases.ReleaseLease(ctx, h.Fence)
 			errs = append(errs, err)
 			return err == nil
 		})
@@ -306,7 +308,7 @@ const (
 // was ended costs the next run nothing.
 func retryUnreachable(ctx context.Context, do func() error) (err error) {
 	for try := 1; ; try++ {
-		if err = do(); !errors.Is(err, repo.ErrUnreachable) || try == endTries {
+		if err = do(); !errors.Is(err, dberr.ErrUnreachable) || try == endTries {
 			return err
 		}
 		select {

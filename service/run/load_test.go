@@ -12,6 +12,8 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -96,7 +98,7 @@ func TestFault_Load_RestIsInterrupted(t *testing.T) {
 			servicetest.WaitThrottled(t, s, "public.c")
 			assert.NoError(t, stop(s, r))
 			r = servicetest.Ended(t, s, r.ID)
-			servicetest.WantState(t, r, repo.RunCancelled)
+			servicetest.WantState(t, r, control.RunCancelled)
 			assert.That(t, r.Reason == name, "reason %q", r.Reason)
 			dissolve()
 			e.Want("main", `SELECT count(*) FROM c`, "30")
@@ -163,7 +165,7 @@ func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 	began := time.Now()
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	for range 100 {
-		e.Holds(s, repo.DestroyGroup{GroupID: 4711})
+		e.Holds(s, jobqueue.DestroyGroup{GroupID: 4711})
 	}
 	looks := e.Value("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database() WHERE query LIKE '%pg_stat_replication r%' AND query NOT LIKE '%pg_stat_statements%'`)
 	most := int(time.Since(began)/time.Second) + 1
@@ -215,7 +217,7 @@ func spared(t *testing.T, s *service.Service) {
 // wantEverything fails the test unless the run did everything.
 func wantEverything(t *testing.T, r run.Run) {
 	t.Helper()
-	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantState(t, r, control.RunSucceeded)
 	assert.That(t, !r.OverLimit && r.Reason == "", "over_limit %t, reason %q", r.OverLimit, r.Reason)
 }
 

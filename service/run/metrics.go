@@ -10,7 +10,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -61,7 +62,7 @@ func (m *Metrics) addRun(ctx context.Context, run Run, duration time.Duration) {
 	worker := attribute.String("worker", run.Worker)
 	at := metric.WithAttributes(worker, attribute.String("database", databaseOrMain(run)))
 	m.Runs.Add(ctx, 1, at, metric.WithAttributes(attribute.String("outcome", run.State)))
-	if run.State != repo.RunSkipped {
+	if run.State != control.RunSkipped {
 		m.duration.Record(ctx, duration.Seconds(), metric.WithAttributes(worker))
 	}
 	if run.Reason == fault.ReasonLeaseLost {
@@ -88,7 +89,7 @@ func (m *Metrics) AddJob(ctx context.Context, kind, outcome string) {
 
 // AddHold counts a job that was postponed, by what held it.
 func (m *Metrics) AddHold(ctx context.Context, kind, reason string) {
-	m.JobsHeld.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", repo.ReadReason(reason).Code)))
+	m.JobsHeld.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", reasons.ReadReason(reason).Code)))
 }
 
 // AddPause counts the time that a run on a database paused.
@@ -104,8 +105,8 @@ func (m *Metrics) AddFires(ctx context.Context, worker, outcome string, n int) {
 // addSLI counts a run that has ended for the error rate and, if it succeeded, for the Apdex.
 func (m *Metrics) addSLI(ctx context.Context, run Run) {
 	database := attribute.String("database", run.Database)
-	failed := run.State == repo.RunFailed
-	if run.DryRun || (!failed && run.State != repo.RunSucceeded) {
+	failed := run.State == control.RunFailed
+	if run.DryRun || (!failed && run.State != control.RunSucceeded) {
 		return
 	}
 	m.ErrorRate.Add(ctx, 1, metric.WithAttributes(database, attribute.String("error", strconv.FormatBool(failed))))

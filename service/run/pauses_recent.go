@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -42,9 +43,9 @@ func (r *recentPauses) Get(ctx context.Context) ([]Pause, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Since(r.TriedAt) >= pausesAge {
-		ctx, cancel := context.WithTimeoutCause(ctx, pausesPatience, repo.ErrUnreachable)
+		ctx, cancel := context.WithTimeoutCause(ctx, pausesPatience, dberr.ErrUnreachable)
 		defer cancel()
-		all, err := r.main.Pauses(ctx)
+		all, err := r.main.Flags.Pauses(ctx)
 		r.TriedAt = time.Now()
 		if err == nil {
 			r.known, r.ReadAt = all, r.TriedAt

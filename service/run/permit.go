@@ -8,6 +8,10 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -23,7 +27,7 @@ import (
 // A run's lease is not renewed in between. So hold a permit for one call of repo, and ask for no
 // second one meanwhile: a renewal that waits would block both for ever.
 type Permit struct {
-	repo.Permit
+	fencing.Permit
 	// open is what has to be given back, nil for a job and for a dry run.
 	open *openPermit
 }
@@ -32,7 +36,7 @@ type Permit struct {
 type Writer interface {
 	// Permit is for the rows of a table of a database; the zero Table is for those of no table of
 	// the application. Its limits are these, or shorter ones.
-	Permit(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits) (Permit, error)
+	Permit(ctx context.Context, d *repo.Database, t catalog.Table, l fencing.Limits) (Permit, error)
 }
 
 // openPermit is a run's permit until its end.
@@ -47,7 +51,7 @@ type openPermit struct {
 // of the database. The permit has the run's fence as its guard, ends before the lease does,
 // and names the run in receipts.
 func (x *Execution) Permit(
-	ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits,
+	ctx context.Context, d *repo.Database, t catalog.Table, l fencing.Limits,
 ) (Permit, error) {
 	if x.leases == nil {
 		return Permit{}, errDryPermit
@@ -72,10 +76,10 @@ func (x *Execution) Permit(
 }
 
 // source is the run, as receipts name it.
-func (x *Execution) source() repo.Source {
+func (x *Execution) source() fencing.Source {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return repo.Source{RunID: x.run.ID, Worker: x.Worker.Name, RequestedBy: x.run.RequestedBy}
+	return fencing.Source{RunID: x.run.ID, Worker: x.Worker.Name, RequestedBy: x.run.RequestedBy}
 }
 
 // End gives the permit back. *err is how the step ended; behind the end of the lease an error
@@ -86,14 +90,14 @@ func (p Permit) End(err *error) {
 		return
 	}
 	*err = o.leases.end(*err)
-	o.reader.Wrote(o.database)
+	o.reader.Wrote(o.database.Database)
 }
 
 // WithPermit does a step that writes, on no table in particular, with a permit.
 func (x *Execution) WithPermit(
-	ctx context.Context, d *repo.Database, l repo.Limits, do func(repo.Permit) error,
+	ctx context.Context, d *repo.Database, l fencing.Limits, do func(fencing.Permit) error,
 ) (err error) {
-	permit, err := x.Permit(ctx, d, repo.Table{}, l)
+	permit, err := x.Permit(ctx, d, catalog.Table{}, l)
 	if err != nil {
 		return err
 	}
@@ -111,7 +115,7 @@ func (x *Execution) waitForRenewal(ctx context.Context) error {
 		return nil
 	}
 	began := time.Now()
-	defer func() { repo.AddSeconds(ctx, "maintenance.waited_seconds", time.Since(began)) }()
+	defer func() { spans.AddSeconds(ctx, "maintenance.waited_seconds", time.Since(began)) }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := func() { cancel(x.Stopped()) }
@@ -123,19 +127,19 @@ func (x *Execution) waitForRenewal(ctx context.Context) error {
 }
 
 // permit is one whose turn it is, its limits cut to what is left of the lease.
-func (l *leaseSet) permit(d *repo.Database, limits repo.Limits) (repo.Permit, error) {
+func (l *leaseSet) permit(d *repo.Database, limits fencing.Limits) (fencing.Permit, error) {
 	fence, _ := l.get(d)
 	left, fenceLeft := l.usableFor(l.home), l.usableFor(d)
 	switch {
 	case left < time.Millisecond:
-		return repo.Permit{}, repo.ErrLeaseLost
+		return fencing.Permit{}, dberr.ErrLeaseLost
 	case fenceLeft < time.Millisecond:
-		return repo.Permit{}, fmt.Errorf("%s: %w", d.Name, errFenceExpired)
+		return fencing.Permit{}, fmt.Errorf("%s: %w", d.Name, errFenceExpired)
 	}
 	left = min(left, fenceLeft)
 	limits.Statement, limits.Lock = min(limits.Statement, left), min(limits.Lock, left)
 	limits.Transaction = min(limits.Transaction, left)
-	return repo.Permit{Guard: fence.Guard(), Limits: limits}, nil
+	return fencing.Permit{Guard: fence.Guard(), Limits: limits}, nil
 }
 
 // end is the end of a permit with an error or none, and returns what that means for the run.
@@ -143,10 +147,10 @@ func (l *leaseSet) end(err error) error {
 	defer l.permits.Release(1)
 	if err != nil && l.expired() {
 		// Whatever it says: a process that was stopped beyond its lease has also missed the answer.
-		err = fmt.Errorf("%w: %w", repo.ErrLeaseLost, err)
+		err = fmt.Errorf("%w: %w", dberr.ErrLeaseLost, err)
 	}
-	if errors.Is(err, repo.ErrLeaseLost) {
-		l.lost(repo.ErrLeaseLost)
+	if errors.Is(err, dberr.ErrLeaseLost) {
+		l.lost(dberr.ErrLeaseLost)
 	}
 	return err
 }

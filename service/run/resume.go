@@ -4,7 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -15,16 +17,16 @@ func (r *Runner) ResumesAfterLoad(w *Worker) bool {
 
 // endedByLoad says that the load has ended the worker's last run and is over by now, and that the next
 // fire is far away.
-func (r *Runner) endedByLoad(ctx context.Context, w *Worker) (bool, error) {
+func endedByLoad(ctx context.Context, r *Runner, w *Worker) (bool, error) {
 	if !r.ResumesAfterLoad(w) {
 		return false, nil
 	}
-	runs, err := r.Main.RunSummary(ctx, w.Name)
-	if err != nil || runs.Current != nil || runs.Last == nil || runs.Last.State != repo.RunSucceeded {
+	runs, err := r.Main.Runs.RunSummary(ctx, w.Name)
+	if err != nil || runs.Current != nil || runs.Last == nil || runs.Last.State != control.RunSucceeded {
 		return false, err
 	}
 	reason := runs.Last.Reason
-	return repo.ReadReason(reason).Code == fault.ReasonThrottled && r.Loads.Overloaded(ctx, r.Main, repo.Table{}) == nil &&
+	return reasons.ReadReason(reason).Code == fault.ReasonThrottled && r.Loads.Overloaded(ctx, r.Main, catalog.Table{}) == nil &&
 		r.Loads.StillExceeded(ctx, r.Main, reason) == nil, nil
 }
 
@@ -40,7 +42,7 @@ func (r *Runner) Unfinished(ctx context.Context, w *Worker) (reason string, err 
 			return ReasonContinuation, nil
 		}
 	}
-	if ended, err := r.endedByLoad(ctx, w); err != nil || !ended {
+	if ended, err := endedByLoad(ctx, r, w); err != nil || !ended {
 		return "", err
 	}
 	return reasonAfterLoad, nil

@@ -13,6 +13,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/fencing"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/load"
 )
@@ -20,11 +22,11 @@ import (
 // Types of package repo that callers see.
 type (
 	// Run is one run of a worker.
-	Run = repo.Run
+	Run = control.Run
 	// Lease makes sure that two runs never do the same work.
-	Lease = repo.Lease
+	Lease = fencing.Lease
 	// Pause keeps a worker from running.
-	Pause = repo.Pause
+	Pause = control.Pause
 )
 
 // Config is what a Runner needs. Databases is required, with main first.
@@ -115,7 +117,7 @@ func (r *Runner) Worker(name string) (*Worker, error) {
 			return w, nil
 		}
 	}
-	return nil, r.unknownWorker(name)
+	return nil, unknownWorker(r, name)
 }
 
 // ReplicaName is a name for this process: host, process id and a random part, so that a process that comes back is another
@@ -129,7 +131,7 @@ func ReplicaName() string {
 }
 
 // unknownWorker lists the names there are.
-func (r *Runner) unknownWorker(name string) error {
+func unknownWorker(r *Runner, name string) error {
 	names := make([]string, 0, len(r.Workers))
 	for _, w := range r.Workers {
 		names = append(names, w.Name)

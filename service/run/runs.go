@@ -11,7 +11,8 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
@@ -74,11 +75,11 @@ func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
 	if x := r.Active.local(id); x != nil {
 		return x.Snapshot(), nil
 	}
-	run, err := r.Main.Run(ctx, id)
-	if err == nil && run.State == repo.RunRunning && !run.SilentSince.IsZero() {
+	run, err := r.Main.Runs.Run(ctx, id)
+	if err == nil && run.State == control.RunRunning && !run.SilentSince.IsZero() {
 		// Its process may have died. One with heartbeats has not: whoever watches it asks twice a second.
 		if err = r.CloseAbandoned(ctx); err == nil {
-			run, err = r.Main.Run(ctx, id)
+			run, err = r.Main.Runs.Run(ctx, id)
 		}
 	}
 	return WithSilence(run), unknownRun(id, err)
@@ -105,14 +106,14 @@ func ValidRunID(id string) error {
 }
 
 func unknownRun(id string, err error) error {
-	if errors.Is(err, repo.ErrNotFound) {
+	if errors.Is(err, dberr.ErrNotFound) {
 		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: find its id with ListRuns")
 	}
 	return err
 }
 
 // Filter selects runs.
-type Filter = repo.RunList
+type Filter = control.RunList
 
 // Runs lists runs, the newest first.
 func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
@@ -127,7 +128,7 @@ func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
 	if err := r.CloseAbandoned(ctx); err != nil {
 		return nil, err
 	}
-	runs, err := r.Main.ListRuns(ctx, f)
+	runs, err := r.Main.Runs.ListRuns(ctx, f)
 	for i := range runs {
 		runs[i] = WithSilence(runs[i])
 	}
@@ -164,7 +165,7 @@ func (r *Runner) watch(ctx context.Context, id string, known bool, send func(Run
 			}
 			last = run
 		}
-		if err == nil && run.State != repo.RunRunning {
+		if err == nil && run.State != control.RunRunning {
 			return nil
 		}
 		select {
@@ -186,7 +187,7 @@ func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
 	if x := r.Active.local(id); x != nil {
 		x.RequestStop(cancelled(words))
 	}
-	if err := r.Main.RequestCancel(ctx, id, words); err != nil {
+	if err := r.Main.Runs.RequestCancel(ctx, id, words); err != nil {
 		return Run{}, err
 	}
 	return r.Run(ctx, id)

@@ -15,6 +15,8 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -28,7 +30,7 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 	replicas := []*service.Service{s, e.Service(servicetest.OneChild)}
 	devdb.Eventually(t, "the other replica to see the progress", func() bool {
 		seen, err := replicas[1].Run(ctx, r.ID)
-		assert.Require(t, err == nil && seen.State == repo.RunRunning && seen.FinishedAt.IsZero() && seen.LeaseEpoch == 1,
+		assert.Require(t, err == nil && seen.State == control.RunRunning && seen.FinishedAt.IsZero() && seen.LeaseEpoch == 1,
 			"%+v, %v, want it at work", seen, err)
 		return seen.Counts["processed_records"] == 4
 	})
@@ -58,7 +60,7 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 	e.Lift("main", servicetest.App)
 	over.Wait()
 	for i, runs := range sent {
-		servicetest.WantState(t, runs[0], repo.RunRunning)
+		servicetest.WantState(t, runs[0], control.RunRunning)
 		wantEnd(t, runs[len(runs)-1])
 		for i := range runs[1:] {
 			assert.That(t, fmt.Sprint(runs[i]) != fmt.Sprint(runs[i+1]), "sent twice: %+v", runs[i])
@@ -72,10 +74,10 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 // wantEnd fails the test unless a run on ten deleted parents has done everything.
 func wantEnd(t *testing.T, end run.Run) {
 	t.Helper()
-	servicetest.WantRun(t, end, repo.RunSucceeded, "processed_records=10 deleted_rows=30")
-	want := []repo.TableCount{{Table: "c", Deleted: 30}}
+	servicetest.WantRun(t, end, control.RunSucceeded, "processed_records=10 deleted_rows=30")
+	want := []jobqueue.TableCount{{Table: "c", Deleted: 30}}
 	assert.That(t, slices.Equal(end.Tables, want), "tables %v, want %v", end.Tables, want)
-	assert.That(t, !end.FinishedAt.Before(end.StartedAt) && end.Trigger == repo.TriggerRequest &&
+	assert.That(t, !end.FinishedAt.Before(end.StartedAt) && end.Trigger == control.TriggerRequest &&
 		end.Database == "main" && end.Worker == servicetest.LooseForeignKeys, "%+v", end)
 }
 
@@ -132,7 +134,7 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 		after = page[2].ID
 	}
 	assert.That(t, slices.Equal(got, want), "runs %v, want %v", got, want)
-	for state, n := range map[string]int{"": 8, repo.RunSucceeded: 4, repo.RunFailed: 4, repo.RunRunning: 0} {
+	for state, n := range map[string]int{"": 8, control.RunSucceeded: 4, control.RunFailed: 4, control.RunRunning: 0} {
 		all, err := s.Runs(context.Background(), run.Filter{State: state, Limit: 100})
 		assert.That(t, err == nil && len(all) == n, "%d in state %q, %v, want %d", len(all), state, err, n)
 	}
@@ -148,9 +150,9 @@ func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 			VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '40 s', now() - $3::text::interval)`,
 			fmt.Sprintf("0197c000-0000-7000-8000-%012d", i), servicetest.LooseForeignKeys, silence)
 	}
-	running, err := s.Runs(context.Background(), run.Filter{State: repo.RunRunning, Limit: 10})
+	running, err := s.Runs(context.Background(), run.Filter{State: control.RunRunning, Limit: 10})
 	assert.Require(t, err == nil && len(running) == 1, "%+v, %v, want one at work", running, err)
-	failed, err := s.Runs(context.Background(), run.Filter{State: repo.RunFailed, Limit: 10})
+	failed, err := s.Runs(context.Background(), run.Filter{State: control.RunFailed, Limit: 10})
 	assert.Require(t, err == nil && len(failed) == 1 && !failed[0].FinishedAt.IsZero(), "%+v, %v, want one failed", failed, err)
 	servicetest.WantLost(t, failed[0])
 
@@ -209,7 +211,7 @@ func elsewhere(t *testing.T) (e *servicetest.Estate, s *service.Service, p *serv
 
 func TestFault_CancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
 	e, s, p, id, before := elsewhere(servicetest.Parallel(t))
-	if r, err := s.CancelRun(context.Background(), id, "me at home"); err != nil || r.State != repo.RunRunning {
+	if r, err := s.CancelRun(context.Background(), id, "me at home"); err != nil || r.State != control.RunRunning {
 		t.Fatal(r, err)
 	}
 	assert.Must(s.CancelRun(context.Background(), id, "somebody later"))(t)
@@ -230,7 +232,7 @@ func TestFault_WatchRun_StreamsTheProgressOfARunInAnotherProcess(t *testing.T) {
 	err := s.WatchRun(context.Background(), id, func(r run.Run) error {
 		seen = append(seen, r)
 		// Its progress is known here before its end.
-		if r.State == repo.RunRunning && r.Counts["processed_records"] == 4 {
+		if r.State == control.RunRunning && r.Counts["processed_records"] == 4 {
 			e.Lift("main", "other")
 		}
 		return nil

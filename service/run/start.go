@@ -13,6 +13,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	spansrepo "github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
@@ -44,7 +47,7 @@ type Fire struct {
 	// Time is the moment of the fire. The run works on the database whose turn it was then.
 	Time time.Time
 	// Claim claims the fire. It is nil, and Time zero, for the further runs of a round.
-	Claim *repo.LedgerStep
+	Claim *control.LedgerStep
 }
 
 // RunBatch runs a worker once. It waits for the run's end unless Async; a caller that goes away does not stop the run.
@@ -74,11 +77,11 @@ func (r *Runner) RunBatch(ctx context.Context, req Request) (Run, error) {
 
 func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, error) {
 	if req.RequestID != "" {
-		first, err := r.Main.RunByRequest(ctx, req.RequestID)
+		first, err := r.Main.Runs.RunByRequest(ctx, req.RequestID)
 		if err == nil {
-			return r.joinFirst(ctx, first, req)
+			return joinFirst(ctx, r, first, req)
 		}
-		if !errors.Is(err, repo.ErrNotFound) {
+		if !errors.Is(err, dberr.ErrNotFound) {
 			return Run{}, err
 		}
 	}
@@ -89,7 +92,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 		return Run{}, err
 	case req.Fire != nil && req.Fire.Claim != nil:
 		turn, refused = req.Fire.Time, err
-	case err != nil && (req.trigger() == repo.TriggerSchedule || !errors.Is(err, repo.ErrForbidden)):
+	case err != nil && (req.trigger() == control.TriggerSchedule || !errors.Is(err, dberr.ErrForbidden)):
 		// Of a privilege that is missing the run of a request itself says so, and what to grant.
 		return Run{}, err
 	}
@@ -97,7 +100,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 	if err != nil {
 		return Run{}, err
 	}
-	if req.trigger() == repo.TriggerSchedule {
+	if req.trigger() == control.TriggerSchedule {
 		req.RequestedBy = r.Replica
 	}
 	x, err := r.start(ctx, Run{
@@ -109,7 +112,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 		fire: req.Fire, refused: refused,
 	})
 	if known, ok := errors.AsType[*knownRequestError](err); ok {
-		return r.joinFirst(ctx, known.run, req)
+		return joinFirst(ctx, r, known.run, req)
 	}
 	if err != nil {
 		return Run{}, err
@@ -129,13 +132,13 @@ func Continue(w *Worker, reason string) Request {
 
 func (req Request) trigger() string {
 	if req.Fire != nil || req.Reason != "" {
-		return repo.TriggerSchedule
+		return control.TriggerSchedule
 	}
-	return repo.TriggerRequest
+	return control.TriggerRequest
 }
 
 // joinFirst is the first run of a request id, if this request asks for the same.
-func (r *Runner) joinFirst(ctx context.Context, first Run, req Request) (Run, error) {
+func joinFirst(ctx context.Context, r *Runner, first Run, req Request) (Run, error) {
 	linkKnownRequest(ctx, first)
 	if first.Worker != req.Worker || first.DryRun != req.DryRun || req.Database != "" && req.Database != first.Database {
 		return Run{}, requestReused(first)
@@ -163,8 +166,8 @@ func (r *Runner) validRequest(req Request) (*Worker, error) {
 
 // Ready reads what main knows of a worker, and returns why it must not start now:
 // [*fault.WorkerPausedError], [*fault.NotConfiguredError], or an error of a database.
-func (r *Runner) Ready(ctx context.Context, w *Worker) (repo.StartState, error) {
-	state, err := r.Main.StartState(ctx, w.Name)
+func (r *Runner) Ready(ctx context.Context, w *Worker) (control.StartState, error) {
+	state, err := r.Main.Runs.StartState(ctx, w.Name)
 	if err != nil {
 		return state, err
 	}
@@ -243,7 +246,7 @@ func (r *Runner) work(ctx context.Context, x *Execution, began time.Time) {
 		r.execute(ctx, x)
 		return
 	}
-	r.refuse(x, errors.Join(err, r.Main.DeleteRun(ctx, x.Snapshot().ID)))
+	r.refuse(x, errors.Join(err, r.Main.Runs.DeleteRun(ctx, x.Snapshot().ID)))
 }
 
 // newExecution is a run that nothing has been done for yet, but that has its span: that is to be
@@ -254,9 +257,9 @@ func (r *Runner) newExecution(ctx context.Context, run Run, s starting) (context
 		run.Fire = s.fire.Time
 	}
 	// It outlives its caller, and keeps the caller's trace.
-	ctx, span := r.startRunSpan(context.WithoutCancel(ctx), run)
-	ctx = repo.WithSpans(ctx)
-	run.State, run.Replica, run.Counts = repo.RunRunning, r.Replica, map[string]int64{}
+	ctx, span := startRunSpan(context.WithoutCancel(ctx), r, run)
+	ctx = spansrepo.WithSpans(ctx)
+	run.State, run.Replica, run.Counts = control.RunRunning, r.Replica, map[string]int64{}
 	for key := range w.Actions {
 		run.Counts[key] = 0
 	}
@@ -303,9 +306,9 @@ func leaseInMain(main *repo.Database, x *Execution) string {
 // insertRun records a run, and takes its lease if that lives in main and is free.
 func (r *Runner) insertRun(ctx context.Context, x *Execution) error {
 	before := time.Now()
-	stored, created, err := r.Main.InsertRun(ctx, x.Snapshot(), x.ttl(), leaseInMain(r.Main, x))
+	stored, created, err := r.Main.Runs.InsertRun(ctx, x.Snapshot(), x.ttl(), leaseInMain(r.Main, x))
 	switch {
-	case errors.Is(err, repo.ErrNotFound):
+	case errors.Is(err, dberr.ErrNotFound):
 		return errForgotten
 	case err != nil:
 		return err
@@ -342,7 +345,7 @@ func (r *Runner) takeLease(ctx context.Context, x *Execution, began time.Time) e
 	if err != nil {
 		if held, ok := errors.AsType[*fault.LeaseHeldError](err); ok {
 			// Without it the error says enough.
-			held.RunID, _ = r.Main.RunAtWork(ctx, x.Snapshot(), held.Lease.Holder)
+			held.RunID, _ = r.Main.Runs.RunAtWork(ctx, x.Snapshot(), held.Lease.Holder)
 		}
 		recordRefusedLease(span, err)
 		return err

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/load"
 )
@@ -19,7 +21,7 @@ const pauseStep = 500 * time.Millisecond
 
 // waitForLoad pauses as the load of a database, and of the table that is to be changed, wants it.
 // Its error is why the run stops.
-func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table repo.Table) error {
+func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table catalog.Table) error {
 	worked, paused := x.throttle.Worked(), time.Duration(0)
 	for {
 		if err := x.Stopped(); err != nil {
@@ -60,6 +62,6 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 
 func (x *Execution) stopThrottled(ctx context.Context, e *load.Excess) error {
 	x.Log.InfoContext(ctx, "run ends early because of the database's load", "load", e.String())
-	x.RequestStop(fault.StopError{Reason: repo.Reason{Code: fault.ReasonThrottled, Detail: e.String()}, Early: true})
+	x.RequestStop(fault.StopError{Reason: reasons.Reason{Code: fault.ReasonThrottled, Detail: e.String()}, Early: true})
 	return x.Stopped()
 }

@@ -13,7 +13,9 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	spansrepo "github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
@@ -22,7 +24,7 @@ import (
 // that the trace alone tells. Values of rows other than ids, and texts of the server's, are not in them.
 
 // startRunSpan begins the span of a run.
-func (r *Runner) startRunSpan(ctx context.Context, run Run, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+func startRunSpan(ctx context.Context, r *Runner, run Run, options ...trace.SpanStartOption) (context.Context, trace.Span) {
 	ctx, span := r.Tracer.Start(spans.WithID(ctx, runSpanID(run.ID)), "maintenance.run", append(options, trace.WithAttributes(
 		attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID),
 		attribute.String("maintenance.database", databaseOrMain(run)), attribute.String("maintenance.trigger", run.Trigger),
@@ -51,7 +53,7 @@ func (x *Execution) Batch(ctx context.Context, do func(context.Context) error, a
 	if !span.IsRecording() {
 		return do(ctx)
 	}
-	ctx = repo.WithBatch(ctx)
+	ctx = spansrepo.WithBatch(ctx)
 	err := do(ctx)
 	switch reason := spans.StoppedBy(ctx, err); {
 	case err == nil:
@@ -60,10 +62,10 @@ func (x *Execution) Batch(ctx context.Context, do func(context.Context) error, a
 	default:
 		spans.RecordFailure(ctx, err)
 	}
-	if !repo.EndBatch(ctx) {
+	if !spansrepo.EndBatch(ctx) {
 		spans.Withhold(span)
 	}
-	span.SetAttributes(repo.SpansAttributes(ctx)...)
+	span.SetAttributes(spansrepo.Attributes(ctx)...)
 	return err
 }
 
@@ -94,13 +96,13 @@ func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, er
 	if tables := tableTexts(run.Tables); len(tables) > 0 {
 		span.SetAttributes(attribute.StringSlice("maintenance.tables", tables))
 	}
-	span.SetAttributes(repo.SpansAttributes(ctx)...)
+	span.SetAttributes(spansrepo.Attributes(ctx)...)
 	// Batches rest side by side.
 	if _, paused := x.throttle.State(); paused > 0 {
 		span.SetAttributes(attribute.Float64(pausedKey, paused.Seconds()))
 	}
 	// Of a run that was told to stop the error says by whom, and has an operator's words: those are for the record.
-	if run.State == repo.RunFailed {
+	if run.State == control.RunFailed {
 		text := fault.RedactedText(run.Error, err)
 		spans.SetTexts(span, "maintenance.error", text)
 		spans.NoteError(span, err)
@@ -108,13 +110,13 @@ func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, er
 	}
 }
 
-func tableTexts(tables []repo.TableCount) (out []string) {
+func tableTexts(tables []jobqueue.TableCount) (out []string) {
 	tables = slices.Clone(tables)
-	slices.SortStableFunc(tables, func(a, b repo.TableCount) int { return int(b.Deleted + b.Updated - a.Deleted - a.Updated) })
+	slices.SortStableFunc(tables, func(a, b jobqueue.TableCount) int { return int(b.Deleted + b.Updated - a.Deleted - a.Updated) })
 	for _, t := range tables {
 		out = append(out, fmt.Sprintf("%s: %d deleted, %d updated", t.Table, t.Deleted, t.Updated))
 	}
-	return repo.Longest(out)
+	return spansrepo.Longest(out)
 }
 
 // MaxBatchLinks is how many links the span of a batch has at most, maxRunLinks that of a run.
@@ -160,11 +162,11 @@ func (x *Execution) whyStopped(run *Run, err error) string {
 	_, items := errors.AsType[*fault.ItemsFailedError](err)
 	stopped, _ := errors.AsType[fault.StopError](err)
 	switch {
-	case run.State == repo.RunFailed && !items:
+	case run.State == control.RunFailed && !items:
 		return fault.RedactedText(run.Error, err)
-	case run.State == repo.RunCancelled:
+	case run.State == control.RunCancelled:
 		return "stopped by request: " + run.Reason
-	case run.State == repo.RunSkipped:
+	case run.State == control.RunSkipped:
 		return strings.TrimSuffix("skipped: "+run.Reason+": "+run.Error, ": ")
 	case stopped.Early:
 		return stopped.Reason.String() + "; more is left"
@@ -188,12 +190,12 @@ func refusedRun(span trace.Span, err error) {
 			// Who has paused it, and why, is an operator's, and none of a trace's business.
 			why = paused.Subject() + " paused"
 		}
-		spans.SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.reason", reason, "maintenance.stopped_because", why)
+		spans.SetTexts(span, "maintenance.outcome", control.RunSkipped, "maintenance.reason", reason, "maintenance.stopped_because", why)
 	case errors.As(err, &known):
-		spans.SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.reason", reasonRequestKnown,
+		spans.SetTexts(span, "maintenance.outcome", control.RunSkipped, "maintenance.reason", reasonRequestKnown,
 			"maintenance.stopped_because", "its request id has started the run "+known.run.ID)
 	default:
-		spans.SetTexts(span, "maintenance.outcome", repo.RunFailed)
+		spans.SetTexts(span, "maintenance.outcome", control.RunFailed)
 		spans.NoteError(span, err)
 	}
 }
@@ -228,7 +230,7 @@ func (x *Execution) recordPause(ctx context.Context, load string, paused time.Du
 		x.Span.AddEvent("throttled", event)
 	}
 	span := trace.SpanFromContext(ctx)
-	if repo.AddSeconds(ctx, pausedKey, paused) && span.SpanContext().SpanID() != x.Span.SpanContext().SpanID() {
+	if spansrepo.AddSeconds(ctx, pausedKey, paused) && span.SpanContext().SpanID() != x.Span.SpanContext().SpanID() {
 		span.AddEvent("throttled", event)
 	}
 }

@@ -12,6 +12,12 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -49,13 +55,13 @@ type Deps struct {
 	// Databases in the order of the rotation, main first.
 	Databases []*repo.Database
 	// Queue takes deferred jobs; nil: there is none.
-	Queue  repo.JobQueue
+	Queue  jobqueue.JobQueue
 	Logger *slog.Logger
 	// RunBatch is [Runner.RunBatch].
 	RunBatch func(context.Context, Request) (Run, error)
 	// LooseForeignKeys returns the definitions in use; nil: none are configured. They change when the
 	// file is read again, so a run calls it once.
-	LooseForeignKeys func() []repo.LooseForeignKey
+	LooseForeignKeys func() []lfk.LooseForeignKey
 }
 
 // Worker is one kind of maintenance work, as a value. What it does is in its package; how a run of it
@@ -75,7 +81,7 @@ type Worker struct {
 	// Missing says what keeps it from running; "" when nothing does.
 	Missing func(ctx context.Context) (string, error)
 	// Uses are what its runs do with the application's tables of a database, for caretaker doctor; nil: nothing.
-	Uses func(database string) []repo.Use
+	Uses func(database string) []catalog.Use
 	// MaxRuntime is how long a run on a database may take, by the flags of this moment, and whether this is turbo mode.
 	// A worker without a time limit leaves it out.
 	MaxRuntime func(database string, flags map[string]bool) (limit time.Duration, turbo bool)
@@ -84,10 +90,10 @@ type Worker struct {
 	// Work does one run, or counts what it would do if x.DryRun. Its error ends the run as [conclude] says.
 	Work func(ctx context.Context, x *Execution) error
 	// Backlog counts what waits in a database, and may add a remark for condition_detail.
-	Backlog func(ctx context.Context, database *repo.Database) (repo.Backlog, string, error)
+	Backlog func(ctx context.Context, database *repo.Database) (control.Backlog, string, error)
 	// Waiting lists the first of what the backlog of a database counts as dead, or as deferred; nil: it
 	// has no list.
-	Waiting func(ctx context.Context, database *repo.Database, dead bool) ([]repo.Waiting, error)
+	Waiting func(ctx context.Context, database *repo.Database, dead bool) ([]jobqueue.Waiting, error)
 	// Abandoned says that its last run died and left work that must not wait for the schedule; nil: none does.
 	Abandoned func(ctx context.Context) (bool, error)
 	// Actions are the labels of maintenance_rows_total by the keys of counts.
@@ -174,7 +180,7 @@ func warnOfShortRuns(logger *slog.Logger, w *Worker) {
 func orNoSchema(missing func(context.Context) (string, error)) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		what, err := missing(ctx)
-		if none, ok := errors.AsType[*repo.NoSchemaError](err); ok {
+		if none, ok := errors.AsType[*dberr.NoSchemaError](err); ok {
 			return none.Error(), nil
 		}
 		return what, err
@@ -190,11 +196,13 @@ func (w *Worker) validate() error {
 }
 
 // ReadLimits bound the reads of the queue and the catalogue.
-func ReadLimits() repo.Limits { return repo.Limits{Statement: 5 * time.Second, Lock: time.Second} }
+func ReadLimits() fencing.Limits {
+	return fencing.Limits{Statement: 5 * time.Second, Lock: time.Second}
+}
 
 // BacklogLimits bound the reads of a backlog, and of what waits in it.
-func BacklogLimits() repo.Limits {
-	return repo.Limits{Statement: BacklogPatience, Lock: time.Second}
+func BacklogLimits() fencing.Limits {
+	return fencing.Limits{Statement: BacklogPatience, Lock: time.Second}
 }
 
 // Rotation is whose turn it is in a minute, out of n databases.
@@ -224,8 +232,8 @@ func GitLabs(databases []*repo.Database) []*repo.Database {
 }
 
 // InMain are uses of the tables of main alone, as [Worker.Uses].
-func InMain(uses []repo.Use) func(database string) []repo.Use {
-	return func(database string) []repo.Use {
+func InMain(uses []catalog.Use) func(database string) []catalog.Use {
+	return func(database string) []catalog.Use {
 		if database != MainDatabase {
 			return nil
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/robfig/cron/v3"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -71,7 +71,7 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 	if d.runner.Active.IsStopping() {
 		return 0, fault.ErrStopping
 	}
-	now, ledgers, err := d.runner.Main.Ledgers(ctx, d.ledgerNames())
+	now, ledgers, err := d.runner.Main.Fires.Ledgers(ctx, d.ledgerNames())
 	if err != nil {
 		return 0, err
 	}
@@ -101,7 +101,7 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 		}
 	}
 	if len(used) > 0 || now.Sub(ledgers[""].UsedAt) >= useInterval {
-		errs = append(errs, d.runner.Main.UseLedgers(lasting, used, crons, now))
+		errs = append(errs, d.runner.Main.Fires.UseLedgers(lasting, used, crons, now))
 	}
 	if !d.runner.Active.Go(func() { d.runner.History.Prune(lasting) }) {
 		return 0, fault.ErrStopping
@@ -124,7 +124,7 @@ type workerTick struct {
 	worker   *run.Worker
 	schedule cron.Schedule
 	now      time.Time
-	ledger   repo.Ledger
+	ledger   control.Ledger
 }
 
 // hasLedger: the first start of all misses nothing.
@@ -148,15 +148,15 @@ func (t *workerTick) process(ctx context.Context) error {
 	return nil
 }
 
-func (t *workerTick) step(until time.Time, reason string) *repo.LedgerStep {
-	return &repo.LedgerStep{
+func (t *workerTick) step(until time.Time, reason string) *control.LedgerStep {
+	return &control.LedgerStep{
 		Ledger: t.ledger, Cron: t.worker.Config.Schedule, Until: until, Reason: reason,
 	}
 }
 
 // recordMissed records missed fires, counts them, and logs what is worth a warning.
 func (t *workerTick) recordMissed(ctx context.Context, due dueFires) (advanced bool, err error) {
-	advanced, missed, err := t.runner.Main.MissFires(ctx, *t.step(due.until, ""), due.missed)
+	advanced, missed, err := t.runner.Main.Fires.MissFires(ctx, *t.step(due.until, ""), due.missed)
 	if err != nil || !advanced {
 		return false, err
 	}
@@ -168,11 +168,11 @@ func (t *workerTick) recordMissed(ctx context.Context, due dueFires) (advanced b
 	if missed > 0 {
 		log.WarnContext(ctx, "missed fires",
 			"fires", missed, "first", due.missed[0], "last", due.until)
-		t.runner.Metrics.AddFires(ctx, t.worker.Name, repo.FireMissed, missed)
+		t.runner.Metrics.AddFires(ctx, t.worker.Name, control.FireMissed, missed)
 	}
 	t.ledger.Cron, t.ledger.AccountedUntil = t.worker.Config.Schedule, due.until
 	if len(due.missed) > 0 {
-		t.ledger.Newest, t.ledger.Outcome = due.until, repo.FireMissed
+		t.ledger.Newest, t.ledger.Outcome = due.until, control.FireMissed
 	}
 	return true, nil
 }

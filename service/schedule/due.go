@@ -3,7 +3,7 @@ package schedule
 import (
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 )
 
 // dueFires are what is to become of a worker's fires. All is zero if nothing is to be done.
@@ -41,7 +41,7 @@ func (t *workerTick) nextAction() (d dueFires) {
 	}
 	if n := len(d.missed); n > 0 {
 		d.until, d.advances = d.missed[n-1], true
-	} else if d.fire.IsZero() && t.worker.CatchesUp() && t.ledger.Outcome == repo.FireMissed {
+	} else if d.fire.IsZero() && t.worker.CatchesUp() && t.ledger.Outcome == control.FireMissed {
 		d.fire, d.reason = t.ledger.Newest, reasonCaughtUp
 	}
 	return d

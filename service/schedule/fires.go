@@ -3,14 +3,14 @@ package schedule
 import (
 	"context"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 )
 
 // Fire is a moment at which a worker's schedule wants a run, and what became of it.
-type Fire = repo.Fire
+type Fire = control.Fire
 
 // Filter selects fires.
-type Filter = repo.FireFilter
+type Filter = control.FireFilter
 
 // Fires lists the history of fires, the newest first.
 func (d *Dispatcher) Fires(ctx context.Context, f Filter) ([]Fire, error) {
@@ -19,5 +19,5 @@ func (d *Dispatcher) Fires(ctx context.Context, f Filter) ([]Fire, error) {
 			return nil, err
 		}
 	}
-	return d.runner.Main.ListFires(ctx, f)
+	return d.runner.Main.Fires.ListFires(ctx, f)
 }

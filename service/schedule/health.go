@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -15,10 +15,10 @@ const unaccounted = fireGrace + 3*lookAhead
 
 // Health is how a worker's fires fare, and what time it is: by main's clock, which decides what is
 // due, and by the host's only if main does not answer.
-func (d *Dispatcher) Health(ctx context.Context, w *run.Worker) repo.WorkerFigures {
-	all, err := d.runner.Main.WorkerFigures(ctx, []string{w.Name})
+func (d *Dispatcher) Health(ctx context.Context, w *run.Worker) control.WorkerFigures {
+	all, err := d.runner.Main.History.WorkerFigures(ctx, []string{w.Name})
 	if err != nil {
-		return repo.WorkerFigures{Now: time.Now()}
+		return control.WorkerFigures{Now: time.Now()}
 	}
 	return all[0]
 }
@@ -38,7 +38,7 @@ func Overdue(cron string, accountedUntil, now time.Time) (late time.Duration, fi
 }
 
 // Remark says what a status should say of a worker's fires, "" if there is nothing to say.
-func Remark(h repo.WorkerFigures) string {
+func Remark(h control.WorkerFigures) string {
 	late, fire := Overdue(h.Cron, h.AccountedUntil, h.Now)
 	since := h.Since.UTC().Format(time.RFC3339)
 	switch {

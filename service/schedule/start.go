@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -47,7 +48,7 @@ func firstDue(ctx context.Context, w *run.Worker) string {
 	if w.Due == nil {
 		return ""
 	}
-	asking, cancel := context.WithTimeoutCause(ctx, run.DuePatience, repo.ErrUnreachable)
+	asking, cancel := context.WithTimeoutCause(ctx, run.DuePatience, dberr.ErrUnreachable)
 	defer cancel()
 	for _, d := range w.Databases {
 		if w.Due(asking, d) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -164,7 +164,7 @@ func (c *contract) run(s *service.Service, dry bool) run.Run {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	WantState(c.t, r, repo.RunSucceeded)
+	WantState(c.t, r, control.RunSucceeded)
 	return r
 }
 
@@ -284,7 +284,7 @@ func (c *contract) twoAtOnce() {
 		c.t.Fatalf("got %v, want LEASE_HELD", err)
 	}
 	c.fast()
-	WantState(c.t, Ended(c.t, first, begun.ID), repo.RunSucceeded)
+	WantState(c.t, Ended(c.t, first, begun.ID), control.RunSucceeded)
 	c.finish(second)
 }
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -63,7 +63,7 @@ func (c *contract) stopped() {
 		c.t.Fatal(err)
 	}
 	r := Ended(c.t, another, begun.ID)
-	WantState(c.t, r, repo.RunCancelled)
+	WantState(c.t, r, control.RunCancelled)
 	if r.Reason != "CANCELLED" || r.FinishedAt.IsZero() {
 		c.t.Errorf("reason %q, finished at %s", r.Reason, r.FinishedAt)
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -38,7 +38,7 @@ func (c *contract) planned() {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	WantState(c.t, Ended(c.t, s, r.ID), repo.RunSucceeded)
+	WantState(c.t, Ended(c.t, s, r.ID), control.RunSucceeded)
 	if n := c.done(); n != c.n {
 		c.t.Errorf("%d of %d things are done", n, c.n)
 	}
@@ -58,7 +58,7 @@ func (c *contract) otherPlan(s *service.Service, expected string, dry run.Run) {
 		c.t.Fatalf("the run has done %+v, %v", r, err)
 	}
 	stored, err := s.Run(context.Background(), changed.Metadata["run_id"])
-	WantState(c.t, stored, repo.RunSkipped)
+	WantState(c.t, stored, control.RunSkipped)
 	if err != nil || stored.Reason != fault.ReasonPlanChanged || stored.DryRun ||
 		stored.CandidatesDigest != dry.CandidatesDigest || !slices.Equal(stored.Candidates, dry.Candidates) {
 		c.t.Errorf("on record: %+v, %v; want the candidates of %+v", stored, err, dry)
@@ -108,7 +108,7 @@ func RunPlanned(e *Estate, s *service.Service, worker string, meanwhile func()) 
 	if err := <-ended; err != nil {
 		e.T.Fatal(err)
 	}
-	WantState(e.T, r, repo.RunSucceeded)
+	WantState(e.T, r, control.RunSucceeded)
 	return r
 }
 

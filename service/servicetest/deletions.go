@@ -3,27 +3,27 @@ package servicetest
 import (
 	"testing"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 )
 
 // Authorized deletes a user without asking who wants it.
-func Authorized(user int64) repo.DeleteUser {
-	return repo.DeleteUser{UserID: user, SkipAuthorization: true, Reason: "Group was deleted"}
+func Authorized(user int64) jobqueue.DeleteUser {
+	return jobqueue.DeleteUser{UserID: user, SkipAuthorization: true, Reason: "Group was deleted"}
 }
 
 // InactiveBot deletes bot 7 as inactive_token_deletion does.
-func InactiveBot() repo.DeleteUser {
-	return repo.DeleteUser{UserID: 7, DeletedByID: new(int64(101)), SkipAuthorization: true, Reason: repo.TokenDeletionReason}
+func InactiveBot() jobqueue.DeleteUser {
+	return jobqueue.DeleteUser{UserID: 7, DeletedByID: new(int64(101)), SkipAuthorization: true, Reason: jobqueue.TokenDeletionReason}
 }
 
 // NewestDeletion is how the newest job delete_user stands: state, outcome and reason.
 const NewestDeletion = `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', '')) FROM maintenance.river_job WHERE kind = 'delete_user' ORDER BY id DESC LIMIT 1`
 
 // Deletion works one job delete_user and returns how it ended: state, outcome and reason.
-func (e *Estate) Deletion(s *service.Service, args repo.DeleteUser) string {
+func (e *Estate) Deletion(s *service.Service, args jobqueue.DeleteUser) string {
 	e.T.Helper()
-	if n := e.Insert(repo.Job{Args: args}); n != 1 {
+	if n := e.Insert(jobqueue.Job{Args: args}); n != 1 {
 		e.T.Fatalf("%d jobs inserted, want 1", n)
 	}
 	return e.DeletionAgain(s)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -93,7 +93,7 @@ func (g *Ghosts) Doomed(ids ...int) {
 func (g *Ghosts) Run(s *service.Service, counts string) run.Run {
 	g.T.Helper()
 	r := g.Runs(s, false)
-	WantState(g.T, r, repo.RunSucceeded)
+	WantState(g.T, r, control.RunSucceeded)
 	if counts != "" {
 		WantCounts(g.T, r, counts)
 	}

@@ -3,17 +3,17 @@ package servicetest
 import (
 	"fmt"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
 // QueueJob queues the removal of a group by U, or by nobody (0).
 func (g *Groups) QueueJob(group, user int) {
 	g.T.Helper()
-	args := repo.DestroyGroup{GroupID: int64(group)}
+	args := jobqueue.DestroyGroup{GroupID: int64(group)}
 	if user != 0 {
 		args.UserID = new(int64(user))
 	}
-	if n := g.Insert(repo.Job{Args: args}); n != 1 {
+	if n := g.Insert(jobqueue.Job{Args: args}); n != 1 {
 		g.T.Fatalf("%d jobs inserted, want 1", n)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
@@ -32,7 +32,7 @@ func (e *Estate) Queue() *scheduler.Queue {
 }
 
 // Insert inserts jobs as somebody else's transaction would, and returns how many were inserted.
-func (e *Estate) Insert(jobs ...repo.Job) (inserted int) {
+func (e *Estate) Insert(jobs ...jobqueue.Job) (inserted int) {
 	e.T.Helper()
 	ctx := context.Background()
 	tx, err := e.SQL["main"].Begin(ctx)
@@ -49,7 +49,7 @@ func (e *Estate) Insert(jobs ...repo.Job) (inserted int) {
 }
 
 // JobOf is a job with nothing but its arguments.
-func JobOf(args repo.JobArgs) repo.Job { return repo.Job{Args: args} }
+func JobOf(args jobqueue.JobArgs) jobqueue.Job { return jobqueue.Job{Args: args} }
 
 // RescueSQL does what River's rescuer does for jobs whose attempts began too long ago.
 const RescueSQL = `
@@ -133,7 +133,7 @@ type oneAttempt struct {
 // those collide with what the queue writes meanwhile.
 func (o oneAttempt) WorkJob(ctx context.Context, r job.Request) (job.Result, error) {
 	readCommitted := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
-	err := pgx.BeginTxFunc(ctx, o.e.Open[0].Pool(), readCommitted, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, o.e.Open[0].Jobs.Pool(), readCommitted, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, setWorkedAsideSQL, r.ID)
 		return err
 	})
@@ -144,7 +144,7 @@ func (o oneAttempt) WorkJob(ctx context.Context, r job.Request) (job.Result, err
 }
 
 // Running puts a job that is at work into the queue, and returns its attempt as the queue would hand it over.
-func (e *Estate) Running(args repo.JobArgs) job.Request {
+func (e *Estate) Running(args jobqueue.JobArgs) job.Request {
 	e.T.Helper()
 	raw, err := json.Marshal(args)
 	if err != nil {
@@ -167,7 +167,7 @@ var Written = []string{
 }
 
 // Holds reports whether a job is held, by working it. The attempt of one that is not held ends as skipped.
-func (e *Estate) Holds(s *service.Service, args repo.JobArgs) bool {
+func (e *Estate) Holds(s *service.Service, args jobqueue.JobArgs) bool {
 	e.T.Helper()
 	request := e.Running(args)
 	defer e.Exec("main", `DELETE FROM maintenance.river_job WHERE id = $1`, request.ID)
@@ -192,15 +192,15 @@ func (e *Estate) EndJob(id int64, state string) {
 }
 
 // Placeholders are jobs delete_placeholder_user for the users 1 to n.
-func Placeholders(n int64) (jobs []repo.Job) {
+func Placeholders(n int64) (jobs []jobqueue.Job) {
 	for id := range n {
-		jobs = append(jobs, repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: id + 1}, RunID: "run"})
+		jobs = append(jobs, jobqueue.Job{Args: jobqueue.DeletePlaceholderUser{PlaceholderUserID: id + 1}, RunID: "run"})
 	}
 	return jobs
 }
 
 // AttemptOf does an attempt of a job delete_user without the queue.
-func (e *Estate) AttemptOf(s *service.Service, args repo.DeleteUser, stopping chan struct{}) (job.Result, error) {
+func (e *Estate) AttemptOf(s *service.Service, args jobqueue.DeleteUser, stopping chan struct{}) (job.Result, error) {
 	e.T.Helper()
 	r := e.Running(args)
 	r.Stopping = stopping

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
@@ -170,7 +170,7 @@ func (e *Estate) Halfway() (*service.Service, run.Run, string) {
 // WantHalf fails the test unless the run was stopped for this reason and has left everything else as it was.
 func (e *Estate) WantHalf(r run.Run, reason, before string) {
 	e.T.Helper()
-	WantState(e.T, r, repo.RunCancelled)
+	WantState(e.T, r, control.RunCancelled)
 	// A pause says whose it is, a cancellation whose if that is known.
 	if r.Reason != reason || (r.Error != "") != (reason == "PAUSED") && reason != "CANCELLED" || !strings.HasPrefix(r.Error, "cancelled by ") && !strings.HasPrefix(r.Error, "all workers are paused by ") && !strings.HasPrefix(r.Error, r.Worker+" is paused by ") && r.Error != "" || r.OverLimit {
 		e.T.Errorf("reason %q, error %q, over_limit %t", r.Reason, r.Error, r.OverLimit)

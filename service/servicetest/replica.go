@@ -15,6 +15,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
@@ -92,7 +93,7 @@ func (m *Mirrored) InFavour() {
 	m.T.Helper()
 	devdb.Eventually(m.T, "the replica to be read", func() bool {
 		r := m.Open[0].Reader("somebody", 0)
-		if _, err := m.Open[0].CountDiscardedJobs(repo.ReadBy(m.T.Context(), r), "none", "{}"); err != nil {
+		if _, err := m.Open[0].Jobs.CountDiscardedJobs(repo.ReadBy(m.T.Context(), r), "none", "{}"); err != nil {
 			m.T.Fatal(err)
 		}
 		places, _ := r.Source()
@@ -131,7 +132,7 @@ func (m *Mirrored) Run(s *service.Service, worker, counts string) (from string) 
 	if err != nil {
 		m.T.Fatal(err)
 	}
-	WantState(m.T, r, repo.RunSucceeded)
+	WantState(m.T, r, control.RunSucceeded)
 	WantCounts(m.T, r, counts)
 	return m.ReadFrom(r.ID)
 }

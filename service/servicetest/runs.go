@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -45,7 +45,7 @@ func Begin(t *testing.T, s *service.Service, database string) run.Run {
 	if err != nil {
 		t.Fatal(err)
 	}
-	WantState(t, r, repo.RunRunning)
+	WantState(t, r, control.RunRunning)
 	return r
 }
 
@@ -130,7 +130,7 @@ func WantRun(t *testing.T, r run.Run, state, counts string) {
 // WantFailed fails the test unless the run failed with exactly this error, which says nothing that is not for clients.
 func WantFailed(t *testing.T, r run.Run, text string) {
 	t.Helper()
-	WantState(t, r, repo.RunFailed)
+	WantState(t, r, control.RunFailed)
 	if r.Error != text {
 		t.Errorf("error %q, want %q", r.Error, text)
 	}
@@ -139,7 +139,7 @@ func WantFailed(t *testing.T, r run.Run, text string) {
 // WantLost fails the test unless the run ended because its lease was lost.
 func WantLost(t *testing.T, r run.Run) {
 	t.Helper()
-	WantState(t, r, repo.RunFailed)
+	WantState(t, r, control.RunFailed)
 	if r.Reason != "LEASE_LOST" {
 		t.Errorf("reason %q, error %q, want LEASE_LOST", r.Reason, r.Error)
 	}
@@ -148,7 +148,7 @@ func WantLost(t *testing.T, r run.Run) {
 // WantEarly fails the test unless the run ended early for this reason.
 func WantEarly(t *testing.T, r run.Run, reason string) {
 	t.Helper()
-	WantState(t, r, repo.RunSucceeded)
+	WantState(t, r, control.RunSucceeded)
 	if !r.OverLimit || !strings.HasPrefix(r.Reason, reason) {
 		t.Errorf("over_limit %t, reason %q, want %q", r.OverLimit, r.Reason, reason)
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 	_ "time/tzdata" // the processes of zones need them, whatever the machine has
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -27,7 +27,7 @@ func (e *Estate) RunIn(zone, worker string, change ...func(*Order)) run.Run {
 	if r.Error != "" {
 		e.T.Fatal(r.Error)
 	}
-	WantState(e.T, r.Run, repo.RunSucceeded)
+	WantState(e.T, r.Run, control.RunSucceeded)
 	return r.Run
 }
 

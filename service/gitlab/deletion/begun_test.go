@@ -7,13 +7,13 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // leaving is an estate of [leave].
-func leaving(t *testing.T) (*servicetest.Estate, repo.DeleteUser) {
+func leaving(t *testing.T) (*servicetest.Estate, jobqueue.DeleteUser) {
 	t.Helper()
 	e := servicetest.NewTokens(t)
 	return e, leave(e)
@@ -21,7 +21,7 @@ func leaving(t *testing.T) (*servicetest.Estate, repo.DeleteUser) {
 
 // leave makes bot 7 with a dead token, a personal project, and a group and an organization that 8
 // owns too; 1 is an administrator who wants it gone.
-func leave(e *servicetest.Estate) repo.DeleteUser {
+func leave(e *servicetest.Estate) jobqueue.DeleteUser {
 	e.T.Helper()
 	e.Bots(7)
 	e.Token(7, "false", "{c_date} - 100", servicetest.LongAgo)
@@ -36,7 +36,7 @@ func leave(e *servicetest.Estate) repo.DeleteUser {
 	e.Member(8, 50)
 	e.Exec("main", `INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at)
 		VALUES (1, 7, 50, now(), now()), (1, 8, 50, now(), now())`)
-	return repo.DeleteUser{UserID: 7, DeletedByID: new(int64(1)), Reason: repo.TokenDeletionReason}
+	return jobqueue.DeleteUser{UserID: 7, DeletedByID: new(int64(1)), Reason: jobqueue.TokenDeletionReason}
 }
 
 // objections are what comes between a deletion and its checks, and how a job ends that finds it
@@ -64,13 +64,13 @@ func objections() map[string]struct{ sql, want string } {
 const begun = `SELECT coalesce(string_agg(concat_ws(' ', user_id, deleted_by_id, reason, begun_at <= now()), ', '), '') FROM maintenance.user_removals`
 
 // beginDeletion does an attempt that begins the removal of user 7, and has no time for more.
-func beginDeletion(e *servicetest.Estate, s *service.Service, args repo.DeleteUser) {
+func beginDeletion(e *servicetest.Estate, s *service.Service, args jobqueue.DeleteUser) {
 	e.T.Helper()
 	over := make(chan struct{})
 	close(over)
 	r, err := e.AttemptOf(s, args, over)
 	assert.Require(e.T, err == nil && r.Snooze > 0, "%+v, %v, want a snooze", r, err)
-	e.Want("main", begun, "7 1 "+repo.TokenDeletionReason+" t")
+	e.Want("main", begun, "7 1 "+jobqueue.TokenDeletionReason+" t")
 	e.Want("main", `SELECT state FROM users WHERE id = 7`, "blocked")
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE kind = 'delete_user'`)
 }
@@ -114,7 +114,7 @@ func TestDeleteUser_AnyOtherJobFinishesWhatADiscardedOneHasBegun(t *testing.T) {
 	s := e.Service("", e.WithQueue)
 	for name, next := range map[string]func(*servicetest.Estate, *service.Service) string{
 		"another reason": func(e *servicetest.Estate, s *service.Service) string {
-			return e.Deletion(s, repo.DeleteUser{UserID: 7, DeletedByID: new(int64(8)), Reason: "because"})
+			return e.Deletion(s, jobqueue.DeleteUser{UserID: 7, DeletedByID: new(int64(8)), Reason: "because"})
 		},
 		"the same one again": func(e *servicetest.Estate, s *service.Service) string {
 			return e.Deletion(s, servicetest.InactiveBot())
@@ -158,7 +158,7 @@ func gateAt(e *servicetest.Estate, event, table, condition string) {
 
 // killedJob queues a job, and kills the process that works it when one of its statements stands
 // before a gate.
-func killedJob(e *servicetest.Estate, args repo.DeleteUser) {
+func killedJob(e *servicetest.Estate, args jobqueue.DeleteUser) {
 	e.T.Helper()
 	e.Shut("main", "doomed")
 	e.Insert(servicetest.JobOf(args))
@@ -225,7 +225,7 @@ func twoJobsForOneUserFinishItTogether(e *servicetest.Estate) {
 	args := leave(e)
 	e.PersonalProjects(8, 801)
 	s := e.Service("", e.WithQueue)
-	e.Insert(servicetest.JobOf(args), servicetest.JobOf(repo.DeleteUser{UserID: 7, DeletedByID: new(int64(1)), SkipAuthorization: true, Reason: "because"}))
+	e.Insert(servicetest.JobOf(args), servicetest.JobOf(jobqueue.DeleteUser{UserID: 7, DeletedByID: new(int64(1)), SkipAuthorization: true, Reason: "because"}))
 	devdb.Eventually(e.T, "both jobs to end", func() bool { return e.Work(s, "delete_user") == 0 })
 	e.Want("main", endedDeletions, "2 completed succeeded")
 	wantDeleted(e, "801 801 801 1")

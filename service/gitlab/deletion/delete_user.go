@@ -8,7 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -16,8 +19,8 @@ import (
 
 // deleteUserLimits bound each statement of the job: a user's row may be waited for, and no
 // statement deletes more than 1000 rows.
-func deleteUserLimits() repo.Limits {
-	return repo.Limits{
+func deleteUserLimits() fencing.Limits {
+	return fencing.Limits{
 		Statement: 10 * time.Second, Lock: 5 * time.Second, Transaction: job.TransactionTime,
 	}
 }
@@ -44,7 +47,7 @@ type userDeletion struct {
 }
 
 func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, error) {
-	args, err := job.Decode[repo.DeleteUser](j)
+	args, err := job.Decode[jobqueue.DeleteUser](j)
 	if err != nil {
 		return job.Result{}, err
 	}
@@ -52,10 +55,10 @@ func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, er
 	if err != nil {
 		return job.Result{}, err
 	}
-	permit := repo.Permit{Guard: j.Guard(), Limits: deleteUserLimits(), Source: j.Source()}
-	attempt := repo.UserDeletionAttempt{JobID: j.ID, Args: args, Features: features, Queue: u.Queue}
+	permit := fencing.Permit{Guard: j.Guard(), Limits: deleteUserLimits(), Source: j.Source()}
+	attempt := gitlab.UserDeletionAttempt{JobID: j.ID, Args: args, Features: features, Queue: u.Queue}
 	for {
-		deletion, err := u.Main.DeleteUser(ctx, permit, attempt)
+		deletion, err := u.Main.Users.DeleteUser(ctx, permit, attempt)
 		if err != nil {
 			return job.Result{}, err
 		}
@@ -70,14 +73,14 @@ func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, er
 
 // features looks at the tables, and fails if one is missing that this job needs.
 func (u *userDeletion) features(
-	ctx context.Context, args repo.DeleteUser,
-) (repo.UserFeatures, error) {
+	ctx context.Context, args jobqueue.DeleteUser,
+) (gitlab.UserFeatures, error) {
 	features, err := u.schema.Read(ctx)
 	if err != nil {
 		return features, err
 	}
 	missing := features.Missing
-	if args.Reason == repo.TokenDeletionReason {
+	if args.Reason == jobqueue.TokenDeletionReason {
 		missing = cmp.Or(missing, features.MissingTokens)
 	}
 	if missing != "" {
@@ -88,7 +91,7 @@ func (u *userDeletion) features(
 
 // removePersonalProjects removes projects, or as much of them as the attempt has time for.
 func (u *userDeletion) removePersonalProjects(
-	ctx context.Context, j *job.Attempt, args repo.DeleteUser, projects []int64,
+	ctx context.Context, j *job.Attempt, args jobqueue.DeleteUser, projects []int64,
 ) error {
 	for _, id := range projects {
 		// Negative, because the ids of groups are keys of the same locks.
@@ -101,14 +104,14 @@ func (u *userDeletion) removePersonalProjects(
 }
 
 // deletionResult is how the job ends.
-func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (job.Result, error) {
+func deletionResult(args jobqueue.DeleteUser, d gitlab.UserDeletion) (job.Result, error) {
 	r := job.Result{Outcome: job.Succeeded}
 	r.Attributes = []any{"user_id", args.UserID, "deletion_reason", args.Reason}
 	switch {
 	case d.Setting.Invalid != "":
 		return job.Result{}, InvalidSetting(d.Setting)
 	case d.Skipped != "":
-		r.Outcome, r.Reason, r.LogAtDebug = job.Skipped, d.Skipped, d.Skipped == repo.ReasonTargetGone
+		r.Outcome, r.Reason, r.LogAtDebug = job.Skipped, d.Skipped, d.Skipped == reasons.ReasonTargetGone
 	case d.Refused != "":
 		r.Outcome, r.Reason, r.Message = job.Refused, d.Refused, refusalWords(d)
 	default:
@@ -126,13 +129,13 @@ func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (job.Result, erro
 
 // refusalWords say why the job refuses: by whom a user is protected, or the first ten groups or
 // organizations that the user owns alone.
-func refusalWords(d repo.UserDeletion) string {
+func refusalWords(d gitlab.UserDeletion) string {
 	switch {
 	case d.Protection != nil:
 		return d.Protection.String()
-	case d.Refused == repo.ReasonInternalUser:
+	case d.Refused == reasons.ReasonInternalUser:
 		return "users of this type are accounts of the system, which are not deleted"
-	case d.Refused == repo.ReasonNotAuthorized:
+	case d.Refused == reasons.ReasonNotAuthorized:
 		return "who asked for it is neither the user nor an active administrator"
 	case len(d.Groups) > 0:
 		return fmt.Sprintf("groups %v have no other owner: give them one", d.Groups)
@@ -146,7 +149,7 @@ func refusalWords(d repo.UserDeletion) string {
 // job has queued it.
 func ownerAmong(workers []*run.Worker) func(json.RawMessage) string {
 	return func(raw json.RawMessage) string {
-		var args repo.DeleteUser
+		var args jobqueue.DeleteUser
 		if json.Unmarshal(raw, &args) != nil || args.Reason == "" {
 			return ""
 		}
@@ -162,7 +165,7 @@ func ownerAmong(workers []*run.Worker) func(json.RawMessage) string {
 const GroupDeletedReason = "Group was deleted"
 
 // InvalidSetting is the failure of a run or job whose setting of the application makes no sense.
-func InvalidSetting(s repo.TokenSetting) error {
+func InvalidSetting(s gitlab.TokenSetting) error {
 	return &fault.FailedError{Text: s.Invalid, Reason: fault.ReasonSettingInvalid, Redacted: s.Redacted}
 }
 
@@ -170,8 +173,8 @@ func InvalidSetting(s repo.TokenSetting) error {
 func New(d run.Deps, workers []*run.Worker) job.Kind {
 	u := &userDeletion{d, NewUserSchema(d), NewProjectRemovals(d)}
 	return job.Kind{
-		Name: repo.DeleteUser{}.Kind(), Work: u.work, Plan: u.plan, Owner: ownerAmong(workers),
-		Uses: run.InMain(slices.Concat(repo.UserUses(), RemovalUses())),
+		Name: jobqueue.DeleteUser{}.Kind(), Work: u.work, Plan: u.plan, Owner: ownerAmong(workers),
+		Uses: run.InMain(slices.Concat(gitlab.UserUses(), RemovalUses())),
 		Traced: []string{
 			"memberships", "authorizations", "groups", "organizations", "ghost_migration_queued",
 		},

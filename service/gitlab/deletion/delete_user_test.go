@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -157,7 +157,7 @@ func actorNeedsTheRightUnlessItIsSkipped(e *servicetest.Estate) {
 	} {
 		bot := 20 + i
 		e.Bots(bot)
-		args := repo.DeleteUser{UserID: int64(bot), SkipAuthorization: c.skip, Reason: "because"}
+		args := jobqueue.DeleteUser{UserID: int64(bot), SkipAuthorization: c.skip, Reason: "because"}
 		by := ""
 		if c.actor != nobody {
 			args.DeletedByID = new(cmp.Or(c.actor, int64(bot)))

@@ -5,7 +5,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -22,7 +27,7 @@ func PlanRemover(ctx context.Context, p *plan.Plan) (*Remover, error) {
 	} {
 		wanted[table] = append(wanted[table], column)
 	}
-	catalog, err := p.Main().Catalog(ctx, wanted)
+	catalog, err := p.Main().Schema.Catalog(ctx, wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -36,22 +41,22 @@ func PlanRemover(ctx context.Context, p *plan.Plan) (*Remover, error) {
 // PlanRows counts rows that would be deleted: those in which a column has a value, and more SQL on
 // the table t holds. A table that is missing has none.
 func (r *Remover) PlanRows(ctx context.Context, table, column string, id int64, more string) error {
-	rows, ok := r.Catalog.Rows(table, column, repo.IDs(id)...)
+	rows, ok := rowset.RowsOf(r.Catalog, table, column, rowset.IDs(id)...)
 	if !ok {
 		return nil
 	}
 	rows.Condition = more
-	return r.Sweep(ctx, rows, repo.Change{Delete: true})
+	return r.Sweep(ctx, rows, rowset.Change{Delete: true})
 }
 
 // planMembers counts memberships.
-func (r *Remover) planMembers(ctx context.Context, which repo.Memberships) error {
-	bots, err := r.main.HasBots(ctx, which, bulk.ProbeLimits())
+func (r *Remover) planMembers(ctx context.Context, which gitlab.Memberships) error {
+	bots, err := r.main.Groups.HasBots(ctx, which, bulk.ProbeLimits())
 	if err != nil {
 		return err
 	}
 	if bots {
-		r.Plan.Queue(repo.DeleteUser{}.Kind())
+		r.Plan.Queue(jobqueue.DeleteUser{}.Kind())
 	}
 	if which.SourceType == "" {
 		return r.PlanRows(ctx, "members", "member_namespace_id", which.SourceID, "")
@@ -61,7 +66,7 @@ func (r *Remover) planMembers(ctx context.Context, which repo.Memberships) error
 }
 
 // planProjectRows counts what goes with a project's row.
-func (r *Remover) planProjectRows(ctx context.Context, p repo.ProjectToRemove) error {
+func (r *Remover) planProjectRows(ctx context.Context, p gitlab.ProjectToRemove) error {
 	if p.Routed {
 		err := r.PlanRows(ctx, "routes", "source_id", p.ID, "t.source_type = 'Project'")
 		if err != nil {
@@ -75,26 +80,26 @@ func (r *Remover) planProjectRows(ctx context.Context, p repo.ProjectToRemove) e
 }
 
 // judgeLimits bound the statements that decide for a plan.
-func judgeLimits() repo.Limits {
-	return repo.Limits{Statement: 5 * time.Second, Lock: time.Second, Transaction: 10 * time.Second}
+func judgeLimits() fencing.Limits {
+	return fencing.Limits{Statement: 5 * time.Second, Lock: time.Second, Transaction: 10 * time.Second}
 }
 
 // plan adds what the job does with a user: the decision, personal projects and memberships. What
 // becomes of the row is the worker's of ghost users.
 func (u *userDeletion) plan(ctx context.Context, _ *run.Execution, p *plan.Plan) error {
-	features, err := p.Main().UserFeatures(ctx)
+	features, err := p.Main().Users.UserFeatures(ctx)
 	if err != nil {
 		return err
 	}
 	if features.Missing != "" {
-		return &fault.NotConfiguredError{Worker: repo.DeleteUser{}.Kind(), Missing: features.Missing}
+		return &fault.NotConfiguredError{Worker: jobqueue.DeleteUser{}.Kind(), Missing: features.Missing}
 	}
-	args := repo.DeleteUser{UserID: p.ID, SkipAuthorization: true}
-	d, err := p.Main().JudgeUserDeletion(ctx, args, features, judgeLimits())
+	args := jobqueue.DeleteUser{UserID: p.ID, SkipAuthorization: true}
+	d, err := p.Main().Users.JudgeUserDeletion(ctx, args, features, judgeLimits())
 	switch {
 	case err != nil:
 		return err
-	case d.Skipped == repo.ReasonTargetGone:
+	case d.Skipped == reasons.ReasonTargetGone:
 		return plan.ErrUnknownTarget
 	case d.Refused != "":
 		p.Refuse(d.Refused, refusalWords(d))
@@ -116,13 +121,13 @@ func (u *userDeletion) plan(ctx context.Context, _ *run.Execution, p *plan.Plan)
 }
 
 func (u *userDeletion) planProjects(
-	ctx context.Context, r *Remover, features repo.UserFeatures,
+	ctx context.Context, r *Remover, features gitlab.UserFeatures,
 ) error {
 	for after := int64(0); ; {
 		if err := r.CheckStop(); err != nil {
 			return err
 		}
-		projects, err := r.main.PersonalProjects(ctx, features, r.Plan.ID, after, bulk.ProbeLimits())
+		projects, err := r.main.Users.PersonalProjects(ctx, features, r.Plan.ID, after, bulk.ProbeLimits())
 		if err != nil || len(projects) == 0 {
 			return err
 		}
@@ -137,14 +142,14 @@ func (u *userDeletion) planProjects(
 
 // PlanProtection refuses what is protected.
 func PlanProtection(ctx context.Context, p *plan.Plan) error {
-	kind := repo.KindUser
-	if p.Kind == repo.KindGroup {
+	kind := control.KindUser
+	if p.Kind == control.KindGroup {
 		kind = p.Kind
 	}
-	protection, err := p.Main().Protecting(ctx, kind, p.ID, false, judgeLimits())
+	protection, err := p.Main().Protections.Protecting(ctx, kind, p.ID, false, judgeLimits())
 	if err != nil || protection == nil {
 		return err
 	}
-	p.Refuse(repo.ReasonProtected, protection.String())
+	p.Refuse(reasons.ReasonProtected, protection.String())
 	return nil
 }

@@ -6,6 +6,12 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -45,13 +51,13 @@ func (s *Projects) removeProject(ctx context.Context, j *job.Attempt, p projectR
 type Remover struct {
 	*bulk.Sweeper
 	main    *repo.Database
-	queue   repo.JobQueue
+	queue   jobqueue.JobQueue
 	attempt *job.Attempt
 	// Guard is that of every transaction.
-	Guard repo.Guard
-	bot   func(id int64) repo.Job
+	Guard fencing.Guard
+	bot   func(id int64) jobqueue.Job
 	// Removed since that was last saved, at savedAt.
-	Removed repo.Removed
+	Removed gitlab.Removed
 	savedAt time.Time
 	// project that is being removed, 0 if none is.
 	project int64
@@ -65,20 +71,20 @@ func removedColumns() map[string][]string {
 		"projects": {"id"}, "namespaces": {"id"}, ImportDetails: {"namespace_id"},
 		"members": {"id", "user_id", "member_namespace_id"},
 	})
-	for table, columns := range repo.ProjectTables() {
+	for table, columns := range gitlab.ProjectTables() {
 		wanted[table] = append(wanted[table], columns...)
 	}
 	return wanted
 }
 
 // RemovalUses are what a [Remover] does with projects and groups.
-func RemovalUses() []repo.Use {
-	return []repo.Use{
-		{Table: "projects", Rights: repo.ToRemove, Removes: true},
-		{Table: "namespaces", Rights: repo.ToRemove, Removes: true},
-		{Table: "routes", Rights: repo.ToRead},
-		{Table: "members", Rights: repo.ToRead},
-		{Table: ImportDetails, Rights: repo.ToChange},
+func RemovalUses() []catalog.Use {
+	return []catalog.Use{
+		{Table: "projects", Rights: catalog.ToRemove, Removes: true},
+		{Table: "namespaces", Rights: catalog.ToRemove, Removes: true},
+		{Table: "routes", Rights: catalog.ToRead},
+		{Table: "members", Rights: catalog.ToRead},
+		{Table: ImportDetails, Rights: catalog.ToChange},
 	}
 }
 
@@ -86,16 +92,16 @@ func RemovalUses() []repo.Use {
 func (s *Projects) NewRemover(
 	ctx context.Context, j *job.Attempt, actor *int64, lock int64,
 ) (*Remover, error) {
-	catalog, err := s.Main.Catalog(ctx, removedColumns())
+	catalog, err := s.Main.Schema.Catalog(ctx, removedColumns())
 	if err != nil {
 		return nil, err
 	}
 	origin := j.Origin(ctx)
 	r := &Remover{
 		main: s.Main, queue: s.Queue, attempt: j, savedAt: time.Now(), Guard: j.Guard().WithLock(lock),
-		bot: func(id int64) repo.Job {
+		bot: func(id int64) jobqueue.Job {
 			record := origin
-			record.Args = repo.DeleteUser{
+			record.Args = jobqueue.DeleteUser{
 				UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: GroupDeletedReason,
 			}
 			return record
@@ -112,7 +118,7 @@ func (s *Projects) NewRemover(
 			}
 			return r.save(ctx)
 		},
-		Count: func(_ context.Context, _ string, c repo.Change, rows int64) {
+		Count: func(_ context.Context, _ string, c rowset.Change, rows int64) {
 			if c.Delete {
 				r.Removed.Rows += rows
 			}
@@ -127,19 +133,19 @@ func (s *Projects) NewRemover(
 
 // Permit is the [run.Writer] of the removal's own statements.
 func (r *Remover) Permit(
-	ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits,
+	ctx context.Context, d *repo.Database, t catalog.Table, l fencing.Limits,
 ) (run.Permit, error) {
 	return r.attempt.Permit(ctx, d, t, r.By(l))
 }
 
 // By is the permit of a transaction with these limits, whatever the load.
-func (r *Remover) By(l repo.Limits) repo.Permit {
-	return repo.Permit{Guard: r.Guard, Limits: l, Source: r.attempt.Source()}
+func (r *Remover) By(l fencing.Limits) fencing.Permit {
+	return fencing.Permit{Guard: r.Guard, Limits: l, Source: r.attempt.Source()}
 }
 
 // RowLimits bound a transaction for a single row that everything else of it has gone before.
-func RowLimits() repo.Limits {
-	return repo.Limits{
+func RowLimits() fencing.Limits {
+	return fencing.Limits{
 		Statement: bulk.SingleRowTime, Lock: bulk.LongLockTime, Transaction: 15 * time.Second,
 	}
 }
@@ -148,21 +154,21 @@ func RowLimits() repo.Limits {
 // themselves, at once.
 func (r *Remover) RemoveProject(ctx context.Context, id int64) error {
 	r.project = id
-	p, err := r.Catalog.ProjectToRemove(ctx, id, bulk.ProbeLimits())
-	if errors.Is(err, repo.ErrNotFound) {
+	p, err := repo.Of(r.Catalog.Database).Groups.FindProject(ctx, r.Catalog, id, bulk.ProbeLimits())
+	if errors.Is(err, dberr.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := r.Members(ctx, repo.Memberships{SourceType: "Project", SourceID: id}); err != nil {
+	if err := r.Members(ctx, gitlab.Memberships{SourceType: "Project", SourceID: id}); err != nil {
 		return err
 	}
 	if err := r.ClearRow(ctx, "projects", id, "members", "routes"); err != nil {
 		return err
 	}
 	if p.NamespaceID != 0 {
-		if err := r.Members(ctx, repo.Memberships{SourceID: p.NamespaceID}); err != nil {
+		if err := r.Members(ctx, gitlab.Memberships{SourceID: p.NamespaceID}); err != nil {
 			return err
 		}
 		if err := r.ClearRow(ctx, "namespaces", p.NamespaceID, "members", "projects"); err != nil {
@@ -177,7 +183,7 @@ func (r *Remover) RemoveProject(ctx context.Context, id int64) error {
 	}
 	removed := r.Removed
 	removed.Projects++
-	if err := r.main.RemoveProject(ctx, r.By(RowLimits()), p, removed); err != nil {
+	if err := r.main.Groups.RemoveProject(ctx, r.By(RowLimits()), p, removed); err != nil {
 		return bulk.Deleted(r.Catalog, err)
 	}
 	r.Saved()
@@ -193,7 +199,7 @@ func (r *Remover) save(ctx context.Context) error {
 	if r.Removed.GroupID == 0 || time.Since(r.savedAt) < saveEvery {
 		return nil
 	}
-	if _, err := r.main.SaveRemoved(ctx, r.By(GroupLimits()), r.Removed); err != nil {
+	if _, err := r.main.Groups.SaveRemoved(ctx, r.By(GroupLimits()), r.Removed); err != nil {
 		return err
 	}
 	r.Saved()
@@ -202,12 +208,12 @@ func (r *Remover) save(ctx context.Context) error {
 
 // Saved forgets what is now recorded.
 func (r *Remover) Saved() {
-	r.Removed, r.savedAt = repo.Removed{GroupID: r.Removed.GroupID}, time.Now()
+	r.Removed, r.savedAt = gitlab.Removed{GroupID: r.Removed.GroupID}, time.Now()
 }
 
 // ClearRow removes or nullifies what depends on a row, except in some tables.
 func (r *Remover) ClearRow(ctx context.Context, table string, id int64, except ...string) error {
-	rows, ok := r.Catalog.Rows(table, "id", repo.IDs(id)...)
+	rows, ok := rowset.RowsOf(r.Catalog, table, "id", rowset.IDs(id)...)
 	columns := bulk.KeyColumns(r.Catalog, rows.Table)
 	if !ok || len(columns) == 0 {
 		return nil
@@ -220,7 +226,7 @@ func (r *Remover) ClearRow(ctx context.Context, table string, id int64, except .
 }
 
 // Members removes memberships, page by page.
-func (r *Remover) Members(ctx context.Context, which repo.Memberships) error {
+func (r *Remover) Members(ctx context.Context, which gitlab.Memberships) error {
 	columns := []string{"id", "user_id", "source_type", "source_id"}
 	if which.SourceType == "" {
 		columns = []string{"id", "user_id", "member_namespace_id"}
@@ -235,7 +241,7 @@ func (r *Remover) Members(ctx context.Context, which repo.Memberships) error {
 		if err := r.CheckStop(); err != nil {
 			return err
 		}
-		page, err := r.main.RemoveMembers(ctx, r.By(GroupLimits()), which, r.queue, r.bot)
+		page, err := r.main.Groups.RemoveMembers(ctx, r.By(GroupLimits()), which, r.queue, r.bot)
 		if err != nil {
 			return bulk.Deleted(r.Catalog, err)
 		}
@@ -248,7 +254,9 @@ func (r *Remover) Members(ctx context.Context, which repo.Memberships) error {
 }
 
 // GroupLimits bound the statements of a group's transaction.
-func GroupLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, Lock: time.Second} }
+func GroupLimits() fencing.Limits {
+	return fencing.Limits{Statement: 2 * time.Second, Lock: time.Second}
+}
 
 // ImportDetails has the placeholder users of imports.
 const ImportDetails = "import_placeholder_user_details"

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -16,8 +17,8 @@ type UserSchema struct {
 }
 
 // Read reads which of them there are, and logs when optional ones are missing.
-func (u *UserSchema) Read(ctx context.Context) (repo.UserFeatures, error) {
-	found, err := u.main.UserFeatures(ctx)
+func (u *UserSchema) Read(ctx context.Context) (gitlab.UserFeatures, error) {
+	found, err := u.main.Users.UserFeatures(ctx)
 	if err == nil {
 		u.watch.Report(ctx, u.logger, "users", found.MissingOptional)
 	}

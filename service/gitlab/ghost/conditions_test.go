@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -67,7 +67,7 @@ func TestGhostUserMigration_WithoutTheColumnOfAConditionNothingIsDeletedOrSkippe
 		g.Log.Reset()
 		s := debugging(g)
 		dry, run := g.Runs(s, true), g.Run(s, counts)
-		servicetest.WantState(t, dry, repo.RunSucceeded)
+		servicetest.WantState(t, dry, control.RunSucceeded)
 		assert.That(t, maps.Equal(dry.Counts, run.Counts), "dry run %v, run %v", dry.Counts, run.Counts)
 	}
 	for i, c := range conditions() {

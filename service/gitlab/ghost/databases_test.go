@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -46,7 +47,7 @@ func whatOthersCommitBeforeTheUserGoesIsMovedToo(g *servicetest.Ghosts) {
 	assert.Must(pipelines.Exec(context.Background(), `COMMIT`))(g.T)
 	commit()
 	r = g.Settled(s, servicetest.Ended(g.T, s, r.ID))
-	servicetest.WantRun(g.T, r, repo.RunSucceeded, "migrated_users=1 moved_rows=5 deleted_rows=4")
+	servicetest.WantRun(g.T, r, control.RunSucceeded, "migrated_users=1 moved_rows=5 deleted_rows=4")
 	g.WantGone(10)
 	g.Want("main", `SELECT concat_ws(' ', (SELECT author_id FROM issues WHERE id = 3), (SELECT author_id FROM notes), (SELECT author_id FROM todos), (SELECT user_id FROM resource_link_events))`, "5 5 5 5")
 	g.Want("ci", `SELECT user_id FROM p_ci_pipelines`, "5")
@@ -77,7 +78,7 @@ func fencesEveryDatabaseWhileItRuns(g *servicetest.Ghosts) {
 	leases, err := s.Leases(context.Background(), servicetest.GhostUsers)
 	assert.That(g.T, err == nil && len(leases) == 1 && leases[0].Database == "main", "leases %+v, %v", leases, err)
 	g.Lift("main", servicetest.App)
-	servicetest.WantState(g.T, servicetest.Ended(g.T, s, r.ID), repo.RunSucceeded)
+	servicetest.WantState(g.T, servicetest.Ended(g.T, s, r.ID), control.RunSucceeded)
 	for name := range g.SQL {
 		g.Want(name, ghostLeases, "ghost_user_migration false")
 	}
@@ -94,14 +95,14 @@ func aLeaseHeldInAnyDatabaseKeepsItFromRunning(g *servicetest.Ghosts) {
 		assert.That(g.T, errors.As(err, &held) && held.Lease.Holder == "somebody" && held.Lease.Database == where, "got %v", err)
 		g.Want("main", `SELECT count(*) FROM maintenance.runs WHERE NOT dry_run`, "0")
 		dry := g.Runs(s, true)
-		assert.That(g.T, dry.State == repo.RunSucceeded && dry.Counts["migrated_users"] == 1, "a dry run is %s, %v", dry.State, dry.Counts)
+		assert.That(g.T, dry.State == control.RunSucceeded && dry.Counts["migrated_users"] == 1, "a dry run is %s, %v", dry.State, dry.Counts)
 		if where == "ci" {
 			break
 		}
 		g.Exec(where, `UPDATE maintenance.leases SET expires_at = now()`)
 	}
 	r := g.Fire(s, servicetest.GhostUsers)
-	assert.That(g.T, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, "LEASE_HELD"), "%+v", r)
+	assert.That(g.T, r.State == control.RunSkipped && strings.HasPrefix(r.Reason, "LEASE_HELD"), "%+v", r)
 	for _, name := range []string{"main", "sec"} {
 		g.Want(name, `SELECT count(*) FROM maintenance.leases WHERE expires_at > now()`, "0")
 	}
@@ -118,7 +119,7 @@ func aDatabaseThatDoesNotAnswerFailsTheRun(g *servicetest.Ghosts) {
 	s := g.Service(func(c *service.Config) { c.Databases = []*repo.Database{g.Open[0], down, g.Open[2]} })
 	for _, dry := range []bool{true, false} {
 		r := g.Runs(s, dry)
-		servicetest.WantRun(g.T, r, repo.RunFailed, "")
+		servicetest.WantRun(g.T, r, control.RunFailed, "")
 		assert.That(g.T, r.Error != "", "no error is named")
 	}
 	g.Want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
@@ -209,7 +210,7 @@ func TestGhostUserMigration_ADatabaseThatGoesAwayInTheMiddleFailsTheRun(t *testi
 	g.Exec("main", `ALTER DATABASE `+g.Value("ci", `SELECT current_database()`)+` ALLOW_CONNECTIONS false`)
 	g.Exec("ci", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
 	r = servicetest.Ended(t, s, r.ID)
-	servicetest.WantRun(t, r, repo.RunFailed, "moved_rows=1")
+	servicetest.WantRun(t, r, control.RunFailed, "moved_rows=1")
 	g.Want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
 	g.Want("main", `SELECT count(*) FROM users WHERE id IN (10, 11)`, "2")
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -242,7 +242,7 @@ func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
 				g.Exec("main", `DELETE FROM users WHERE id = 5; UPDATE issues SET author_id = 10`)
 			}
 			s, counts := g.Service(), fmt.Sprintf("failed_users=%d", len(users))
-			servicetest.WantRun(g.T, g.Runs(s, true), repo.RunSucceeded, counts)
+			servicetest.WantRun(g.T, g.Runs(s, true), control.RunSucceeded, counts)
 			g.Run(s, counts)
 			for i, c := range users {
 				g.WantLog(2, `"level":"ERROR"`, c.says, fmt.Sprintf(`"user_id":%d,`, 10+i))

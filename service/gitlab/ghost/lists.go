@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -197,23 +199,23 @@ func listedColumns() map[string][]string {
 }
 
 // uses are what runs do with a database: main may have the tables of ci and sec.
-func uses(database string) (all []repo.Use) {
+func uses(database string) (all []catalog.Use) {
 	main := database == run.MainDatabase
 	if main {
-		all = []repo.Use{
-			{Table: "users", Rights: repo.ToRemove | repo.MayInsert, Removes: true},
-			{Table: "namespaces", Rights: repo.ToRemove, Removes: true},
-			{Table: "projects", Rights: repo.ToRead},
-			{Table: "ghost_user_migrations", Rights: repo.ToRemove},
-			{Table: "users_ghost_user_migrations", Rights: repo.ToRemove},
-			{Table: schedules, Rights: repo.ToRead},
-			{Table: "loose_foreign_keys_deleted_records", Rights: repo.MaySelect},
+		all = []catalog.Use{
+			{Table: "users", Rights: catalog.ToRemove | catalog.MayInsert, Removes: true},
+			{Table: "namespaces", Rights: catalog.ToRemove, Removes: true},
+			{Table: "projects", Rights: catalog.ToRead},
+			{Table: "ghost_user_migrations", Rights: catalog.ToRemove},
+			{Table: "users_ghost_user_migrations", Rights: catalog.ToRemove},
+			{Table: schedules, Rights: catalog.ToRead},
+			{Table: "loose_foreign_keys_deleted_records", Rights: catalog.MaySelect},
 		}
 	}
 	for _, line := range allLists() {
 		if main || line.database == database {
-			all = append(all, repo.Use{
-				Table: line.table, Rights: repo.ToChange, Columns: line.columns, Removes: line.removes(),
+			all = append(all, catalog.Use{
+				Table: line.table, Rights: catalog.ToChange, Columns: line.columns, Removes: line.removes(),
 			})
 		}
 	}
@@ -224,7 +226,7 @@ func uses(database string) (all []repo.Use) {
 // keeping them: those of the lists, and those that are dealt with when a user is deleted.
 func ListedColumns() []string {
 	all := []string{schedules + ".user_id", "namespaces.owner_id"}
-	for table := range repo.GhostTables() {
+	for table := range gitlab.GhostTables() {
 		all = append(all, table+".user_id")
 	}
 	for table, columns := range listedColumns() {

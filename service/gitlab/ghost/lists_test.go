@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -108,7 +108,7 @@ func (c wholeRun) check(g *servicetest.Ghosts) {
 	g.Exec("main", c.sql)
 	tables := []string{"users", "namespaces", "routes", "issues", "emails", "members", "ghost_user_migrations", "maintenance.leases"}
 	before, s := g.State("main", tables...), g.Service()
-	servicetest.WantRun(g.T, g.Runs(s, true), repo.RunSucceeded, c.counts)
+	servicetest.WantRun(g.T, g.Runs(s, true), control.RunSucceeded, c.counts)
 	g.WantSame("main", before, tables...)
 	r := g.Run(s, "")
 	servicetest.WantCounts(g.T, r, c.counts)

@@ -6,6 +6,10 @@ import (
 	"fmt"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -22,7 +26,7 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *plan.Plan) e
 	if err != nil {
 		return err
 	}
-	target, err := p.Main().PlanGhostTarget(ctx, lists.queue, p.ID, run.ReadLimits())
+	target, err := p.Main().Ghosts.PlanGhostTarget(ctx, lists.queue, p.ID, run.ReadLimits())
 	if err != nil {
 		return err
 	}
@@ -30,7 +34,7 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *plan.Plan) e
 		workerRun: &workerRun{
 			worker: w, x: x, references: lists, plan: p, seen: map[*repo.Database]bulk.Seen{},
 		},
-		GhostMigration: repo.GhostMigration{UserID: p.ID}, GhostTarget: target, log: x.Log,
+		GhostMigration: gitlab.GhostMigration{UserID: p.ID}, GhostTarget: target, log: x.Log,
 		tables: map[string]map[string]int64{},
 	}
 	switch {
@@ -38,12 +42,12 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *plan.Plan) e
 		return plan.ErrUnknownTarget
 	case target.Ghost == p.ID:
 		// To whom would it all go?
-		p.Refuse(repo.ReasonInternalUser, "the user is the ghost")
+		p.Refuse(reasons.ReasonInternalUser, "the user is the ghost")
 		p.Exact = false
 		return nil
 	case !target.Migratable:
 		// What would go without that is counted all the same.
-		p.Refuse(repo.ReasonInternalUser, fmt.Sprintf("users of type %d are not deleted", target.Type))
+		p.Refuse(reasons.ReasonInternalUser, fmt.Sprintf("users of type %d are not deleted", target.Type))
 	}
 	if target.Active {
 		p.Remark(activeAgain)
@@ -59,7 +63,7 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *plan.Plan) e
 		}
 	}
 	if target.Ghost == 0 {
-		if err := p.Main().CheckGhost(ctx, rowLimits()); err != nil {
+		if err := p.Main().Ghosts.CheckGhost(ctx, rowLimits()); err != nil {
 			return err
 		}
 	}
@@ -68,14 +72,14 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *plan.Plan) e
 
 // planRow counts the user's row, and the marks of groups that a foreign key takes along.
 func (u *user) planRow(ctx context.Context) error {
-	u.plan.Count(u.x.Database, "users", repo.Change{Delete: true}, 1)
+	u.plan.Count(u.x.Database, "users", rowset.Change{Delete: true}, 1)
 	main := u.references.catalogs[0]
 	for _, key := range main.References(main.Table("users").Table) {
-		if key.Child.Name != "group_deletion_schedules" || key.OnDelete != repo.OnDeleteCascade {
+		if key.Child.Name != "group_deletion_schedules" || key.OnDelete != catalog.OnDeleteCascade {
 			continue
 		}
-		rows := main.Referring(key, "id", repo.IDs(u.UserID)...)
-		if err := u.removal(main).Sweep(ctx, rows, repo.Change{Delete: true}); err != nil {
+		rows := rowset.Referring(main, key, "id", rowset.IDs(u.UserID)...)
+		if err := u.removal(main).Sweep(ctx, rows, rowset.Change{Delete: true}); err != nil {
 			return err
 		}
 	}

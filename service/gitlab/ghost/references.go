@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -14,9 +17,9 @@ import (
 // references is what there is to do for any user: the lists and the foreign keys, as far as the
 // databases have such tables and columns at the start of the run.
 type references struct {
-	queue repo.GhostQueue
+	queue gitlab.GhostQueue
 	// catalogs are in the order of the databases, main first.
-	catalogs []*repo.Catalog
+	catalogs []*catalog.Catalog
 	steps    []*step
 	// schedules says that main has the table of groups that users have marked for deletion.
 	// namespaces says that personal namespaces can be told from others.
@@ -25,7 +28,7 @@ type references struct {
 
 // step is a column that may refer to a user, and what happens to it.
 type step struct {
-	catalog       *repo.Catalog
+	catalog       *catalog.Catalog
 	table, column string
 	// required columns are NOT NULL.
 	required     bool
@@ -33,7 +36,7 @@ type step struct {
 	// missing is the column that would say whose the rows are, "" if none is missing.
 	missing string
 	// rowsOf are the rows that refer to the user with this id.
-	rowsOf func(id int64) repo.Rows
+	rowsOf func(id int64) rowset.Rows
 }
 
 func (s *step) action(hardDelete bool) action {
@@ -55,7 +58,7 @@ func newReferences(
 	p := &references{}
 	wanted := wantedColumns()
 	for _, d := range databases {
-		c, err := d.Catalog(ctx, wanted)
+		c, err := d.Schema.Catalog(ctx, wanted)
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +66,7 @@ func newReferences(
 	}
 	main := p.catalogs[0]
 	var missing string
-	if p.queue, missing = main.GhostQueue(ctx); missing != "" {
+	if p.queue, missing = databases[0].Ghosts.Queue(ctx, main); missing != "" {
 		return nil, &fault.FailedError{Text: missing}
 	}
 	p.complete(ctx, log)
@@ -76,7 +79,7 @@ const schedules = "group_deletion_schedules"
 // wantedColumns are what catalogues are asked for.
 func wantedColumns() map[string][]string {
 	wanted := bulk.ForRemoval(listedColumns())
-	for table, columns := range repo.GhostTables() {
+	for table, columns := range gitlab.GhostTables() {
 		wanted[table] = append(wanted[table], columns...)
 	}
 	wanted[schedules] = append(wanted[schedules], "user_id", "group_id")
@@ -132,7 +135,7 @@ func (p *references) undecidedNamespaces() []listLine {
 // stepOf finds a line's column. If the column of the line's condition is missing, it is unknown
 // which of the rows the line is about: then it forbids all of them.
 func (p *references) stepOf(line listLine, column string) (s *step, found bool) {
-	c := repo.Home(p.catalogs, line.database, line.table)
+	c := catalog.Home(p.catalogs, line.database, line.table)
 	if c == nil {
 		return nil, false
 	}
@@ -146,8 +149,8 @@ func (p *references) stepOf(line listLine, column string) (s *step, found bool) 
 	if condition != "" && !table.Has(line.only.column) {
 		s.normal, s.hard, s.missing, condition = forbid, forbid, line.only.column, ""
 	}
-	s.rowsOf = func(id int64) repo.Rows {
-		rows, _ := c.Rows(line.table, column, repo.IDs(id)...)
+	s.rowsOf = func(id int64) rowset.Rows {
+		rows, _ := rowset.RowsOf(c, line.table, column, rowset.IDs(id)...)
 		rows.Condition = condition
 		return rows
 	}
@@ -168,12 +171,12 @@ func (p *references) addForeignKeys(forbidding []*step) {
 		}
 		s := &step{
 			catalog: main, table: key.Child.Name, column: column.Name, required: column.NotNull,
-			rowsOf: func(id int64) repo.Rows { return p.referring(key, id) },
+			rowsOf: func(id int64) rowset.Rows { return p.referring(key, id) },
 		}
 		switch key.OnDelete {
-		case repo.OnDeleteCascade:
+		case catalog.OnDeleteCascade:
 			s.normal, s.hard = remove, remove
-		case repo.OnDeleteSetNull:
+		case catalog.OnDeleteSetNull:
 			s.normal, s.hard = nullify, nullify
 		default:
 			s.normal, s.hard = forbid, forbid
@@ -203,9 +206,9 @@ func (p *references) listed() map[string]bool {
 
 // referring are the rows that refer to a user by a foreign key, except the user's own row and the
 // row of the queue: those two are deleted together, last.
-func (p *references) referring(key repo.ForeignKey, id int64) repo.Rows {
+func (p *references) referring(key catalog.ForeignKey, id int64) rowset.Rows {
 	main := p.catalogs[0]
-	rows := main.Referring(key, "id", repo.IDs(id)...)
+	rows := rowset.Referring(main, key, "id", rowset.IDs(id)...)
 	var own string
 	switch key.Child {
 	case main.Table("users").Table:
@@ -215,5 +218,5 @@ func (p *references) referring(key repo.ForeignKey, id int64) repo.Rows {
 	default:
 		return rows
 	}
-	return rows.Except([]repo.Column{{Name: own, Type: "bigint"}}, [][]string{repo.IDs(id)})
+	return rows.Except([]catalog.Column{{Name: own, Type: "bigint"}}, [][]string{rowset.IDs(id)})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -48,7 +49,7 @@ func rowLevelSecurityOfAListedTableFailsTheRun(g *servicetest.Ghosts) {
 	s := denied(g, `ALTER TABLE timelogs ENABLE ROW LEVEL SECURITY`)
 	for _, dry := range []bool{true, false} {
 		r := g.Runs(s, dry)
-		servicetest.WantState(g.T, r, repo.RunFailed)
+		servicetest.WantState(g.T, r, control.RunFailed)
 		assert.That(g.T, strings.Contains(r.Error, "table timelogs on main: row-level security may hide rows of it from our role"),
 			"dry run %t: %q", dry, r.Error)
 	}
@@ -59,7 +60,7 @@ func aTableThatMustNotBeReadIsNamed(g *servicetest.Ghosts) {
 	g.Doomed(10)
 	s := denied(g, `REVOKE ALL ON reviews FROM {role}`)
 	r := g.Runs(s, false)
-	servicetest.WantState(g.T, r, repo.RunFailed)
+	servicetest.WantState(g.T, r, control.RunFailed)
 	assert.That(g.T, strings.Contains(r.Error, "reviews") && strings.Contains(r.Error, "SELECT"), "error %q", r.Error)
 	g.Want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, "1")
 	// The status names an essential one.

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -12,7 +14,7 @@ import (
 
 // removal removes and changes rows in the database of a catalogue. In a dry run it only counts
 // them.
-func (u *user) removal(c *repo.Catalog) *bulk.Removal {
+func (u *user) removal(c *catalog.Catalog) *bulk.Removal {
 	r := &bulk.Removal{Catalog: c, CheckStop: u.checkStop}
 	if !u.x.DryRun {
 		r.RowChanger = &bulk.Sweeper{
@@ -25,10 +27,10 @@ func (u *user) removal(c *repo.Catalog) *bulk.Removal {
 		r.RowChanger = bulk.ForPlan(u.plan, c)
 		return r
 	}
-	if u.seen[c.Database] == nil {
-		u.seen[c.Database] = bulk.Seen{}
+	if u.seen[repo.Of(c.Database)] == nil {
+		u.seen[repo.Of(c.Database)] = bulk.Seen{}
 	}
-	r.RowChanger = &bulk.DryRun{Seen: u.seen[c.Database], CheckStop: u.checkStop, Count: u.count}
+	r.RowChanger = &bulk.DryRun{Seen: u.seen[repo.Of(c.Database)], CheckStop: u.checkStop, Count: u.count}
 	return r
 }
 
@@ -80,13 +82,13 @@ func (u *user) referring(ctx context.Context) ([]*step, error) {
 	has := map[*step]bool{}
 	for _, c := range u.references.catalogs {
 		var asked []*step
-		var rows []repo.Rows
+		var rows []rowset.Rows
 		for _, s := range u.references.steps {
 			if s.catalog == c {
 				asked, rows = append(asked, s), append(rows, s.rowsOf(u.UserID))
 			}
 		}
-		found, err := bulk.Probe(ctx, c.Database, u.checkStop, rows)
+		found, err := bulk.Probe(ctx, repo.Of(c.Database), u.checkStop, rows)
 		if err != nil {
 			return nil, err
 		}
@@ -103,12 +105,12 @@ func (u *user) apply(ctx context.Context, s *step) error {
 	rows, removal := s.rowsOf(u.UserID), u.removal(s.catalog)
 	switch s.action(u.HardDelete) {
 	case give:
-		return removal.Sweep(ctx, rows, repo.Change{Set: []string{s.column}, Value: &u.Ghost})
+		return removal.Sweep(ctx, rows, rowset.Change{Set: []string{s.column}, Value: &u.Ghost})
 	case nullify:
 		if s.required {
 			return bulk.RequiredError(s.table, s.column)
 		}
-		return removal.Sweep(ctx, rows, repo.Change{Set: []string{s.column}})
+		return removal.Sweep(ctx, rows, rowset.Change{Set: []string{s.column}})
 	case remove:
 		return removal.Remove(ctx, rows)
 	case forbid:
@@ -118,20 +120,20 @@ func (u *user) apply(ctx context.Context, s *step) error {
 }
 
 // namespace is the user's personal one, none where there are no such namespaces.
-func (u *user) namespace() []repo.Rows {
+func (u *user) namespace() []rowset.Rows {
 	if !u.references.namespaces {
 		return nil
 	}
-	rows, _ := u.references.catalogs[0].Rows("namespaces", "owner_id", repo.IDs(u.UserID)...)
+	rows, _ := rowset.RowsOf(u.references.catalogs[0], "namespaces", "owner_id", rowset.IDs(u.UserID)...)
 	rows.Condition = "t.type = 'User'"
-	return []repo.Rows{rows}
+	return []rowset.Rows{rows}
 }
 
 // removeNamespace removes the personal namespace with what depends on it, but no projects: whoever
 // deletes a user has to say what becomes of those.
 func (u *user) removeNamespace(ctx context.Context) error {
 	main, rows := u.references.catalogs[0], u.namespace()
-	has, err := bulk.Probe(ctx, main.Database, u.checkStop, rows)
+	has, err := bulk.Probe(ctx, repo.Of(main.Database), u.checkStop, rows)
 	if err != nil || !slices.Contains(has, true) {
 		return err
 	}
@@ -154,7 +156,7 @@ func (u *user) removeNamespace(ctx context.Context) error {
 const personalProjects = "a project is left in the personal namespace"
 
 func (u *user) hasPersonalProjects(ctx context.Context) (bool, error) {
-	return u.references.catalogs[0].Database.HasPersonalProjects(
+	return repo.Of(u.references.catalogs[0].Database).Ghosts.HasPersonalProjects(
 		ctx, u.references.queue, u.UserID, bulk.ProbeLimits())
 }
 
@@ -168,7 +170,7 @@ func (u *user) deleteUser(ctx context.Context) (referred bool, err error) {
 		if u.plan != nil {
 			return false, u.planRow(ctx)
 		}
-		u.count(ctx, "users", repo.Change{Delete: true}, 1)
+		u.count(ctx, "users", rowset.Change{Delete: true}, 1)
 	}
 	return referred, err
 }
@@ -196,12 +198,12 @@ func (u *user) deleteUnlessReferred(ctx context.Context) (referred bool, err err
 	for _, s := range u.references.steps {
 		rows = append(rows, s.rowsOf(u.UserID))
 	}
-	permit, err := u.x.Permit(ctx, u.x.Database, repo.Table{Name: "users"}, bulk.ProbeLimits())
+	permit, err := u.x.Permit(ctx, u.x.Database, catalog.Table{Name: "users"}, bulk.ProbeLimits())
 	if err != nil {
 		return false, err
 	}
 	defer permit.End(&err)
-	return u.x.Database.DeleteMigratedUser(ctx, permit.Permit, u.references.queue, u.UserID, rows)
+	return u.x.Database.Ghosts.DeleteMigratedUser(ctx, permit.Permit, u.references.queue, u.UserID, rows)
 }
 
 // markedGroups are the groups that the user has marked for deletion.
@@ -212,7 +214,7 @@ func (u *user) markedGroups(ctx context.Context) ([]int64, error) {
 	if err := u.checkStop(); err != nil {
 		return nil, err
 	}
-	return u.x.Database.ScheduledGroups(ctx, u.UserID, run.ReadLimits())
+	return u.x.Database.Ghosts.ScheduledGroups(ctx, u.UserID, run.ReadLimits())
 }
 
 // reasonPersonalProjects is that of users who are kept for their projects.

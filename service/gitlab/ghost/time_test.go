@@ -9,7 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -147,7 +147,7 @@ func cancelledWhileAUserMeetsAnErrorItLeavesTheQueueAlone(g *servicetest.Ghosts)
 	assert.Must(s.CancelRun(context.Background(), r.ID, ""))(g.T)
 	g.Lift("main", servicetest.App)
 	r = servicetest.Ended(g.T, s, r.ID)
-	servicetest.WantRun(g.T, r, repo.RunCancelled, "")
+	servicetest.WantRun(g.T, r, control.RunCancelled, "")
 	g.Want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
 	g.Want("main", `SELECT i.author_id || ' ' || m.author_id FROM issues i, merge_requests m`, "10 10")
 	devdb.Eventually(g.T, "the last line of the run", func() bool { return len(g.Log.Lines("run finished")) > 0 })

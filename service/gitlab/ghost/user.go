@@ -12,6 +12,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -31,8 +38,8 @@ const minSlice = time.Second
 // user is the user that the run works on.
 type user struct {
 	*workerRun
-	repo.GhostMigration
-	repo.GhostTarget
+	gitlab.GhostMigration
+	gitlab.GhostTarget
 	log *slog.Logger
 	// until is when the user's share of the time ends; zero: with the run's time.
 	until time.Time
@@ -46,7 +53,7 @@ type user struct {
 
 // migrate works a row of the queue, and records in the queue and in the counts what became of it.
 // An error ends the run.
-func (r *workerRun) migrate(ctx context.Context, m repo.GhostMigration, othersWait bool) error {
+func (r *workerRun) migrate(ctx context.Context, m gitlab.GhostMigration, othersWait bool) error {
 	u := &user{
 		workerRun: r, GhostMigration: m, log: r.x.Log.With("user_id", m.UserID),
 		tables: map[string]map[string]int64{},
@@ -63,23 +70,23 @@ func (r *workerRun) migrate(ctx context.Context, m repo.GhostMigration, othersWa
 // work is the steps of the package comment.
 func (u *user) work(ctx context.Context) (err error) {
 	d := u.x.Database
-	u.GhostTarget, err = d.GhostTarget(ctx, u.references.queue, u.GhostMigration, run.ReadLimits())
+	u.GhostTarget, err = d.Ghosts.GhostTarget(ctx, u.references.queue, u.GhostMigration, run.ReadLimits())
 	switch {
 	case err != nil:
 		return err
 	case !u.Due:
 		return nil
 	case !u.Exists:
-		u.candidate(run.ActionDelete, repo.ReasonTargetGone+": only the row of the queue is left")
-		return u.changeRow(ctx, d.RemoveOrphan)
+		u.candidate(run.ActionDelete, reasons.ReasonTargetGone+": only the row of the queue is left")
+		return u.changeRow(ctx, d.Ghosts.RemoveOrphan)
 	case !u.Migratable:
 		text := fmt.Sprintf("users of type %d are not deleted", u.Type)
-		return &fault.ReasonedError{Reason: repo.ReasonInternalUser, Text: text}
+		return &fault.ReasonedError{Reason: reasons.ReasonInternalUser, Text: text}
 	case u.Ghost == u.UserID:
-		return &fault.ReasonedError{Reason: repo.ReasonInternalUser, Text: "the user is the ghost"}
+		return &fault.ReasonedError{Reason: reasons.ReasonInternalUser, Text: "the user is the ghost"}
 	}
 	if u.Protections {
-		p, err := d.Protecting(ctx, repo.KindUser, u.UserID, false, run.ReadLimits())
+		p, err := d.Protections.Protecting(ctx, control.KindUser, u.UserID, false, run.ReadLimits())
 		if err = refuseProtected(p, err); err != nil {
 			return err
 		}
@@ -111,8 +118,8 @@ const activeAgain = "the user is active again, and is deleted all the same: the 
 
 // candidate notes what a run would do with the user.
 func (u *user) candidate(action, reason string) {
-	u.x.Candidate(repo.Candidate{
-		Kind: repo.KindUser, ID: u.UserID, Action: action, Reason: reason,
+	u.x.Candidate(control.Candidate{
+		Kind: control.KindUser, ID: u.UserID, Action: action, Reason: reason,
 	})
 }
 
@@ -123,7 +130,7 @@ func (u *user) linkJob(ctx context.Context) {
 		return
 	}
 	// A trace without the link is no reason to fail.
-	jobs, _ := u.x.Database.DeletionTraces(ctx, u.UserID, run.ReadLimits())
+	jobs, _ := u.x.Database.Ghosts.DeletionTraces(ctx, u.UserID, run.ReadLimits())
 	u.x.Link(ctx, "the job delete_user", jobs)
 	if len(jobs) > 0 {
 		u.queuedBy = jobs[0]
@@ -153,14 +160,14 @@ func (u *user) createGhost(ctx context.Context) (err error) {
 		return err
 	}
 	if u.x.DryRun {
-		return u.x.Database.CheckGhost(ctx, rowLimits())
+		return u.x.Database.Ghosts.CheckGhost(ctx, rowLimits())
 	}
 	permit, err := u.permit(ctx)
 	if err != nil {
 		return err
 	}
 	defer permit.End(&err)
-	u.Ghost, err = u.x.Database.CreateGhost(ctx, permit.Permit, u.references.queue, u.Organization)
+	u.Ghost, err = u.x.Database.Ghosts.CreateGhost(ctx, permit.Permit, u.references.queue, u.Organization)
 	if err == nil {
 		u.log.InfoContext(ctx, "ghost user created", "ghost_id", u.Ghost)
 	}
@@ -168,17 +175,17 @@ func (u *user) createGhost(ctx context.Context) (err error) {
 }
 
 // rowLimits bound the statements about a single row of the queue or of users.
-func rowLimits() repo.Limits {
-	return repo.Limits{Statement: 4 * time.Second, Lock: bulk.LongLockTime}
+func rowLimits() fencing.Limits {
+	return fencing.Limits{Statement: 4 * time.Second, Lock: bulk.LongLockTime}
 }
 
 // permit is for statements about a single row of the queue or of users.
 func (u *user) permit(ctx context.Context) (run.Permit, error) {
-	return u.x.Permit(ctx, u.x.Database, repo.Table{Name: "users"}, rowLimits())
+	return u.x.Permit(ctx, u.x.Database, catalog.Table{Name: "users"}, rowLimits())
 }
 
 // queueChange is a method of [repo.Database] that changes a row of the queue.
-type queueChange func(context.Context, repo.Permit, repo.GhostQueue, repo.GhostMigration) error
+type queueChange func(context.Context, fencing.Permit, gitlab.GhostQueue, gitlab.GhostMigration) error
 
 // changeRow changes the user's row of the queue; a dry run does not.
 func (u *user) changeRow(ctx context.Context, change queueChange) (err error) {
@@ -211,7 +218,7 @@ func (u *user) checkStop() error {
 
 // isLocked reports whether another session held what a statement needed.
 func isLocked(err error) bool {
-	return bulk.IsLocked(err) || bulk.ClassOf(err, 0, repo.Limits{}) == repo.ClassLock
+	return bulk.IsLocked(err) || bulk.ClassOf(err, 0, fencing.Limits{}) == dberr.ClassLock
 }
 
 // reschedule defers or postpones the user after an error. An error that is not the user's own ends
@@ -220,26 +227,26 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 	if end := u.endsRun(ctx, cause); cause == nil || end != nil {
 		return end
 	}
-	change, counted := u.x.Database.FailMigration, "deferred_users"
+	change, counted := u.x.Database.Ghosts.FailMigration, "deferred_users"
 	kept, protected := errors.AsType[*repo.ProtectedError](cause)
 	timeUp := errors.Is(cause, errDeadline) || errors.Is(cause, errSliceUsed)
 	switch {
 	case protected && !u.Exists:
 		u.keepRow(kept)
 		u.log.WarnContext(ctx, "queue row kept, end the protection",
-			"reason", repo.ReasonProtected, "why", kept.String())
+			"reason", reasons.ReasonProtected, "why", kept.String())
 	case protected:
 		u.candidate(run.ActionPostpone, kept.Error())
 		u.reportProtected(ctx, kept)
 	case timeUp || isLocked(cause):
-		change = u.x.Database.DeferMigration
+		change = u.x.Database.Ghosts.DeferMigration
 		u.reportDeferred(ctx, cause, timeUp)
 	default:
 		u.candidate(run.ActionPostpone, fault.PublicText(cause))
 		counted = "failed_users"
 		u.reportFailed(ctx, cause)
 	}
-	err := u.changeRow(ctx, func(ctx context.Context, p repo.Permit, q repo.GhostQueue, m repo.GhostMigration) error {
+	err := u.changeRow(ctx, func(ctx context.Context, p fencing.Permit, q gitlab.GhostQueue, m gitlab.GhostMigration) error {
 		return change(ctx, p, q, m, counted)
 	})
 	end := u.endsRun(ctx, err)
@@ -268,7 +275,7 @@ func (r *workerRun) endsRun(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case ctx.Err() != nil, errors.Is(err, repo.ErrLeaseLost), errors.Is(err, repo.ErrUnreachable):
+	case ctx.Err() != nil, errors.Is(err, dberr.ErrLeaseLost), errors.Is(err, dberr.ErrUnreachable):
 		return err
 	}
 	return r.x.Stopped()
@@ -295,13 +302,13 @@ func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
 // Permit is a [run.Writer]'s, for the statements of the hand-over: once the user is protected none of
 // them changes anything, in any database.
 func (u *user) Permit(
-	ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits,
+	ctx context.Context, d *repo.Database, t catalog.Table, l fencing.Limits,
 ) (run.Permit, error) {
 	permit, err := u.x.Permit(ctx, d, t, l)
 	if err != nil {
 		return permit, err
 	}
-	p, err := u.x.Database.OwnProtection(ctx, repo.KindUser, u.UserID, run.ReadLimits())
+	p, err := u.x.Database.Protections.OwnProtection(ctx, control.KindUser, u.UserID, run.ReadLimits())
 	if err = refuseProtected(p, err); err != nil {
 		permit.End(&err)
 	}
@@ -320,9 +327,9 @@ func refuseProtected(p *repo.Protection, err error) error {
 // is no failure: the row comes again in half an hour.
 func (u *user) reportProtected(ctx context.Context, kept *repo.ProtectedError) {
 	u.protected++
-	spans.RecordOutcome(ctx, spans.OutcomeDeferred, repo.ReasonProtected)
+	spans.RecordOutcome(ctx, spans.OutcomeDeferred, reasons.ReasonProtected)
 	u.log.WarnContext(ctx, "user kept, take the row off the queue or end the protection",
-		"reason", repo.ReasonProtected, "why", kept.String(), "tables", u.tables)
+		"reason", reasons.ReasonProtected, "why", kept.String(), "tables", u.tables)
 }
 
 // reportFailed logs a user who has failed; the error is logged nowhere else. A user of a
@@ -344,7 +351,7 @@ func (u *user) reportFailed(ctx context.Context, cause error) {
 	if len(u.tables) > 0 {
 		attrs = append(attrs, "tables", u.tables)
 	}
-	if reason == repo.ReasonInternalUser {
+	if reason == reasons.ReasonInternalUser {
 		u.log.WarnContext(ctx, "user refused", attrs...)
 	} else {
 		u.log.ErrorContext(ctx, "user failed", attrs...)
@@ -352,7 +359,7 @@ func (u *user) reportFailed(ctx context.Context, cause error) {
 }
 
 // count adds rows that have been changed to the counts of the run and of the user.
-func (u *user) count(ctx context.Context, table string, c repo.Change, rows int64) {
+func (u *user) count(ctx context.Context, table string, c rowset.Change, rows int64) {
 	action := c.Action()
 	key := map[string]string{
 		"move": "moved_rows", "nullify": "nullified_rows", "delete": "deleted_rows",

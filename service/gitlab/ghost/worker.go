@@ -7,6 +7,9 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -69,39 +72,39 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 }
 
 func (w *worker) missing(ctx context.Context) (string, error) {
-	c, err := w.Main.Tables(ctx, repo.GhostTables())
+	c, err := w.Main.Schema.Tables(ctx, gitlab.GhostTables())
 	if err != nil {
 		return "", err
 	}
-	_, missing := c.GhostQueue(ctx)
+	_, missing := w.Main.Ghosts.Queue(ctx, c)
 	return missing, nil
 }
 
-func (w *worker) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
-	c, err := d.Tables(ctx, repo.GhostTables())
+func (w *worker) backlog(ctx context.Context, d *repo.Database) (control.Backlog, string, error) {
+	c, err := d.Schema.Tables(ctx, gitlab.GhostTables())
 	if err != nil {
-		return repo.Backlog{}, "", err
+		return control.Backlog{}, "", err
 	}
-	queue, missing := c.GhostQueue(ctx)
+	queue, missing := d.Ghosts.Queue(ctx, c)
 	if missing != "" {
-		return repo.Backlog{}, "", nil
+		return control.Backlog{}, "", nil
 	}
-	backlog, err := d.GhostBacklog(ctx, queue, run.BacklogLimits())
+	backlog, err := d.Ghosts.GhostBacklog(ctx, queue, run.BacklogLimits())
 	return backlog, "", err
 }
 
 func (w *worker) waiting(
 	ctx context.Context, d *repo.Database, dead bool,
-) ([]repo.Waiting, error) {
-	c, err := d.Tables(ctx, repo.GhostTables())
+) ([]jobqueue.Waiting, error) {
+	c, err := d.Schema.Tables(ctx, gitlab.GhostTables())
 	if err != nil {
 		return nil, err
 	}
-	queue, missing := c.GhostQueue(ctx)
+	queue, missing := d.Ghosts.Queue(ctx, c)
 	if missing != "" {
 		return nil, nil
 	}
-	return d.WaitingGhosts(ctx, queue, dead, run.BacklogLimits())
+	return d.Ghosts.WaitingGhosts(ctx, queue, dead, run.BacklogLimits())
 }
 
 // workerRun is one run of the worker.
@@ -128,7 +131,7 @@ func (w *worker) work(ctx context.Context, x *run.Execution) error {
 		return err
 	}
 	// One more than is worked: it shows whether any are left.
-	due, err := x.Database.DueMigrations(
+	due, err := x.Database.Ghosts.DueMigrations(
 		ctx, lists.queue, x.Now(), w.config.Limit+1, run.ReadLimits())
 	if err != nil {
 		return err
@@ -149,7 +152,7 @@ func (w *worker) work(ctx context.Context, x *run.Execution) error {
 }
 
 // migrateAll works the rows in order until the time is up.
-func (r *workerRun) migrateAll(ctx context.Context, due []repo.GhostMigration) error {
+func (r *workerRun) migrateAll(ctx context.Context, due []gitlab.GhostMigration) error {
 	for i, m := range due {
 		if r.x.Left() <= 0 {
 			r.stopped = "limit reached: max_runtime"
@@ -159,7 +162,7 @@ func (r *workerRun) migrateAll(ctx context.Context, due []repo.GhostMigration) e
 		if err := r.x.Stopped(); err != nil {
 			return err
 		}
-		if !r.x.MayTouch(repo.KindUser, m.UserID, run.ActionDelete) {
+		if !r.x.MayTouch(control.KindUser, m.UserID, run.ActionDelete) {
 			continue
 		}
 		if err := r.migrate(ctx, m, i < len(due)-1); err != nil {
@@ -216,7 +219,7 @@ func (r *workerRun) warn(ctx context.Context) {
 		r.x.Log.WarnContext(ctx, "many users failed",
 			"failed_users", r.failed, "users", all, "threshold_percent", manyFailedPercent)
 	}
-	backlog, err := r.x.Database.GhostBacklog(ctx, r.references.queue, run.BacklogLimits())
+	backlog, err := r.x.Database.Ghosts.GhostBacklog(ctx, r.references.queue, run.BacklogLimits())
 	switch {
 	case err != nil:
 		r.x.Log.WarnContext(ctx, "backlog not read", "error", err)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -160,7 +160,7 @@ func otherUsersWhoReferToTheUserAreAsTheirKeySays(g *servicetest.Ghosts) {
 			ADD CONSTRAINT own FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE %s;
 			INSERT INTO users (id, email, username, projects_limit, organization_id) VALUES (%d, 'e%[2]d@x', 'e%[2]d', 0, 1);
 			UPDATE users SET created_by_id = %[3]d WHERE id IN (%[2]d, %[3]d)`, test.onDelete, other, user))
-		servicetest.WantRun(g.T, g.Runs(s, true), repo.RunSucceeded, test.counts)
+		servicetest.WantRun(g.T, g.Runs(s, true), control.RunSucceeded, test.counts)
 		g.Run(s, test.counts)
 		g.Want("main", fmt.Sprintf(`SELECT count(*) FROM users WHERE id = %d`, other), test.others)
 	}
@@ -181,7 +181,7 @@ func noKeyOfTheQueueKeepsTheUser(g *servicetest.Ghosts) {
 }
 
 // ghostBacklog is the worker's backlog.
-func ghostBacklog(t *testing.T, s *service.Service) repo.Backlog {
+func ghostBacklog(t *testing.T, s *service.Service) control.Backlog {
 	t.Helper()
 	return assert.Must(s.Status(context.Background(), servicetest.GhostUsers))(t)[0].Backlog
 }

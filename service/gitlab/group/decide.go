@@ -7,7 +7,8 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -15,8 +16,8 @@ import (
 type workerRun struct {
 	*worker
 	x      *run.Execution
-	stores repo.GroupStores
-	due    repo.Adjournment
+	stores gitlab.GroupStores
+	due    gitlab.Adjournment
 	groups []group
 	// place finds a due group by its id.
 	place map[int64]int
@@ -26,7 +27,7 @@ type workerRun struct {
 
 // group is a due group and what is to become of it.
 type group struct {
-	repo.DueGroup
+	gitlab.DueGroup
 	outcome outcome
 	reason  string
 	// queued: its job waits or runs, or is expected to. tried: that is known. Only groups that
@@ -50,7 +51,7 @@ const (
 func (r *workerRun) decide(ctx context.Context) error {
 	r.place = map[int64]int{}
 	for after := int64(0); ; {
-		candidates, err := r.x.Database.GroupCandidates(ctx, r.stores, r.due, after, run.ReadLimits())
+		candidates, err := r.x.Database.Groups.GroupCandidates(ctx, r.stores, r.due, after, run.ReadLimits())
 		if err != nil || len(candidates) == 0 {
 			return err
 		}
@@ -69,7 +70,7 @@ func (r *workerRun) decide(ctx context.Context) error {
 }
 
 func (r *workerRun) decidePage(ctx context.Context, page []int64) error {
-	due, err := r.x.Database.DueGroups(ctx, r.stores, r.due, page, run.ReadLimits())
+	due, err := r.x.Database.Groups.DueGroups(ctx, r.stores, r.due, page, run.ReadLimits())
 	for _, g := range due {
 		outcome, reason := decideGroup(g)
 		r.place[g.ID] = len(r.groups)
@@ -79,9 +80,9 @@ func (r *workerRun) decidePage(ctx context.Context, page []int64) error {
 }
 
 // decideGroup decides what becomes of a group that is marked.
-func decideGroup(g repo.DueGroup) (outcome, string) {
+func decideGroup(g gitlab.DueGroup) (outcome, string) {
 	switch {
-	case g.Veto != nil && (!g.Begun || g.Veto.Reason == repo.ReasonCancelled):
+	case g.Veto != nil && (!g.Begun || g.Veto.Reason == reasons.ReasonCancelled):
 		return held, g.Veto.Reason
 	case g.Begun:
 		return destruction, ""

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/group"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -323,9 +323,9 @@ func tableThatMustNotBeReadIsNamed(g *servicetest.Groups) {
 	role := g.Role(`GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO {role};
 		GRANT USAGE ON SCHEMA public, maintenance TO {role}; REVOKE ALL ON group_group_links FROM {role}`)
 	d := servicetest.Open(g.T, g.URLAs(role, "x"))
-	_, err := d.GroupStores(context.Background())
+	_, err := d.Groups.GroupStores(context.Background())
 	servicetest.WantError(g.T, err, "group_group_links")
-	assert.That(g.T, errors.Is(err, repo.ErrForbidden), "got %v", err)
+	assert.That(g.T, errors.Is(err, dberr.ErrForbidden), "got %v", err)
 }
 
 func worksWithEitherStore(g *servicetest.Groups) {

@@ -12,6 +12,13 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -92,9 +99,9 @@ func (r *workerRun) apply(ctx context.Context, g *group) (queued bool, err error
 func (r *workerRun) expected(g *group) bool {
 	switch g.outcome {
 	case destruction:
-		return r.x.MayTouch(repo.KindGroup, g.ID, run.ActionQueue, run.ActionDelete)
+		return r.x.MayTouch(control.KindGroup, g.ID, run.ActionQueue, run.ActionDelete)
 	case restored:
-		return r.x.MayTouch(repo.KindGroup, g.ID, run.ActionRestore)
+		return r.x.MayTouch(control.KindGroup, g.ID, run.ActionRestore)
 	default:
 		return true
 	}
@@ -116,7 +123,7 @@ func (r *workerRun) over() (bool, error) {
 func endsRun(ctx context.Context, err error) bool {
 	_, stopped := errors.AsType[fault.StopError](err)
 	return stopped || ctx.Err() != nil ||
-		errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, repo.ErrUnreachable)
+		errors.Is(err, dberr.ErrLeaseLost) || errors.Is(err, dberr.ErrUnreachable)
 }
 
 // queuePatience is how long the transaction that queues a group may take.
@@ -128,33 +135,33 @@ func (r *workerRun) permit(ctx context.Context, patience time.Duration) (run.Per
 	limits.Transaction = patience
 	if r.x.DryRun {
 		limits.Transaction = min(patience, r.x.Left()+time.Second)
-		return run.Permit{Permit: repo.Permit{Limits: limits, DryRun: true}}, nil
+		return run.Permit{Permit: fencing.Permit{Limits: limits, DryRun: true}}, nil
 	}
-	return r.x.Permit(ctx, r.x.Database, repo.Table{Name: "namespaces"}, limits)
+	return r.x.Permit(ctx, r.x.Database, catalog.Table{Name: "namespaces"}, limits)
 }
 
-func (r *workerRun) queueRemoval(ctx context.Context, job repo.Job) (inserted bool, err error) {
+func (r *workerRun) queueRemoval(ctx context.Context, job jobqueue.Job) (inserted bool, err error) {
 	permit, err := r.permit(ctx, queuePatience)
 	if err != nil {
 		return false, err
 	}
 	defer permit.End(&err)
-	return r.x.Database.QueueGroupRemoval(ctx, permit.Permit, r.Queue, job)
+	return r.x.Database.Groups.QueueGroupRemoval(ctx, permit.Permit, r.Queue, job)
 }
 
-func (r *workerRun) restoreGroup(ctx context.Context, id int64) (done repo.Restoration, err error) {
+func (r *workerRun) restoreGroup(ctx context.Context, id int64) (done gitlab.Restoration, err error) {
 	permit, err := r.permit(ctx, run.DefaultRunTime)
 	if err != nil {
 		return done, err
 	}
 	defer permit.End(&err)
-	return r.x.Database.RestoreGroup(ctx, permit.Permit, r.stores, r.due, id)
+	return r.x.Database.Groups.RestoreGroup(ctx, permit.Permit, r.stores, r.due, id)
 }
 
 // destroy queues the group's removal. queued is true also if a job for it waits or runs already.
 func (r *workerRun) destroy(ctx context.Context, g *group) (queued bool, err error) {
 	job := r.x.Origin(ctx)
-	job.Args = repo.DestroyGroup{GroupID: g.ID, UserID: g.UserID}
+	job.Args = jobqueue.DestroyGroup{GroupID: g.ID, UserID: g.UserID}
 	job.ScheduledAt = r.due.At.Add(time.Duration(g.position) * r.config.Interval)
 	inserted, err := r.queueRemoval(ctx, job)
 	if err != nil {
@@ -178,8 +185,8 @@ func (r *workerRun) restore(ctx context.Context, g *group) error {
 	done, err := r.restoreGroup(ctx, g.ID)
 	switch protected, ok := errors.AsType[*repo.ProtectedError](err); {
 	case ok:
-		g.outcome, g.reason = held, repo.ReasonProtected
-		g.Veto = &repo.Veto{Target: g.ID, Reason: repo.ReasonProtected, Detail: protected.String()}
+		g.outcome, g.reason = held, reasons.ReasonProtected
+		g.Veto = &gitlab.Veto{Target: g.ID, Reason: reasons.ReasonProtected, Detail: protected.String()}
 		r.hold(ctx, g)
 	case err != nil:
 		return err
@@ -200,7 +207,7 @@ func (r *workerRun) restore(ctx context.Context, g *group) error {
 
 func (r *workerRun) hold(ctx context.Context, g *group) {
 	r.countHeld(ctx, g.reason)
-	reason := repo.Reason{Code: g.reason}
+	reason := reasons.Reason{Code: g.reason}
 	var why []any
 	if g.Veto != nil && g.Veto.Reason == g.reason {
 		reason.Detail, why = g.Veto.Detail, []any{"why", g.Veto.Detail}
@@ -216,7 +223,7 @@ func (r *workerRun) coveredByParent(g *group) {
 
 // candidate notes what a run would do with a group.
 func (r *workerRun) candidate(id int64, action, reason string) {
-	r.x.Candidate(repo.Candidate{Kind: repo.KindGroup, ID: id, Action: action, Reason: reason})
+	r.x.Candidate(control.Candidate{Kind: control.KindGroup, ID: id, Action: action, Reason: reason})
 }
 
 // countHeld counts a group that is held, also by its reason.

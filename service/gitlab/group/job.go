@@ -8,6 +8,13 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
@@ -38,7 +45,7 @@ import (
 // the reason in deletion_error. After the last attempt the next run of the worker queues the job
 // again.
 func (k *worker) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, error) {
-	args, err := job.Decode[repo.DestroyGroup](j)
+	args, err := job.Decode[jobqueue.DestroyGroup](j)
 	if err != nil {
 		return job.Result{}, err
 	}
@@ -56,10 +63,10 @@ func (k *worker) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, 
 	switch result, err = j.Postpone(result, err); {
 	case err == nil:
 		return result, nil
-	case errors.Is(err, repo.ErrJobCancelled):
+	case errors.Is(err, dberr.ErrJobCancelled):
 		// What is gone is gone; RetryJob goes on.
 		return result, err
-	case errors.Is(err, repo.ErrJobLost):
+	case errors.Is(err, dberr.ErrJobLost):
 		// Another attempt has the job now, and decides what becomes of the group.
 		return result, err
 	case errors.Is(ctx.Err(), context.Canceled):
@@ -82,17 +89,17 @@ const (
 type groupRemoval struct {
 	*worker
 	j      *job.Attempt
-	args   repo.DestroyGroup
-	stores repo.GroupStores
+	args   jobqueue.DestroyGroup
+	stores gitlab.GroupStores
 }
 
 // guard is that of every transaction: no other attempt is at work on the group, and this one has
 // its job.
-func (d *groupRemoval) guard() repo.Guard { return d.j.Guard().WithLock(d.args.GroupID) }
+func (d *groupRemoval) guard() fencing.Guard { return d.j.Guard().WithLock(d.args.GroupID) }
 
 // permit is for a transaction of at most patience.
-func (d *groupRemoval) permit(patience time.Duration) repo.Permit {
-	p := repo.Permit{Guard: d.guard(), Limits: deletion.GroupLimits(), Source: d.j.Source()}
+func (d *groupRemoval) permit(patience time.Duration) fencing.Permit {
+	p := fencing.Permit{Guard: d.guard(), Limits: deletion.GroupLimits(), Source: d.j.Source()}
 	p.Transaction = patience
 	return p
 }
@@ -109,43 +116,43 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 		// Nothing is due then, but what has begun goes on.
 		days = math.MaxInt32
 	}
-	begun, err := d.Main.BeginGroupRemoval(ctx, d.permit(beginTimeout), d.stores,
-		repo.Adjournment{At: now, Days: days}, d.args)
+	begun, err := d.Main.Groups.BeginGroupRemoval(ctx, d.permit(beginTimeout), d.stores,
+		gitlab.Adjournment{At: now, Days: days}, d.args)
 	switch protected, ok := errors.AsType[*repo.ProtectedError](err); {
 	case ok:
 		// It would have been restored. Nothing has changed.
 		return job.Result{
-			Outcome: job.Refused, Reason: repo.ReasonProtected, Message: protected.String(),
+			Outcome: job.Refused, Reason: reasons.ReasonProtected, Message: protected.String(),
 		}, nil
 	case err != nil:
 		return job.Result{}, err
-	case begun.Verdict == repo.GroupBegun:
+	case begun.Verdict == gitlab.GroupBegun:
 		return d.remove(ctx)
-	case begun.Verdict == repo.GroupNotDue && settingErr != nil:
+	case begun.Verdict == gitlab.GroupNotDue && settingErr != nil:
 		return job.Result{}, settingErr
 	}
 	return d.refusal(begun), nil
 }
 
 // refusal is the end of a job that removes nothing.
-func (d *groupRemoval) refusal(b repo.GroupBeginning) job.Result {
+func (d *groupRemoval) refusal(b gitlab.GroupBeginning) job.Result {
 	switch b.Verdict {
-	case repo.GroupGone:
-		return job.Result{Outcome: job.Skipped, Reason: repo.ReasonTargetGone, LogAtDebug: true}
-	case repo.GroupUserMissing:
+	case gitlab.GroupGone:
+		return job.Result{Outcome: job.Skipped, Reason: reasons.ReasonTargetGone, LogAtDebug: true}
+	case gitlab.GroupUserMissing:
 		return job.Result{Outcome: job.Refused, Reason: reasonUserMissing}
-	case repo.GroupInProgress:
+	case gitlab.GroupInProgress:
 		return job.Result{Outcome: job.Refused, Reason: reasonDeletionInProgress}
-	case repo.GroupRestored:
+	case gitlab.GroupRestored:
 		return job.Result{
 			Outcome: job.Restored, Reason: reasonRightsMissing,
 			Attributes: []any{"old_path", b.Restoration.OldPath, "new_path", b.Restoration.NewPath},
 		}
-	case repo.GroupProtected:
+	case gitlab.GroupProtected:
 		return job.Result{
-			Outcome: job.Refused, Reason: repo.ReasonProtected, Message: b.Protection.String(),
+			Outcome: job.Refused, Reason: reasons.ReasonProtected, Message: b.Protection.String(),
 		}
-	case repo.GroupNotDue, repo.GroupBegun:
+	case gitlab.GroupNotDue, gitlab.GroupBegun:
 	}
 	return job.Result{Outcome: job.Skipped, Reason: reasonNoLongerMarked}
 }
@@ -166,8 +173,8 @@ func (d *groupRemoval) remove(ctx context.Context) (job.Result, error) {
 }
 
 // removedAttributes are what all attempts have removed so far, none if that is not known.
-func removedAttributes(r repo.Removed) []any {
-	if r == (repo.Removed{}) {
+func removedAttributes(r gitlab.Removed) []any {
+	if r == (gitlab.Removed{}) {
 		return nil
 	}
 	return []any{"groups", r.Groups, "projects", r.Projects, "rows", r.Rows, "bots", r.Bots}
@@ -175,28 +182,28 @@ func removedAttributes(r repo.Removed) []any {
 
 // saveRemoved keeps the counts of an attempt that ends before its group, and returns those of all.
 func (d *groupRemoval) saveRemoved(
-	ctx context.Context, removed repo.Removed,
-) (total repo.Removed, err error) {
+	ctx context.Context, removed gitlab.Removed,
+) (total gitlab.Removed, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), run.LeaseMargin)
 	defer cancel()
-	permit := repo.Permit{Guard: d.j.Guard(), Limits: deletion.GroupLimits()}
-	return d.Main.SaveRemoved(ctx, permit, removed)
+	permit := fencing.Permit{Guard: d.j.Guard(), Limits: deletion.GroupLimits()}
+	return d.Main.Groups.SaveRemoved(ctx, permit, removed)
 }
 
 // removeTree reads the tree again where something forbids to remove a group of it: somebody may
 // have put one below since.
 func (d *groupRemoval) removeTree(
 	ctx context.Context, r *deletion.Remover,
-) (total repo.Removed, err error) {
+) (total gitlab.Removed, err error) {
 	for seen := map[int64]bool{}; ; {
-		tree, treeErr := d.Main.GroupTree(ctx, d.args.GroupID, run.ReadLimits(), r.CheckStop)
+		tree, treeErr := d.Main.Groups.GroupTree(ctx, d.args.GroupID, run.ReadLimits(), r.CheckStop)
 		if treeErr != nil {
 			return total, treeErr
 		}
 		// What was protected before this one began has kept it from beginning; it may have been moved, or
 		// protected since. A plan has said so, and counts what would go without it.
 		if r.Plan == nil {
-			kept, err := d.Main.Protecting(ctx, repo.KindGroup, d.args.GroupID, true, run.ReadLimits())
+			kept, err := d.Main.Protections.Protecting(ctx, control.KindGroup, d.args.GroupID, true, run.ReadLimits())
 			if err == nil && kept != nil {
 				err = &repo.ProtectedError{Protection: *kept}
 			}
@@ -219,7 +226,7 @@ func (d *groupRemoval) removeTree(
 
 func (d *groupRemoval) removeGroups(
 	ctx context.Context, r *deletion.Remover, tree []int64,
-) (total repo.Removed, err error) {
+) (total gitlab.Removed, err error) {
 	for _, id := range tree {
 		if total, err = d.removeGroup(ctx, r, id); err != nil {
 			return total, err
@@ -231,7 +238,7 @@ func (d *groupRemoval) removeGroups(
 // removeGroup removes one group of the tree, which has no groups below it any more.
 func (d *groupRemoval) removeGroup(
 	ctx context.Context, r *deletion.Remover, id int64,
-) (total repo.Removed, err error) {
+) (total gitlab.Removed, err error) {
 	// The group may have a job of its own, from before its parent was due or marked.
 	if r.Plan == nil {
 		r.Guard = d.guard().WithPart(id)
@@ -239,7 +246,7 @@ func (d *groupRemoval) removeGroup(
 	if err := d.removeProjects(ctx, r, id); err != nil {
 		return total, err
 	}
-	for _, which := range []repo.Memberships{{SourceType: "Namespace", SourceID: id}, {SourceID: id}} {
+	for _, which := range []gitlab.Memberships{{SourceType: "Namespace", SourceID: id}, {SourceID: id}} {
 		if err := r.Members(ctx, which); err != nil {
 			return total, err
 		}
@@ -250,8 +257,8 @@ func (d *groupRemoval) removeGroup(
 		return total, err
 	}
 	// Last, because it lets the placeholder users go: nothing of the group may need them any more.
-	if rows, ok := r.Catalog.Rows(deletion.ImportDetails, "namespace_id", repo.IDs(id)...); ok {
-		if err := r.Sweep(ctx, rows, repo.Change{Set: []string{"namespace_id"}}); err != nil {
+	if rows, ok := rowset.RowsOf(r.Catalog, deletion.ImportDetails, "namespace_id", rowset.IDs(id)...); ok {
+		if err := r.Sweep(ctx, rows, rowset.Change{Set: []string{"namespace_id"}}); err != nil {
 			return total, err
 		}
 	}
@@ -263,9 +270,9 @@ func (d *groupRemoval) removeGroup(
 	}
 	removed := r.Removed
 	removed.Groups++
-	total, err = d.Main.RemoveGroup(ctx, r.By(deletion.RowLimits()), d.stores, id, removed)
+	total, err = d.Main.Groups.RemoveGroup(ctx, r.By(deletion.RowLimits()), d.stores, id, removed)
 	switch {
-	case errors.Is(err, repo.ErrNamespaceBelow):
+	case errors.Is(err, gitlab.ErrNamespaceBelow):
 		return total, &bulk.StillReferencedError{Table: "namespaces", Column: "parent_id"}
 	case err != nil:
 		return total, bulk.Deleted(r.Catalog, err)
@@ -279,7 +286,7 @@ func (d *groupRemoval) removeProjects(ctx context.Context, r *deletion.Remover, 
 		if err := r.CheckStop(); err != nil {
 			return err
 		}
-		projects, err := d.Main.GroupProjects(ctx, group, after, run.ReadLimits())
+		projects, err := d.Main.Groups.GroupProjects(ctx, group, after, run.ReadLimits())
 		if err != nil || len(projects) == 0 {
 			return err
 		}
@@ -298,10 +305,10 @@ func (d *groupRemoval) fail(ctx context.Context, why error) error {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), failTimeout)
 	defer cancel()
 	for {
-		err := d.Main.FailGroupRemoval(clean, d.permit(failTimeout), d.stores, d.args.GroupID,
+		err := d.Main.Groups.FailGroupRemoval(clean, d.permit(failTimeout), d.stores, d.args.GroupID,
 			fault.PublicText(why))
 		switch {
-		case !errors.Is(err, repo.ErrBusy):
+		case !errors.Is(err, dberr.ErrBusy):
 			return err
 		case ctx.Err() == nil:
 			// Another attempt is at work: what this one met is none of its business.

@@ -5,7 +5,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/spans"
@@ -17,7 +17,7 @@ import (
 // when the user who made it is deleted, and a foreign key takes the row of the schedule along.
 func (r *workerRun) holdLostMarks(ctx context.Context) error {
 	return r.pages(func(after int64) (int64, error) {
-		lost, next, err := r.x.Database.LostMarks(ctx, r.stores, after, run.ReadLimits())
+		lost, next, err := r.x.Database.Groups.LostMarks(ctx, r.stores, after, run.ReadLimits())
 		for _, id := range lost {
 			if _, due := r.place[id]; due {
 				// It has had its outcome: it was restored, and its own name looks like a mark.
@@ -49,19 +49,19 @@ func (r *workerRun) forgetGone(ctx context.Context) (err error) {
 	if r.x.DryRun {
 		return nil
 	}
-	permit, err := r.x.Permit(ctx, r.x.Database, repo.Table{}, deletion.GroupLimits())
+	permit, err := r.x.Permit(ctx, r.x.Database, catalog.Table{}, deletion.GroupLimits())
 	if err != nil {
 		return err
 	}
 	defer permit.End(&err)
-	return r.x.Database.ForgetGoneRemovals(ctx, permit.Permit)
+	return r.x.Database.Groups.ForgetGoneRemovals(ctx, permit.Permit)
 }
 
 // compareStores names the marks that the two stores disagree about, due or not, and those of
 // namespaces that are no groups.
 func (r *workerRun) compareStores(ctx context.Context) error {
 	return r.pages(func(after int64) (int64, error) {
-		odd, next, err := r.x.Database.OddSchedules(ctx, r.stores, after, run.ReadLimits())
+		odd, next, err := r.x.Database.Groups.OddSchedules(ctx, r.stores, after, run.ReadLimits())
 		for _, o := range odd {
 			if o.NoGroup {
 				r.x.Log.WarnContext(ctx, "Deletion schedule of a namespace that is no group, ignored",

@@ -7,7 +7,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -19,14 +20,14 @@ import (
 func (k *worker) planGroup(ctx context.Context, _ *run.Execution, p *plan.Plan) error {
 	main := &worker{Deps: k.Deps, config: k.config, removal: k.removal}
 	main.Main = p.Main()
-	stores, err := p.Main().GroupStores(ctx)
+	stores, err := p.Main().Groups.GroupStores(ctx)
 	if err != nil {
 		return err
 	}
 	if stores.Missing != "" {
 		return &fault.NotConfiguredError{Worker: Name, Missing: stores.Missing}
 	}
-	is, err := p.Main().IsGroup(ctx, p.ID, run.ReadLimits())
+	is, err := p.Main().Groups.IsGroup(ctx, p.ID, run.ReadLimits())
 	switch {
 	case err != nil:
 		return err
@@ -40,13 +41,13 @@ func (k *worker) planGroup(ctx context.Context, _ *run.Execution, p *plan.Plan) 
 	if err != nil {
 		return err
 	}
-	d := &groupRemoval{worker: main, args: repo.DestroyGroup{GroupID: p.ID}, stores: stores}
+	d := &groupRemoval{worker: main, args: jobqueue.DestroyGroup{GroupID: p.ID}, stores: stores}
 	_, err = d.removeTree(ctx, r)
 	return err
 }
 
 // judge decides as the worker and the job do.
-func (k *worker) judge(ctx context.Context, stores repo.GroupStores, p *plan.Plan) error {
+func (k *worker) judge(ctx context.Context, stores gitlab.GroupStores, p *plan.Plan) error {
 	if err := deletion.PlanProtection(ctx, p); err != nil {
 		return err
 	}
@@ -62,13 +63,13 @@ func (k *worker) judge(ctx context.Context, stores repo.GroupStores, p *plan.Pla
 	if err != nil {
 		return err
 	}
-	due, err := k.Main.DueGroups(ctx, stores, repo.Adjournment{At: now, Days: days},
+	due, err := k.Main.Groups.DueGroups(ctx, stores, gitlab.Adjournment{At: now, Days: days},
 		[]int64{p.ID}, run.ReadLimits())
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(due, func(g repo.DueGroup) bool { return g.ID == p.ID }) {
-		lost, _, err := k.Main.LostMarks(ctx, stores, p.ID-1, run.ReadLimits())
+	if !slices.ContainsFunc(due, func(g gitlab.DueGroup) bool { return g.ID == p.ID }) {
+		lost, _, err := k.Main.Groups.LostMarks(ctx, stores, p.ID-1, run.ReadLimits())
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -103,7 +103,7 @@ func attempt(g *servicetest.Groups, at string) func() (job.Result, error) {
 		close(stop.stopped)
 	}
 	s := g.Estate.Service("", g.WithQueue, func(c *service.Config) { c.Logger = slog.New(stop) })
-	r := g.Running(repo.DestroyGroup{GroupID: 10, UserID: new(int64(1))})
+	r := g.Running(jobqueue.DestroyGroup{GroupID: 10, UserID: new(int64(1))})
 	r.Stopping = stop.stopped
 	return func() (job.Result, error) { return servicetest.Attempt(s, r) }
 }
@@ -167,7 +167,7 @@ func attemptThatIsOutOfTimeSaysSoInItsGroup(g *servicetest.Groups) {
 	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
 	g.Gate("main", "group_deletion_schedules", "true")
 	g.Shut("main", servicetest.App)
-	request := g.Running(repo.DestroyGroup{GroupID: 10, UserID: new(int64(1))})
+	request := g.Running(jobqueue.DestroyGroup{GroupID: 10, UserID: new(int64(1))})
 	ended := make(chan error, 1)
 	work := func(ctx context.Context) {
 		_, err := g.Service.WorkJob(ctx, request)

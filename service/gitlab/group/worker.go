@@ -11,6 +11,10 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -51,7 +55,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Name:          Name,
 		Config:        config.WorkerConfig,
 		Missing:       k.missing,
-		Uses:          run.InMain(slices.Concat(repo.GroupUses(), deletion.RemovalUses())),
+		Uses:          run.InMain(slices.Concat(gitlab.GroupUses(), deletion.RemovalUses())),
 		NoTimeLimit:   true,
 		Candidates:    true,
 		Work:          k.work,
@@ -65,7 +69,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		},
 	}
 	destroyGroup := job.Kind{
-		Name: repo.DestroyGroup{}.Kind(), Work: k.destroyGroup, Plan: k.planGroup,
+		Name: jobqueue.DestroyGroup{}.Kind(), Work: k.destroyGroup, Plan: k.planGroup,
 		Owner:  job.OwnedBy(w.Name),
 		Traced: []string{"groups", "projects", "rows", "bots"},
 	}
@@ -81,8 +85,8 @@ func (k *worker) missing(ctx context.Context) (string, error) {
 }
 
 // stores finds out which stores of marks main has, and logs what is missing whenever that changes.
-func (k *worker) stores(ctx context.Context) (repo.GroupStores, error) {
-	found, err := k.Main.GroupStores(ctx)
+func (k *worker) stores(ctx context.Context) (gitlab.GroupStores, error) {
+	found, err := k.Main.Groups.GroupStores(ctx)
 	if err != nil {
 		return found, err
 	}
@@ -100,7 +104,7 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 		return err
 	}
 	r := &workerRun{
-		worker: k, x: x, stores: stores, due: repo.Adjournment{At: x.Now(), Days: days},
+		worker: k, x: x, stores: stores, due: gitlab.Adjournment{At: x.Now(), Days: days},
 		held: map[string]int{},
 	}
 	if err := r.decide(ctx); err != nil {
@@ -121,8 +125,8 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 }
 
 // period is the setting deletion_adjourned_period, in days. An invalid one is a [*fault.FailedError].
-func (k *worker) period(ctx context.Context, stores repo.GroupStores) (int64, error) {
-	days, err := k.Main.AdjournedPeriod(ctx, stores)
+func (k *worker) period(ctx context.Context, stores gitlab.GroupStores) (int64, error) {
+	days, err := k.Main.Groups.AdjournedPeriod(ctx, stores)
 	const setting = "deletion_adjourned_period in application_settings is "
 	const advice = ": set it to a number of days, 0 or more"
 	invalid := &fault.FailedError{Reason: fault.ReasonSettingInvalid}
@@ -140,14 +144,14 @@ func (k *worker) period(ctx context.Context, stores repo.GroupStores) (int64, er
 	return *days, nil
 }
 
-func backlogLimits() repo.Limits {
-	return repo.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience}
+func backlogLimits() fencing.Limits {
+	return fencing.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience}
 }
 
 // marks are the stores of marks, and what is due now.
 func (k *worker) marks(
 	ctx context.Context, d *repo.Database,
-) (stores repo.GroupStores, a repo.Adjournment, remarks []string, err error) {
+) (stores gitlab.GroupStores, a gitlab.Adjournment, remarks []string, err error) {
 	if stores, err = k.stores(ctx); err != nil || stores.Missing != "" {
 		return stores, a, nil, err
 	}
@@ -164,19 +168,19 @@ func (k *worker) marks(
 
 func (k *worker) waiting(
 	ctx context.Context, d *repo.Database, dead bool,
-) ([]repo.Waiting, error) {
+) ([]jobqueue.Waiting, error) {
 	stores, adjournment, _, err := k.marks(ctx, d)
 	if err != nil || stores.Missing != "" {
 		return nil, err
 	}
-	list, err := d.WaitingGroups(ctx, stores, adjournment, dead, backlogLimits())
+	list, err := d.Groups.WaitingGroups(ctx, stores, adjournment, dead, backlogLimits())
 	if err != nil || !dead {
 		return list, err
 	}
 	_, err = eachLostMark(ctx, d, stores, func(lost []int64) {
 		for _, id := range lost {
 			if len(list) < lostMarksShown {
-				list = append(list, repo.Waiting{
+				list = append(list, jobqueue.Waiting{
 					Kind: "group", ID: id, Reason: lostMark,
 				})
 			}
@@ -187,19 +191,19 @@ func (k *worker) waiting(
 
 func (k *worker) backlog(
 	ctx context.Context, d *repo.Database,
-) (b repo.Backlog, remark string, err error) {
+) (b control.Backlog, remark string, err error) {
 	stores, adjournment, remarks, err := k.marks(ctx, d)
 	if err != nil || stores.Missing != "" {
 		return b, "", err
 	}
 	limits := backlogLimits()
-	b, err = d.GroupBacklog(ctx, stores, adjournment, limits)
+	b, err = d.Groups.GroupBacklog(ctx, stores, adjournment, limits)
 	if err != nil {
-		return repo.Backlog{}, "", err
+		return control.Backlog{}, "", err
 	}
 	progress, err := removalProgress(ctx, d, limits)
 	if err != nil {
-		return repo.Backlog{}, "", err
+		return control.Backlog{}, "", err
 	}
 	remarks = append(remarks, progress...)
 	all, err := eachLostMark(ctx, d, stores, func(lost []int64) { b.Dead += int64(len(lost)) })
@@ -216,9 +220,9 @@ const removalsShown = 4
 
 // removalProgress says how far the removals are that have begun.
 func removalProgress(
-	ctx context.Context, d *repo.Database, l repo.Limits,
+	ctx context.Context, d *repo.Database, l fencing.Limits,
 ) (remarks []string, err error) {
-	removals, err := d.GroupRemovals(ctx, removalsShown+1, l)
+	removals, err := d.Groups.GroupRemovals(ctx, removalsShown+1, l)
 	if len(removals) > removalsShown {
 		removals = removals[:removalsShown]
 		remarks = []string{"more removals have begun"}
@@ -241,11 +245,11 @@ const lostMarksShown = 100
 // eachLostMark passes on the groups whose marks are lost, page by page. To find them all groups must
 // be read: it stops after half of the time that a backlog may take; all is false then.
 func eachLostMark(
-	ctx context.Context, d *repo.Database, stores repo.GroupStores, found func(groups []int64),
+	ctx context.Context, d *repo.Database, stores gitlab.GroupStores, found func(groups []int64),
 ) (all bool, err error) {
 	began := time.Now()
 	for after := int64(0); ; {
-		lost, next, err := d.LostMarks(ctx, stores, after, backlogLimits())
+		lost, next, err := d.Groups.LostMarks(ctx, stores, after, backlogLimits())
 		found(lost)
 		if err != nil || next == 0 {
 			return true, err

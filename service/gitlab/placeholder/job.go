@@ -5,6 +5,10 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -12,24 +16,24 @@ import (
 // placeholderDeletion is the job delete_placeholder_user; see the package comment.
 type placeholderDeletion struct {
 	databases []*repo.Database
-	queue     repo.JobQueue
+	queue     jobqueue.JobQueue
 }
 
 // placeholderLimits bound each statement of the job.
-func placeholderLimits() repo.Limits {
-	return repo.Limits{
+func placeholderLimits() fencing.Limits {
+	return fencing.Limits{
 		Statement: 5 * time.Second, Lock: time.Second, Transaction: job.TransactionTime,
 	}
 }
 
 func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, error) {
-	args, err := job.Decode[repo.DeletePlaceholderUser](j)
+	args, err := job.Decode[jobqueue.DeletePlaceholderUser](j)
 	if err != nil {
 		return job.Result{}, err
 	}
-	permit := repo.Permit{Guard: j.Guard(), Limits: placeholderLimits()}
-	verdict, err := p.databases[0].DeletePlaceholder(ctx, permit, repo.PlaceholderAttempt{
-		JobID: j.ID, UserID: args.PlaceholderUserID, Others: p.databases[1:],
+	permit := fencing.Permit{Guard: j.Guard(), Limits: placeholderLimits()}
+	verdict, err := p.databases[0].Placeholders.DeletePlaceholder(ctx, permit, gitlab.PlaceholderAttempt{
+		JobID: j.ID, UserID: args.PlaceholderUserID, Others: repo.Kernels(p.databases[1:]),
 		Queue: p.queue, Origin: j.Origin(ctx),
 	})
 	if err != nil {
@@ -42,11 +46,11 @@ func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Res
 	case verdict.Missing != "":
 		return job.Result{}, &fault.FailedError{Text: verdict.Missing}
 	case verdict.Gone:
-		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, repo.ReasonTargetGone, true
+		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, reasons.ReasonTargetGone, true
 	case verdict.NotPlaceholder:
 		result.Outcome, result.Reason = job.Skipped, reasonNotAPlaceholder
 	case verdict.Protection != nil:
-		result.Outcome, result.Reason = job.Refused, repo.ReasonProtected
+		result.Outcome, result.Reason = job.Refused, reasons.ReasonProtected
 		result.Message = verdict.Protection.String()
 	case verdict.Reference != nil:
 		by := verdict.Reference

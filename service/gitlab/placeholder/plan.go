@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/plan"
@@ -11,8 +12,8 @@ import (
 
 // plan adds what keeps the user, and the job that would delete it.
 func (p *placeholderDeletion) plan(ctx context.Context, _ *run.Execution, into *plan.Plan) error {
-	verdict, err := into.Main().JudgePlaceholder(
-		ctx, into.ID, into.Databases[1:], placeholderLimits())
+	verdict, err := into.Main().Placeholders.JudgePlaceholder(
+		ctx, into.ID, repo.Kernels(into.Databases[1:]), placeholderLimits())
 	switch {
 	case err != nil:
 		return err
@@ -28,7 +29,7 @@ func (p *placeholderDeletion) plan(ctx context.Context, _ *run.Execution, into *
 		into.Refuse(fault.ReasonStillReferenced,
 			verdict.Reference.Table+"."+verdict.Reference.Column+" refers to it")
 	default:
-		into.Queue(repo.DeleteUser{}.Kind())
+		into.Queue(jobqueue.DeleteUser{}.Kind())
 	}
 	return nil
 }

@@ -12,6 +12,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -41,7 +46,7 @@ func (Config) DoneCounts() []string { return []string{"scheduled_jobs", "exhaust
 type placeholderUserCleanup struct {
 	config Config
 	main   *repo.Database
-	queue  repo.JobQueue
+	queue  jobqueue.JobQueue
 	logger *slog.Logger
 	schema run.SchemaLog
 }
@@ -60,19 +65,21 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Candidates:  true,
 		Work:        p.work,
 		Backlog:     p.backlog,
-		JobReason:   repo.PlaceholderDeletionReason,
+		JobReason:   jobqueue.PlaceholderDeletionReason,
 		Actions:     map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
 		Waiting:     p.waiting,
-		Uses:        repo.PlaceholderUses,
+		Uses:        gitlab.PlaceholderUses,
 	}
 	return w, []job.Kind{{
-		Name: repo.DeletePlaceholderUser{}.Kind(), Work: attempts.work, Plan: attempts.plan,
+		Name: jobqueue.DeletePlaceholderUser{}.Kind(), Work: attempts.work, Plan: attempts.plan,
 		Owner: job.OwnedBy(w.Name), Traced: []string{"table", "column"},
 	}}, nil
 }
 
 // claimLimits bound each statement of a claim.
-func claimLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, Lock: time.Second} }
+func claimLimits() fencing.Limits {
+	return fencing.Limits{Statement: 2 * time.Second, Lock: time.Second}
+}
 
 // missing is what the worker needs and the database does not have, or the jobs that it causes need.
 func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
@@ -83,19 +90,19 @@ func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
 	if err != nil || rules.Tables.Missing != "" {
 		return rules.Tables.Missing, err
 	}
-	features, err := p.main.UserFeatures(ctx)
+	features, err := p.main.Users.UserFeatures(ctx)
 	return features.Missing, err
 }
 
 // rules are those of a run that starts now, with the tables as they are.
 func (p *placeholderUserCleanup) rules(
 	ctx context.Context, now time.Time,
-) (repo.PlaceholderRules, error) {
-	tables, err := p.main.PlaceholderTables(ctx)
+) (gitlab.PlaceholderRules, error) {
+	tables, err := p.main.Placeholders.PlaceholderTables(ctx)
 	if err == nil {
 		p.schema.Report(ctx, p.logger, "placeholder users", tables.MissingOptional)
 	}
-	return repo.PlaceholderRules{
+	return gitlab.PlaceholderRules{
 		MaxAttempts: p.config.MaxAttempts, RetryPeriod: p.config.RetryPeriod, Now: now, Tables: tables,
 	}, err
 }
@@ -103,7 +110,7 @@ func (p *placeholderUserCleanup) rules(
 func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) error {
 	rules, err := p.rules(ctx, x.Now())
 	if err == nil {
-		rules.Kept, err = p.main.Keeping(ctx, claimLimits())
+		rules.Kept, err = p.main.Protections.Keeping(ctx, claimLimits())
 	}
 	if err != nil {
 		return err
@@ -121,12 +128,12 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) err
 
 // reportVetoed logs whom the run has passed over.
 func (p *placeholderUserCleanup) reportVetoed(
-	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
+	ctx context.Context, x *run.Execution, rules gitlab.PlaceholderRules,
 ) error {
-	vetoed, err := p.main.VetoedPlaceholders(ctx, rules)
+	vetoed, err := p.main.Users.VetoedPlaceholders(ctx, rules)
 	for _, v := range vetoed {
-		x.Candidate(repo.Candidate{
-			Kind: repo.KindPlaceholder, ID: v.Target, Action: run.ActionHold, Reason: v.Reason + ": " + v.Detail,
+		x.Candidate(control.Candidate{
+			Kind: control.KindPlaceholder, ID: v.Target, Action: run.ActionHold, Reason: v.Reason + ": " + v.Detail,
 		})
 		x.Log.InfoContext(ctx, "user passed over",
 			"user_id", v.Target, "reason", v.Reason, "why", v.Detail)
@@ -141,14 +148,14 @@ const inFlight = 2
 // claimAll claims page after page. A page that fails ends the run with the one beside it, which is
 // not stopped.
 func (p *placeholderUserCleanup) claimAll(
-	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
+	ctx context.Context, x *run.Execution, rules gitlab.PlaceholderRules,
 ) error {
 	var pages errgroup.Group
 	pages.SetLimit(inFlight)
 	var failed atomic.Bool
-	at, more := repo.PlaceholderPosition{After: repo.BeforePlaceholders}, true
+	at, more := gitlab.PlaceholderPosition{After: gitlab.BeforePlaceholders}, true
 	for more && !failed.Load() {
-		next := make(chan repo.PlaceholderPosition, 1)
+		next := make(chan gitlab.PlaceholderPosition, 1)
 		pages.Go(func() error {
 			defer close(next)
 			err := fault.RecoverPanic(func() error { return p.page(ctx, x, rules, at, next) })
@@ -165,16 +172,16 @@ func (p *placeholderUserCleanup) claimAll(
 // page claims the page that begins there and queues its jobs. next is sent where the one behind it
 // begins.
 func (p *placeholderUserCleanup) page(
-	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
-	at repo.PlaceholderPosition, next chan<- repo.PlaceholderPosition,
+	ctx context.Context, x *run.Execution, rules gitlab.PlaceholderRules,
+	at gitlab.PlaceholderPosition, next chan<- gitlab.PlaceholderPosition,
 ) error {
-	var claim repo.PlaceholderClaim
+	var claim gitlab.PlaceholderClaim
 	err := x.Batch(ctx, func(ctx context.Context) (err error) {
 		page, err := p.next(ctx, x, rules, at.After)
 		if err != nil {
 			return err
 		}
-		claim, err = p.claim(ctx, x, page, repo.PlaceholderJobs{
+		claim, err = p.claim(ctx, x, page, gitlab.PlaceholderJobs{
 			Queue: p.queue, Origin: x.Origin(ctx), First: at.First, Interval: p.config.Interval, Next: next,
 		})
 		if err == nil {
@@ -198,47 +205,47 @@ func (p *placeholderUserCleanup) page(
 
 // next is the page behind an id. Of a run that is held to a plan it has planned rows alone.
 func (p *placeholderUserCleanup) next(
-	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules, after int64,
-) (repo.PlaceholderPage, error) {
+	ctx context.Context, x *run.Execution, rules gitlab.PlaceholderRules, after int64,
+) (gitlab.PlaceholderPage, error) {
 	if !x.HasAllowed() {
-		return p.main.PlaceholderPage(ctx, rules, after, p.config.BatchSize, claimLimits()), nil
+		return p.main.Placeholders.PlaceholderPage(ctx, rules, after, p.config.BatchSize, claimLimits()), nil
 	}
 	for {
-		rows, err := p.main.PreviewPlaceholders(
+		rows, err := p.main.Placeholders.PreviewPlaceholders(
 			ctx, rules, after, p.config.BatchSize, run.ReadLimits())
 		if err == nil {
 			err = x.Stopped()
 		}
 		if err != nil {
-			return repo.PlaceholderPage{}, err
+			return gitlab.PlaceholderPage{}, err
 		}
 		planned := []int64{}
 		for _, row := range rows {
-			if after = row.ID; x.MayTouch(repo.KindPlaceholder, row.User, run.ActionQueue) {
+			if after = row.ID; x.MayTouch(control.KindPlaceholder, row.User, run.ActionQueue) {
 				planned = append(planned, row.ID)
 			}
 		}
 		if len(planned) > 0 || len(rows) == 0 {
-			return repo.PlaceholdersWithIDs(rules, planned), nil
+			return gitlab.PlaceholdersWithIDs(rules, planned), nil
 		}
 	}
 }
 
 // claim claims a page with its jobs.
 func (p *placeholderUserCleanup) claim(
-	ctx context.Context, x *run.Execution, page repo.PlaceholderPage, jobs repo.PlaceholderJobs,
-) (claim repo.PlaceholderClaim, err error) {
-	permit, err := x.Permit(ctx, p.main, repo.Table{Name: deletion.ImportDetails}, claimLimits())
+	ctx context.Context, x *run.Execution, page gitlab.PlaceholderPage, jobs gitlab.PlaceholderJobs,
+) (claim gitlab.PlaceholderClaim, err error) {
+	permit, err := x.Permit(ctx, p.main, catalog.Table{Name: deletion.ImportDetails}, claimLimits())
 	if err != nil {
 		return claim, err
 	}
 	defer permit.End(&err)
-	return p.main.ClaimPlaceholders(ctx, permit.Permit, page, jobs)
+	return p.main.Placeholders.ClaimPlaceholders(ctx, permit.Permit, page, jobs)
 }
 
 // behind says on a batch's span where it begins, if that is not at the first.
 func behind(last int64) []attribute.KeyValue {
-	if last == repo.BeforePlaceholders {
+	if last == gitlab.BeforePlaceholders {
 		return nil
 	}
 	return []attribute.KeyValue{attribute.Int64("maintenance.after_id", last)}
@@ -246,16 +253,16 @@ func behind(last int64) []attribute.KeyValue {
 
 // dryRun walks the same pages and counts what a run started now would do.
 func (p *placeholderUserCleanup) dryRun(
-	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
+	ctx context.Context, x *run.Execution, rules gitlab.PlaceholderRules,
 ) error {
-	last, counted := repo.BeforePlaceholders, map[int64]bool{}
+	last, counted := gitlab.BeforePlaceholders, map[int64]bool{}
 	for x.Left() > 0 {
 		if err := x.Stopped(); err != nil {
 			return err
 		}
-		var page []repo.PlaceholderPreview
+		var page []gitlab.PlaceholderPreview
 		err := x.Batch(ctx, func(ctx context.Context) (err error) {
-			page, err = p.main.PreviewPlaceholders(
+			page, err = p.main.Placeholders.PreviewPlaceholders(
 				ctx, rules, last, p.config.BatchSize, run.ReadLimits())
 			x.Changed(deletion.ImportDetails, 0, int64(len(page)))
 			for _, row := range page {
@@ -274,7 +281,7 @@ func (p *placeholderUserCleanup) dryRun(
 
 // preview counts and notes what a run would do with a row. counted are the users with a job.
 func (p *placeholderUserCleanup) preview(
-	ctx context.Context, x *run.Execution, row repo.PlaceholderPreview, counted map[int64]bool,
+	ctx context.Context, x *run.Execution, row gitlab.PlaceholderPreview, counted map[int64]bool,
 ) {
 	var why []string
 	if row.Waiting || counted[row.User] {
@@ -287,42 +294,42 @@ func (p *placeholderUserCleanup) preview(
 		why = append(why, "the last attempt")
 		x.Count(ctx, "exhausted_users", 1)
 	}
-	x.Candidate(repo.Candidate{
-		Kind: repo.KindPlaceholder, ID: row.User, Action: run.ActionQueue,
+	x.Candidate(control.Candidate{
+		Kind: control.KindPlaceholder, ID: row.User, Action: run.ActionQueue,
 		Reason: strings.Join(why, "; "),
 	})
 }
 
 func (p *placeholderUserCleanup) backlog(
 	ctx context.Context, d *repo.Database,
-) (repo.Backlog, string, error) {
+) (control.Backlog, string, error) {
 	rules, err := p.rulesNow(ctx, d)
 	if err != nil || rules.Tables.Missing != "" {
-		return repo.Backlog{}, "", err
+		return control.Backlog{}, "", err
 	}
-	b, err := d.PlaceholderBacklog(ctx, rules, run.BacklogLimits())
+	b, err := d.Placeholders.PlaceholderBacklog(ctx, rules, run.BacklogLimits())
 	return b, "", err
 }
 
 func (p *placeholderUserCleanup) waiting(
 	ctx context.Context, d *repo.Database, dead bool,
-) ([]repo.Waiting, error) {
+) ([]jobqueue.Waiting, error) {
 	rules, err := p.rulesNow(ctx, d)
 	if err != nil || rules.Tables.Missing != "" {
 		return nil, err
 	}
-	return d.WaitingPlaceholders(ctx, rules, dead, run.BacklogLimits())
+	return d.Placeholders.WaitingPlaceholders(ctx, rules, dead, run.BacklogLimits())
 }
 
 func (p *placeholderUserCleanup) rulesNow(
 	ctx context.Context, d *repo.Database,
-) (rules repo.PlaceholderRules, err error) {
+) (rules gitlab.PlaceholderRules, err error) {
 	now, err := d.Now(ctx)
 	if err == nil {
 		rules, err = p.rules(ctx, now)
 	}
 	if err == nil && rules.Tables.Missing == "" {
-		rules.Kept, err = d.Keeping(ctx, run.BacklogLimits())
+		rules.Kept, err = d.Protections.Keeping(ctx, run.BacklogLimits())
 	}
 	return rules, err
 }

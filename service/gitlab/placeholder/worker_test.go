@@ -10,7 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -167,7 +167,7 @@ func jobsStartASecondApartOverAllPagesAlsoThoseOfIDsBelowOne(e *servicetest.Esta
 func userWhoseJobIsAtWorkDoesNotFailTheRun(e *servicetest.Estate) {
 	e.Detail(7, 0, `NULL`)
 	e.Detail(8, 0, `NULL`)
-	e.Insert(servicetest.JobOf(repo.DeletePlaceholderUser{PlaceholderUserID: 7}))
+	e.Insert(servicetest.JobOf(jobqueue.DeletePlaceholderUser{PlaceholderUserID: 7}))
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempted_at = now()`)
 	e.Exec("main", `BEGIN; SELECT FROM maintenance.river_job WHERE state = 'running' FOR SHARE`)
 	r := servicetest.RunPlaceholders(e.T, e.Service("", e.WithQueue), false)
@@ -307,7 +307,7 @@ func TestDeletePlaceholderUser_LooksAtTheUserAndItsReferences(t *testing.T) {
 		e.Detail(user, 0, `NULL`, c.userType)
 		e.Exec("main", strings.ReplaceAll(c.reference, "{user}", fmt.Sprint(user)))
 		logs.Reset()
-		e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: int64(user)}})
+		e.Insert(jobqueue.Job{Args: jobqueue.DeletePlaceholderUser{PlaceholderUserID: int64(user)}})
 		e.Work(s, "delete_placeholder_user")
 		e.Want("main", servicetest.StateOfJobs, c.want)
 		warned := strings.Contains(logs.String(), "Placeholder user is still referenced in other tables")
@@ -323,7 +323,7 @@ func TestDeletePlaceholderUser_ReferencesMayBeNarrowerThanTheID(t *testing.T) {
 	e := servicetest.NewPlaceholders(t)
 	e.Exec("main", devdb.NarrowKeys("author_id"))
 	e.Detail(wide, 0, `NULL`)
-	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: wide}})
+	e.Insert(jobqueue.Job{Args: jobqueue.DeletePlaceholderUser{PlaceholderUserID: wide}})
 	e.Work(e.Service("", e.WithQueue), "delete_placeholder_user")
 	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed, delete_user available")
 }
@@ -336,13 +336,13 @@ func queuesTheUserWithItselfAsActor(e *servicetest.Estate) {
 	e.Work(s, "delete_placeholder_user")
 	e.Want("main", `SELECT args FROM maintenance.river_job WHERE kind = 'delete_user'`,
 		`{"reason": "Placeholder user is no longer referenced", "user_id": 7, "deleted_by_id": 7, "skip_authorization": true}`)
-	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+	e.Insert(jobqueue.Job{Args: jobqueue.DeletePlaceholderUser{PlaceholderUserID: 7}})
 	e.Work(s, "delete_placeholder_user")
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, "1")
 	// An unknown user is skipped quietly.
 	logs.Reset()
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
-	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 99}})
+	e.Insert(jobqueue.Job{Args: jobqueue.DeletePlaceholderUser{PlaceholderUserID: 99}})
 	e.Work(s, "delete_placeholder_user")
 	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed TARGET_GONE")
 	assert.That(e.T, logs.String() == "", "log: %s", logs.String())
@@ -357,7 +357,7 @@ func TestDeletePlaceholderUser_LooksInEveryDatabase(t *testing.T) {
 	s := e.Service("", e.WithQueue)
 	attempt := func(user int64, want string) {
 		t.Helper()
-		e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: user}})
+		e.Insert(jobqueue.Job{Args: jobqueue.DeletePlaceholderUser{PlaceholderUserID: user}})
 		e.Work(s, "delete_placeholder_user")
 		e.Want("main", `SELECT coalesce(nullif(metadata ->> 'reason', ''), state::text) FROM maintenance.river_job WHERE kind = 'delete_placeholder_user' ORDER BY id DESC LIMIT 1`, want)
 	}
@@ -389,7 +389,7 @@ func TestDeletePlaceholderUser_DatabaseThatIsDownIsNoAnswer(t *testing.T) {
 	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 	e.Detail(7, 0, `NULL`)
 	s := e.Service("", e.WithQueue)
-	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+	e.Insert(jobqueue.Job{Args: jobqueue.DeletePlaceholderUser{PlaceholderUserID: 7}})
 	e.Open[1].Close()
 	e.Work(s, "delete_placeholder_user")
 	// One second after its first attempt River takes it for available, not retryable.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -19,7 +21,7 @@ import (
 
 // IsTarget reports whether this is a kind of what jobs delete and [Planner.PlanDeletion] plans.
 func IsTarget(kind string) bool {
-	return kind == repo.KindUser || kind == repo.KindGroup || kind == repo.KindPlaceholder
+	return kind == control.KindUser || kind == control.KindGroup || kind == control.KindPlaceholder
 }
 
 // TargetOf is what a job is to delete, not ok if it is of a kind that deletes nothing of the application.
@@ -33,12 +35,12 @@ func TargetOf(j job.Job) (kind string, id int64, ok bool) {
 		return "", 0, false
 	}
 	switch j.Kind {
-	case repo.DeleteUser{}.Kind():
-		return repo.KindUser, args.User, true
-	case repo.DestroyGroup{}.Kind():
-		return repo.KindGroup, args.Group, true
-	case repo.DeletePlaceholderUser{}.Kind():
-		return repo.KindPlaceholder, args.Placeholder, true
+	case jobqueue.DeleteUser{}.Kind():
+		return control.KindUser, args.User, true
+	case jobqueue.DestroyGroup{}.Kind():
+		return control.KindGroup, args.Group, true
+	case jobqueue.DeletePlaceholderUser{}.Kind():
+		return control.KindPlaceholder, args.Placeholder, true
 	}
 	return "", 0, false
 }
@@ -98,7 +100,7 @@ func (p *Planner) PlanDeletion(ctx context.Context, kind string, id int64) (*pla
 	primaries := run.GitLabs(p.runner.Databases)
 	copies, replicas := make([]*repo.Database, len(primaries)), false
 	for i, d := range primaries {
-		copies[i] = d.ReadCopy(ctx)
+		copies[i] = repo.Of(d.ReadCopy(ctx))
 		replicas = replicas || copies[i] != d
 	}
 	begun := plan.New(kind, id, copies)
@@ -118,7 +120,7 @@ func (p *Planner) PlanDeletion(ctx context.Context, kind string, id int64) (*pla
 
 func unknownTarget(kind string, id int64) error {
 	table := "users"
-	if kind == repo.KindGroup {
+	if kind == control.KindGroup {
 		table = "namespaces, with the type Group"
 	}
 	return &fault.RefusedError{
@@ -132,12 +134,12 @@ func unknownTarget(kind string, id int64) error {
 func (p *Planner) planners(kind string, id int64) ([]run.Planner, error) {
 	var names []string
 	switch kind {
-	case repo.KindGroup:
-		names = []string{repo.DestroyGroup{}.Kind()}
-	case repo.KindPlaceholder:
-		names = []string{repo.DeletePlaceholderUser{}.Kind(), repo.DeleteUser{}.Kind()}
-	case repo.KindUser:
-		names = []string{repo.DeleteUser{}.Kind()}
+	case control.KindGroup:
+		names = []string{jobqueue.DestroyGroup{}.Kind()}
+	case control.KindPlaceholder:
+		names = []string{jobqueue.DeletePlaceholderUser{}.Kind(), jobqueue.DeleteUser{}.Kind()}
+	case control.KindUser:
+		names = []string{jobqueue.DeleteUser{}.Kind()}
 	default:
 		return nil, &fault.InvalidArgumentError{
 			Field: "kind", Description: "is not user, group or placeholder",
@@ -150,7 +152,7 @@ func (p *Planner) planners(kind string, id int64) ([]run.Planner, error) {
 	for _, name := range names {
 		steps = append(steps, p.jobs.Kinds[name].Plan)
 	}
-	if kind != repo.KindGroup {
+	if kind != control.KindGroup {
 		// After the jobs the rest is the worker's.
 		for _, w := range p.runner.Workers {
 			if w.Plan != nil {
@@ -178,7 +180,7 @@ func (p *Planner) plan(
 	if err := made.AddRefusal(ctx, made.Check(ctx)); err != nil {
 		return nil, err
 	}
-	names, err := made.Main().Names(ctx, made.Kind, []int64{made.ID}, run.ReadLimits())
+	names, err := made.Main().Users.Names(ctx, made.Kind, []int64{made.ID}, run.ReadLimits())
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +198,7 @@ func (p *Planner) estimate(ctx context.Context, made *plan.Plan) {
 	if !made.Exact {
 		return
 	}
-	rows, took, err := p.runner.Main.Speed(ctx, made.Kind, made.Rows(), run.ReadLimits())
+	rows, took, err := p.runner.Main.History.Speed(ctx, made.Kind, made.Rows(), run.ReadLimits())
 	if err == nil && rows > 0 {
 		made.Estimate = time.Duration(float64(made.Rows()) / float64(rows) * float64(took))
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -163,7 +163,7 @@ func TestInactiveTokenDeletion_NoJobWithoutItsCursor(t *testing.T) {
 	e := newBots(servicetest.Parallel(t), 1, 2)
 	e.Exec("main", `ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (args ->> 'user_id' <> '2')`)
 	s := e.Service("", e.WithQueue)
-	servicetest.WantRun(t, servicetest.RunTokens(t, s), repo.RunFailed, "")
+	servicetest.WantRun(t, servicetest.RunTokens(t, s), control.RunFailed, "")
 	e.Want("main", passes, "0/0/0")
 	e.Want("main", servicetest.QueuedUsers, "")
 	e.Exec("main", `ALTER TABLE maintenance.river_job DROP CONSTRAINT refused`)

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -71,6 +71,6 @@ func newBots(t *testing.T, ids ...int) *servicetest.Estate {
 func wantTokens(t *testing.T, s *service.Service, counts string) run.Run {
 	t.Helper()
 	r := servicetest.RunTokens(t, s)
-	servicetest.WantRun(t, r, repo.RunSucceeded, counts)
+	servicetest.WantRun(t, r, control.RunSucceeded, counts)
 	return r
 }

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
@@ -120,7 +121,7 @@ func tickThatComesFirstGoesOnAndTheContinuationEndsQuietly(e *servicetest.Estate
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log), everyMinute)
 	r := e.Fire(s, servicetest.InactiveTokens)
 	servicetest.WantCounts(t, r, "examined_users=2 scheduled_jobs=2")
-	assert.That(t, r.Reason == "" && r.Trigger == repo.TriggerSchedule, "%+v", r)
+	assert.That(t, r.Reason == "" && r.Trigger == control.TriggerSchedule, "%+v", r)
 	e.Want("main", passes, "3/3/3 finished")
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Want("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', metadata ->> 'reason', attempt) FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`,
@@ -128,7 +129,7 @@ func tickThatComesFirstGoesOnAndTheContinuationEndsQuietly(e *servicetest.Estate
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 	assert.That(t, !strings.Contains(log.String(), "job finished"), "not quiet: %s", log)
 	// A pass that was dropped, or never was.
-	e.Insert(repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "no pass"}})
+	e.Insert(jobqueue.Job{Args: jobqueue.ContinueInactiveTokenDeletion{PassID: "no pass"}})
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Want("main", continuations, "completed completed")
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
@@ -169,7 +170,7 @@ func runForAContinuationOpensNoPass(e *servicetest.Estate) {
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), current_date)`)
 	e.Exec("main", `CREATE FUNCTION finish() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.token_passes SET finished_at = now(); RETURN NULL; END $$;
 		CREATE TRIGGER finish AFTER INSERT ON maintenance.leases EXECUTE FUNCTION finish()`)
-	e.Insert(repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: e.Value("main", `SELECT id FROM maintenance.token_passes`)}})
+	e.Insert(jobqueue.Job{Args: jobqueue.ContinueInactiveTokenDeletion{PassID: e.Value("main", `SELECT id FROM maintenance.token_passes`)}})
 	e.Work(e.Service("", e.WithQueue), "continue_inactive_token_deletion")
 	e.Eventually("main", newestRun, "schedule skipped TARGET_GONE 0")
 	e.Want("main", passes, "0/0/0 finished")
@@ -218,7 +219,7 @@ func backlogIsWhatTheUnfinishedPassHasLeft(e *servicetest.Estate) {
 	}
 	e.Exec("main", `DELETE FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`)
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now()`)
-	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 5, Reason: "Group was deleted"}})
+	e.Insert(jobqueue.Job{Args: jobqueue.DeleteUser{UserID: 5, Reason: "Group was deleted"}})
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now()`)
 	s = e.Service("", e.WithQueue)
 	if b := backlog(); !b.OldestAt.Equal(r.StartedAt) || b.Pending != 2 || b.Deferred != 0 || b.Due != 2 || b.Dead != 1 {
@@ -317,7 +318,7 @@ func rangesWithoutInactiveBotsPassAFullQueue(e *servicetest.Estate) {
 	for _, bot := range []int{1, 2, 3, 4} {
 		e.Alive(bot)
 	}
-	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 4711, Reason: "because"}})
+	e.Insert(jobqueue.Job{Args: jobqueue.DeleteUser{UserID: 4711, Reason: "because"}})
 	wantTokens(t, e.Service("", e.WithQueue, queueOf(1, 2)), "examined_users=4")
 	e.Want("main", passes, "4/4/0 finished")
 }
@@ -353,7 +354,7 @@ func TestResumeRuns_GoesOnWithWhatTheLoadHasEnded(t *testing.T) {
 				cfg.Load = c.limits
 				service.Settings[placeholder.Config](cfg).Schedule = time.Now().Add(-time.Hour).UTC().Format("4 15 * * *") // not soon
 			})
-			servicetest.WantState(t, servicetest.RunPlaceholders(t, s, false), repo.RunSucceeded)
+			servicetest.WantState(t, servicetest.RunPlaceholders(t, s, false), control.RunSucceeded)
 			e.Exec("main", `UPDATE maintenance.runs SET reason = $1, over_limit = true`, c.reason)
 			assert.NoError(t, s.ResumeRuns(context.Background()))
 			e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'succeeded'`, c.want)

@@ -6,7 +6,9 @@ import (
 	"math"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -43,14 +45,14 @@ func (w *tokenWalk) roomFor(ctx context.Context, wanted int) (int, error) {
 
 // waitingDeletions counts the users who wait for their deletion, up to max_queued of each kind.
 func (k *inactiveTokens) waitingDeletions(
-	ctx context.Context, features repo.UserFeatures,
+	ctx context.Context, features gitlab.UserFeatures,
 ) (int, error) {
-	return k.Main.WaitingDeletions(ctx, features, k.config.MaxQueued, tokenLimits())
+	return k.Main.Tokens.WaitingDeletions(ctx, features, k.config.MaxQueued, tokenLimits())
 }
 
 // next judges the next range, no larger than there is room for its deletions. full: there is room
 // for none.
-func (w *tokenWalk) next(ctx context.Context) (r repo.BotRange, full bool, err error) {
+func (w *tokenWalk) next(ctx context.Context) (r gitlab.BotRange, full bool, err error) {
 	r, err = w.judge(ctx, w.limit)
 	if err != nil || len(r.Inactive) == 0 {
 		return r, false, err
@@ -69,14 +71,14 @@ func (w *tokenWalk) next(ctx context.Context) (r repo.BotRange, full bool, err e
 
 // judge finds the inactive ones among the next bots behind the cursor. Those whom a protection keeps are
 // not among them.
-func (w *tokenWalk) judge(ctx context.Context, limit int) (r repo.BotRange, err error) {
-	page := repo.BotPage{After: w.pass.Cursor, Limit: limit}
-	r, err = w.x.Database.InactiveBots(ctx, w.features, w.pass.TokenRules, page, tokenLimits())
+func (w *tokenWalk) judge(ctx context.Context, limit int) (r gitlab.BotRange, err error) {
+	page := gitlab.BotPage{After: w.pass.Cursor, Limit: limit}
+	r, err = w.x.Database.Tokens.InactiveBots(ctx, w.features, w.pass.TokenRules, page, tokenLimits())
 	all := r
 	r.Inactive, r.Organizations, w.protected = nil, nil, nil
 	for i, bot := range all.Inactive {
-		if p := w.kept.Of(repo.KindUser, bot); p != nil {
-			w.protected = append(w.protected, repo.Veto{Target: bot, Reason: repo.ReasonProtected, Detail: p.String()})
+		if p := w.kept.Of(control.KindUser, bot); p != nil {
+			w.protected = append(w.protected, gitlab.Veto{Target: bot, Reason: reasons.ReasonProtected, Detail: p.String()})
 			continue
 		}
 		r.Inactive, r.Organizations = append(r.Inactive, bot), append(r.Organizations, all.Organizations[i])
@@ -87,7 +89,7 @@ func (w *tokenWalk) judge(ctx context.Context, limit int) (r repo.BotRange, err 
 // stop ends the run before the next range because the queue is full. The continuation resumes the
 // pass.
 func (w *tokenWalk) stop(ctx context.Context) error {
-	stay := repo.BotRange{Last: w.pass.Cursor, More: true}
+	stay := gitlab.BotRange{Last: w.pass.Cursor, More: true}
 	if _, err := w.save(ctx, stay, true); err != nil {
 		return err
 	}

@@ -5,7 +5,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -21,17 +22,17 @@ const continuationPatience = 10 * time.Second
 // continuePass is the job continue_inactive_token_deletion. It starts a run and does not wait for
 // its end, so that the run can queue the next continuation.
 func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.Result, error) {
-	args, err := job.Decode[repo.ContinueInactiveTokenDeletion](j)
+	args, err := job.Decode[jobqueue.ContinueInactiveTokenDeletion](j)
 	if err != nil {
 		return job.Result{}, err
 	}
-	unfinished, err := k.Main.TokenPassUnfinished(ctx, args.PassID)
+	unfinished, err := k.Main.Tokens.TokenPassUnfinished(ctx, args.PassID)
 	if err != nil {
 		return job.Result{}, err
 	}
 	result := job.Result{Outcome: job.Succeeded, Attributes: []any{"pass_id", args.PassID}}
 	if !unfinished {
-		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, repo.ReasonTargetGone, true
+		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, reasons.ReasonTargetGone, true
 		return result, nil
 	}
 	wait := func(reason string) (job.Result, error) {
@@ -59,7 +60,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 
 // abandoned reports whether a run that died has left a pass unfinished.
 func (k *inactiveTokens) abandoned(ctx context.Context) (bool, error) {
-	return k.Main.TokenPassAbandoned(ctx, k.worker.Name)
+	return k.Main.Tokens.TokenPassAbandoned(ctx, k.worker.Name)
 }
 
 // reasonDisabled is that of a continuation whose worker is not enabled here.

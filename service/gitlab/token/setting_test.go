@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -45,7 +45,7 @@ func TestInactiveTokenDeletion_SettingSaysHowManyDays(t *testing.T) {
 	} {
 		e.Exec("main", `DELETE FROM maintenance.token_passes; DELETE FROM maintenance.river_job; `+c.sql)
 		r := servicetest.RunTokens(t, s)
-		servicetest.WantState(t, r, repo.RunSucceeded)
+		servicetest.WantState(t, r, control.RunSucceeded)
 		if days, queued := e.Value("main", `SELECT trim_scale((`+keptDays+`))`), e.Value("main", servicetest.QueuedUsers); days != c.days || queued != c.queued {
 			t.Errorf("%s: %s days, users %q; want %s days, users %q", c.name, days, queued, c.days, c.queued)
 		}
@@ -65,7 +65,7 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 	s := e.Service("", e.WithQueue)
 	for _, dry := range []bool{true, false} {
 		r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
-		servicetest.WantRun(t, r, repo.RunSkipped, "")
+		servicetest.WantRun(t, r, control.RunSkipped, "")
 		if r.Reason != "SETTING_OFF" || r.OverLimit || !strings.Contains(r.Error, servicetest.TokenSettingKey+" in application_settings.") {
 			t.Errorf("%+v, want SETTING_OFF, and where", r)
 		}
@@ -108,7 +108,7 @@ func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testi
 		e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, c.settings)
 		for _, dry := range []bool{false, true} {
 			r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
-			servicetest.WantRun(t, r, repo.RunFailed, "")
+			servicetest.WantRun(t, r, control.RunFailed, "")
 			if r.Reason != "SETTING_INVALID" || !strings.Contains(r.Error, servicetest.TokenSettingKey) || !strings.Contains(r.Error, c.named) {
 				t.Errorf("%s: reason %q, error %q", c.settings, r.Reason, r.Error)
 			}

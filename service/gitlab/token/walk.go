@@ -9,7 +9,13 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/protection"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -17,8 +23,8 @@ import (
 type tokenWalk struct {
 	*inactiveTokens
 	x        *run.Execution
-	features repo.UserFeatures
-	pass     repo.TokenPass
+	features gitlab.UserFeatures
+	pass     gitlab.TokenPass
 	// limit is the size of the next range: batch_size, or less after one that took too long.
 	limit int
 	// failures is how many ranges in a row have failed.
@@ -30,12 +36,14 @@ type tokenWalk struct {
 	// admins are the admin bots of the organizations looked up so far, nil where there is none.
 	admins map[int64]*int64
 	// kept are the users whom protections keep, protected the inactive bots among them in the range.
-	kept      repo.Keeping
-	protected []repo.Veto
+	kept      protection.Keeping
+	protected []gitlab.Veto
 }
 
 // tokenLimits bound each statement of a range.
-func tokenLimits() repo.Limits { return repo.Limits{Statement: 5 * time.Second, Lock: time.Second} }
+func tokenLimits() fencing.Limits {
+	return fencing.Limits{Statement: 5 * time.Second, Lock: time.Second}
+}
 
 // run works range after range until the pass or the run ends.
 func (w *tokenWalk) run(ctx context.Context) error {
@@ -64,8 +72,8 @@ func (w *tokenWalk) shrinkOnTimeout(ctx context.Context, err error) error {
 		w.failures, w.limit = 0, min(2*w.limit, w.config.BatchSize)
 		return nil
 	}
-	refused, ok := errors.AsType[*repo.Error](err)
-	slow := ok && (refused.Class() == repo.ClassTimeout || refused.Class() == repo.ClassLock)
+	refused, ok := errors.AsType[*dberr.Error](err)
+	slow := ok && (refused.Class() == dberr.ClassTimeout || refused.Class() == dberr.ClassLock)
 	if !slow || w.failures == maxRangeFailures {
 		return err
 	}
@@ -107,15 +115,15 @@ func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 }
 
 // reportVetoed reports which inactive bots of the range are passed over.
-func (w *tokenWalk) reportVetoed(ctx context.Context, r repo.BotRange) error {
+func (w *tokenWalk) reportVetoed(ctx context.Context, r gitlab.BotRange) error {
 	if r.Examined == 0 {
 		return nil
 	}
-	cancelled, err := w.x.Database.CancelledBots(
+	cancelled, err := w.x.Database.Users.CancelledBots(
 		ctx, w.features, w.pass.TokenRules, w.pass.Cursor, r.Last)
 	for _, v := range append(w.protected, cancelled...) {
-		w.x.Candidate(repo.Candidate{
-			Kind: repo.KindUser, ID: v.Target, Action: run.ActionHold, Reason: v.Reason + ": " + v.Detail,
+		w.x.Candidate(control.Candidate{
+			Kind: control.KindUser, ID: v.Target, Action: run.ActionHold, Reason: v.Reason + ": " + v.Detail,
 		})
 		w.x.Log.InfoContext(ctx, "user passed over",
 			"user_id", v.Target, "reason", v.Reason, "why", v.Detail)
@@ -126,13 +134,13 @@ func (w *tokenWalk) reportVetoed(ctx context.Context, r repo.BotRange) error {
 // save stores a range with its jobs and, if it is the run's last but not the pass's, the
 // continuation. It returns how many jobs were really inserted; a dry run only counts them.
 func (w *tokenWalk) save(
-	ctx context.Context, r repo.BotRange, last bool,
+	ctx context.Context, r gitlab.BotRange, last bool,
 ) (scheduled int, err error) {
 	if w.x.DryRun {
 		return w.preview(ctx, r)
 	}
 	r = w.planned(r)
-	step := repo.TokenStep{BotRange: r, ContinueAfter: w.config.ContinueAfter}
+	step := gitlab.TokenStep{BotRange: r, ContinueAfter: w.config.ContinueAfter}
 	origin := w.x.Origin(ctx)
 	if step.Jobs, err = w.deletions(ctx, r, origin); err != nil {
 		return 0, err
@@ -140,23 +148,23 @@ func (w *tokenWalk) save(
 	if last {
 		step.Continue = &origin
 	}
-	permit, err := w.x.Permit(ctx, w.x.Database, repo.Table{}, tokenLimits())
+	permit, err := w.x.Permit(ctx, w.x.Database, catalog.Table{}, tokenLimits())
 	if err != nil {
 		return 0, err
 	}
 	defer permit.End(&err)
-	return w.x.Database.AdvanceTokenPass(ctx, permit.Permit, w.pass.ID, step, w.Queue)
+	return w.x.Database.Tokens.AdvanceTokenPass(ctx, permit.Permit, w.pass.ID, step, w.Queue)
 }
 
 // planned is a range with those inactive bots alone that the run may queue.
-func (w *tokenWalk) planned(r repo.BotRange) repo.BotRange {
+func (w *tokenWalk) planned(r gitlab.BotRange) gitlab.BotRange {
 	if !w.x.HasAllowed() {
 		return r
 	}
 	kept := r
 	kept.Inactive, kept.Organizations = nil, nil
 	for i, bot := range r.Inactive {
-		if w.x.MayTouch(repo.KindUser, bot, run.ActionQueue) {
+		if w.x.MayTouch(control.KindUser, bot, run.ActionQueue) {
 			kept.Inactive = append(kept.Inactive, bot)
 			kept.Organizations = append(kept.Organizations, r.Organizations[i])
 		}
@@ -165,31 +173,31 @@ func (w *tokenWalk) planned(r repo.BotRange) repo.BotRange {
 }
 
 // preview notes the bots of a range that a run would queue, and says how many they are.
-func (w *tokenWalk) preview(ctx context.Context, r repo.BotRange) (int, error) {
+func (w *tokenWalk) preview(ctx context.Context, r gitlab.BotRange) (int, error) {
 	if len(r.Inactive) == 0 {
 		return 0, nil
 	}
-	bots, err := w.x.Database.NewDeletions(
-		ctx, r.Inactive, repo.TokenDeletionReason, tokenLimits())
+	bots, err := w.x.Database.Tokens.NewDeletions(
+		ctx, r.Inactive, jobqueue.TokenDeletionReason, tokenLimits())
 	for _, bot := range bots {
-		w.x.Candidate(repo.Candidate{Kind: repo.KindUser, ID: bot, Action: run.ActionQueue})
+		w.x.Candidate(control.Candidate{Kind: control.KindUser, ID: bot, Action: run.ActionQueue})
 	}
 	return len(bots), err
 }
 
 // deletions are the jobs of a range's inactive bots.
 func (w *tokenWalk) deletions(
-	ctx context.Context, r repo.BotRange, origin repo.Job,
-) ([]repo.Job, error) {
+	ctx context.Context, r gitlab.BotRange, origin jobqueue.Job,
+) ([]jobqueue.Job, error) {
 	if err := w.readAdmins(ctx, r.Organizations); err != nil {
 		return nil, err
 	}
-	jobs := make([]repo.Job, len(r.Inactive))
+	jobs := make([]jobqueue.Job, len(r.Inactive))
 	for i, bot := range r.Inactive {
 		jobs[i] = origin
-		jobs[i].Args = repo.DeleteUser{
+		jobs[i].Args = jobqueue.DeleteUser{
 			UserID: bot, DeletedByID: w.admins[r.Organizations[i]], SkipAuthorization: true,
-			Reason: repo.TokenDeletionReason,
+			Reason: jobqueue.TokenDeletionReason,
 		}
 	}
 	return jobs, nil
@@ -206,7 +214,7 @@ func (w *tokenWalk) readAdmins(ctx context.Context, organizations []int64) error
 	if len(unknown) == 0 {
 		return nil
 	}
-	found, err := w.x.Database.AdminBots(ctx, w.features, unknown, tokenLimits())
+	found, err := w.x.Database.Tokens.AdminBots(ctx, w.features, unknown, tokenLimits())
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,12 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -50,7 +56,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Name:    Name,
 		Config:  config.WorkerConfig,
 		Missing: k.missing,
-		Uses:    run.InMain(repo.UserUses()), // its job judges tokens by the same rules
+		Uses:    run.InMain(gitlab.UserUses()), // its job judges tokens by the same rules
 		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) {
 			return config.MaxRuntime, false
 		},
@@ -58,11 +64,11 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Candidates: true,
 		Abandoned:  k.abandoned,
 		Backlog:    k.backlog,
-		JobReason:  repo.TokenDeletionReason,
+		JobReason:  jobqueue.TokenDeletionReason,
 		Actions:    map[string]string{"examined_users": "examined", "scheduled_jobs": "scheduled"},
 	}
 	return k.worker, []job.Kind{{
-		Name: repo.ContinueInactiveTokenDeletion{}.Kind(), Work: k.continuePass,
+		Name: jobqueue.ContinueInactiveTokenDeletion{}.Kind(), Work: k.continuePass,
 		Traced: []string{"continued_by"}, Worker: Name,
 	}}, nil
 }
@@ -84,7 +90,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 	if lacks := cmp.Or(features.Missing, features.MissingTokens); lacks != "" {
 		return &fault.FailedError{Text: lacks}
 	}
-	setting, err := x.Database.TokenSetting(ctx, features)
+	setting, err := x.Database.Tokens.TokenSetting(ctx, features)
 	switch {
 	case err != nil:
 		return err
@@ -97,12 +103,12 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 		inactiveTokens: k, x: x, features: features,
 		limit: k.config.BatchSize, admins: map[int64]*int64{},
 	}
-	if w.kept, err = x.Database.Keeping(ctx, tokenLimits()); err != nil {
+	if w.kept, err = x.Database.Protections.Keeping(ctx, tokenLimits()); err != nil {
 		return err
 	}
-	rules := repo.NewTokenRules(x.Now(), setting.Days)
+	rules := gitlab.NewTokenRules(x.Now(), setting.Days)
 	if x.DryRun {
-		w.pass = repo.TokenPass{TokenRules: rules}
+		w.pass = gitlab.TokenPass{TokenRules: rules}
 		return w.run(ctx)
 	}
 	// A continuation opens no pass: another run may have finished this one just now.
@@ -111,31 +117,31 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 		return err
 	}
 	if w.pass.ID == "" {
-		return &fault.SkippedError{Reason: repo.ReasonTargetGone}
+		return &fault.SkippedError{Reason: reasons.ReasonTargetGone}
 	}
 	return w.run(ctx)
 }
 
 // open resumes the unfinished pass. Without one it opens another, unless the run may only resume.
 func open(
-	ctx context.Context, x *run.Execution, rules repo.TokenRules, resume bool,
-) (pass repo.TokenPass, err error) {
-	permit, err := x.Permit(ctx, x.Database, repo.Table{}, tokenLimits())
+	ctx context.Context, x *run.Execution, rules gitlab.TokenRules, resume bool,
+) (pass gitlab.TokenPass, err error) {
+	permit, err := x.Permit(ctx, x.Database, catalog.Table{}, tokenLimits())
 	if err != nil {
 		return pass, err
 	}
 	defer permit.End(&err)
-	return x.Database.OpenTokenPass(ctx, permit.Permit, rules, resume)
+	return x.Database.Tokens.OpenTokenPass(ctx, permit.Permit, rules, resume)
 }
 
 // drop forgets the unfinished pass, and reports whether there was one.
 func drop(ctx context.Context, x *run.Execution) (dropped bool, err error) {
-	permit, err := x.Permit(ctx, x.Database, repo.Table{}, tokenLimits())
+	permit, err := x.Permit(ctx, x.Database, catalog.Table{}, tokenLimits())
 	if err != nil {
 		return false, err
 	}
 	defer permit.End(&err)
-	return x.Database.DropTokenPass(ctx, permit.Permit)
+	return x.Database.Tokens.DropTokenPass(ctx, permit.Permit)
 }
 
 // switchedOff ends a run because the setting is null, and drops the unfinished pass.
@@ -149,16 +155,16 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) erro
 			x.Log.InfoContext(ctx, "unfinished pass dropped, the setting is off")
 		}
 	}
-	return &fault.SkippedError{Reason: repo.ReasonSettingOff, Text: repo.TokenSettingOff}
+	return &fault.SkippedError{Reason: reasons.ReasonSettingOff, Text: gitlab.TokenSettingOff}
 }
 
 func (k *inactiveTokens) backlog(
 	ctx context.Context, d *repo.Database,
-) (repo.Backlog, string, error) {
-	limits := repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
-	b, goesOn, err := d.TokenBacklog(ctx, limits)
+) (control.Backlog, string, error) {
+	limits := fencing.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+	b, goesOn, err := d.Tokens.TokenBacklog(ctx, limits)
 	if err != nil {
-		return repo.Backlog{}, "", err
+		return control.Backlog{}, "", err
 	}
 	remark := ""
 	switch {
@@ -166,9 +172,9 @@ func (k *inactiveTokens) backlog(
 		remark = "the unfinished pass goes on at " + goesOn.UTC().Format(time.RFC3339)
 	case !goesOn.IsZero():
 		remark = "the unfinished pass goes on as soon as a server works its job " +
-			repo.ContinueInactiveTokenDeletion{}.Kind()
+			jobqueue.ContinueInactiveTokenDeletion{}.Kind()
 	}
-	ours := `{"reason": "` + repo.TokenDeletionReason + `"}`
-	b.Dead, err = d.CountDiscardedJobs(ctx, repo.DeleteUser{}.Kind(), ours)
+	ours := `{"reason": "` + jobqueue.TokenDeletionReason + `"}`
+	b.Dead, err = d.Jobs.CountDiscardedJobs(ctx, jobqueue.DeleteUser{}.Kind(), ours)
 	return b, remark, err
 }

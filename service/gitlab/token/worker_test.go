@@ -10,7 +10,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/job"
@@ -71,7 +72,7 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 		t.Run(zone, func(t *testing.T) {
 			e := servicetest.NewTokens(servicetest.Parallel(t))
 			cases, queued := judgedBots(), 0
-			var others []repo.Job
+			var others []jobqueue.Job
 			for i, c := range cases {
 				id := 1000 + i
 				e.Bots(id)
@@ -81,7 +82,7 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 				if c.queued {
 					queued++
 				} else {
-					args := repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: repo.TokenDeletionReason}
+					args := jobqueue.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: jobqueue.TokenDeletionReason}
 					others = append(others, servicetest.JobOf(args))
 				}
 			}
@@ -93,7 +94,7 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 			} else {
 				r = e.RunIn(zone, servicetest.InactiveTokens, inMode)
 			}
-			servicetest.WantState(t, r, repo.RunSucceeded)
+			servicetest.WantState(t, r, control.RunSucceeded)
 			servicetest.WantCounts(t, r, fmt.Sprintf("examined_users=%d scheduled_jobs=%d", len(cases), queued))
 			got := " " + e.Value("main", servicetest.QueuedUsers) + " "
 			e.Insert(others...)
@@ -149,7 +150,7 @@ func walksOverAllPages(e *servicetest.Estate) {
 			examined := int64(0)
 			for more := true; more; {
 				r := servicetest.RunTokens(t, s)
-				servicetest.WantState(t, r, repo.RunSucceeded)
+				servicetest.WantState(t, r, control.RunSucceeded)
 				examined, more = examined+r.Counts["examined_users"], r.OverLimit
 			}
 			assert.That(t, examined == int64(n), "%d bots %s: %d examined", n, how, examined)
@@ -230,7 +231,7 @@ func botInTheGhostQueueIsLeftOut(e *servicetest.Estate) {
 func runTwiceQueuesOnceAndBesideJobsOfAnotherReason(e *servicetest.Estate) {
 	t := e.T
 	e.Bots(1, 2)
-	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: "Group was deleted"}})
+	e.Insert(jobqueue.Job{Args: jobqueue.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: "Group was deleted"}})
 	s := e.Service("", e.WithQueue)
 	wantTokens(t, s, "examined_users=2 scheduled_jobs=2")
 	wantTokens(t, s, "examined_users=2")
@@ -243,7 +244,7 @@ func runTwiceQueuesOnceAndBesideJobsOfAnotherReason(e *servicetest.Estate) {
 func dryTokens(t *testing.T, s *service.Service) run.Run {
 	t.Helper()
 	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
-	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantState(t, r, control.RunSucceeded)
 	return r
 }
 
@@ -270,9 +271,9 @@ func dryRunCountsAsARunNow(e *servicetest.Estate) {
 		e.Alive(bot)
 	}
 	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (8, now(), now())`)
-	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: repo.TokenDeletionReason}},
-		repo.Job{Args: repo.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: "Group was deleted"}},
-		repo.Job{Args: repo.DeleteUser{UserID: 4, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
+	e.Insert(jobqueue.Job{Args: jobqueue.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: jobqueue.TokenDeletionReason}},
+		jobqueue.Job{Args: jobqueue.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: "Group was deleted"}},
+		jobqueue.Job{Args: jobqueue.DeleteUser{UserID: 4, SkipAuthorization: true, Reason: jobqueue.TokenDeletionReason}})
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'completed', finalized_at = now() WHERE args @> '{"user_id": 4}'`)
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *token.Config) { c.BatchSize = 3 }))
 	const counts = "examined_users=8 scheduled_jobs=4"
@@ -320,7 +321,7 @@ func continuationSaysWhatIsMissing(e *servicetest.Estate) {
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
 	pass := e.Value("main", `SELECT id FROM maintenance.token_passes`)
 	e.Exec("main", `ALTER TABLE personal_access_tokens RENAME TO x`)
-	_, err := s.WorkJob(context.Background(), e.Running(repo.ContinueInactiveTokenDeletion{PassID: pass}))
+	_, err := s.WorkJob(context.Background(), e.Running(jobqueue.ContinueInactiveTokenDeletion{PassID: pass}))
 	if public := job.PublicError(err); public == nil || !strings.Contains(public.Error(), "personal_access_tokens") {
 		t.Errorf("%v for clients, of %v, want that personal_access_tokens is missing", public, err)
 	}
@@ -328,7 +329,7 @@ func continuationSaysWhatIsMissing(e *servicetest.Estate) {
 
 func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4, 5)
-	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
+	e.Insert(jobqueue.Job{Args: jobqueue.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: jobqueue.TokenDeletionReason}})
 	release := e.Other(`UPDATE maintenance.river_job SET priority = 2`)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log), servicetest.With(func(c *token.Config) { c.BatchSize = 4 }))
@@ -336,7 +337,7 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	devdb.Eventually(t, "a range to be tried again", func() bool { return strings.Contains(log.String(), "range failed, retrying with a smaller one") })
 	release()
 	r = servicetest.Ended(t, s, r.ID)
-	servicetest.WantRun(t, r, repo.RunSucceeded, "examined_users=5 scheduled_jobs=4")
+	servicetest.WantRun(t, r, control.RunSucceeded, "examined_users=5 scheduled_jobs=4")
 	e.Want("main", passes, "5/5/4 finished")
 	e.Want("main", servicetest.QueuedUsers, "1 2 3 4 5")
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -46,7 +47,7 @@ func (l Admin) AcceptAbsent(
 	homes, gone, err := l.childHomes(ctx)
 	var others map[string]string
 	if err == nil {
-		others, err = repo.NotTables(ctx, l.Databases, l.childTables())
+		others, err = lfkrepo.NotTables(ctx, repo.Kernels(l.Databases), l.childTables())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("what is absent is known only if every configured database answers: %w",
@@ -92,7 +93,7 @@ func (l Admin) AcceptAbsent(
 	if err := errors.Join(refused...); err != nil {
 		return nil, err
 	}
-	return done, l.main().AcceptAbsent(ctx, placesOf(done), by)
+	return done, l.main().Children.AcceptAbsent(ctx, placesOf(done), by)
 }
 
 // main has what all databases share.
@@ -107,13 +108,13 @@ func (l Admin) childTables() (names []string) {
 }
 
 // placesOf are where children are absent: on databases that no longer have them, or everywhere.
-func placesOf(children []AcceptedChild) (places []repo.AbsentPlace) {
+func placesOf(children []AcceptedChild) (places []lfkrepo.AbsentPlace) {
 	for _, c := range children {
 		for _, database := range c.Databases {
-			places = append(places, repo.AbsentPlace{Child: c.Child, Database: database})
+			places = append(places, lfkrepo.AbsentPlace{Child: c.Child, Database: database})
 		}
 		if c.Databases == nil {
-			places = append(places, repo.AbsentPlace{Child: c.Child})
+			places = append(places, lfkrepo.AbsentPlace{Child: c.Child})
 		}
 	}
 	return places
@@ -126,11 +127,11 @@ func (l Admin) childHomes(
 	ctx context.Context,
 ) (homes map[string][]*repo.Database, gone lfk.GoneChildren, err error) {
 	homes, gone = map[string][]*repo.Database{}, lfk.GoneChildren{}
-	var seen map[string]*repo.SeenChildren
+	var seen map[string]*lfkrepo.SeenChildren
 	err = l.each(ctx, func(d *repo.Database) error {
-		children, err := d.Children(ctx, l.Definitions.Keys)
+		children, err := d.Children.Children(ctx, l.Definitions.Keys)
 		if err == nil && seen == nil {
-			seen, err = l.main().SeenChildren(ctx)
+			seen, err = l.main().Children.SeenChildren(ctx)
 		}
 		if err != nil {
 			return err
@@ -147,10 +148,10 @@ func (l Admin) childHomes(
 }
 
 // AbsentChildren are the child tables that were accepted as absent, by name.
-func (l Admin) AbsentChildren(ctx context.Context) ([]repo.AbsentChild, error) {
-	children := []repo.AbsentChild{}
+func (l Admin) AbsentChildren(ctx context.Context) ([]lfkrepo.AbsentChild, error) {
+	children := []lfkrepo.AbsentChild{}
 	err := Admin{Databases: l.Databases[:1]}.each(ctx, func(main *repo.Database) error {
-		accepted, err := main.AbsentChildren(ctx)
+		accepted, err := main.Children.AbsentChildren(ctx)
 		children = append(children, accepted...)
 		return err
 	})
@@ -164,7 +165,7 @@ func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 	if err != nil {
 		return err
 	}
-	var places []repo.AbsentPlace
+	var places []lfkrepo.AbsentPlace
 	var refused []error
 	for _, child := range children {
 		known := len(places)
@@ -181,5 +182,5 @@ func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 	if len(refused) > 0 {
 		return errors.Join(refused...)
 	}
-	return l.main().EndAbsence(ctx, places)
+	return l.main().Children.EndAbsence(ctx, places)
 }

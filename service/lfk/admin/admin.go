@@ -8,7 +8,10 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
+	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -25,7 +28,7 @@ var (
 
 // Misused reports whether an error is about a name or value that the operator gave: it is malformed, or unknown.
 func Misused(err error) bool {
-	refused, ok := errors.AsType[*lfkadmin.RefusedError](err)
+	refused, ok := errors.AsType[*admin.RefusedError](err)
 	return ok && refused.Misnamed || slices.ContainsFunc([]error{
 		fault.ErrUnknownDatabase, ErrUnknownTable, ErrUnknownRecord, ErrUnknownChild, ErrUnknownKey, ErrUnknownAction,
 	}, func(unknown error) bool { return errors.Is(err, unknown) })
@@ -58,7 +61,7 @@ type Installed struct {
 func (l Admin) Install(ctx context.Context) ([]Installed, error) {
 	done := []Installed{}
 	err := l.each(ctx, func(d *repo.Database) error {
-		result, err := lfkadmin.New(d).In(l.Schema).InstallQueue(ctx)
+		result, err := admin.New(d.Database).In(l.Schema).InstallQueue(ctx)
 		if err == nil {
 			done = append(done, Installed{d.Name, result})
 		}
@@ -70,7 +73,7 @@ func (l Admin) Install(ctx context.Context) ([]Installed, error) {
 // Tracked is what Track did.
 type Tracked struct {
 	Database string `json:"database"`
-	lfkadmin.Tracked
+	admin.Tracked
 }
 
 // Track makes the triggers that note deletions from a table, in the one database in which it is.
@@ -86,14 +89,14 @@ func (l Admin) Track(ctx context.Context, table string, columns ...string) (Trac
 	case len(homes) == 0:
 		return Tracked{}, fmt.Errorf("%w%s", l.unknownTable(table), l.meant(ctx, table))
 	}
-	tracked, err := lfkadmin.New(homes[0]).Track(ctx, table, columns...)
+	tracked, err := admin.New(homes[0].Database).Track(ctx, table, columns...)
 	return Tracked{homes[0].Name, tracked}, err
 }
 
 // homesOf are the selected databases that have a table.
 func (l Admin) homesOf(ctx context.Context, table string) (homes []*repo.Database, err error) {
 	err = l.each(ctx, func(d *repo.Database) error {
-		has, err := lfkadmin.New(d).HasTable(ctx, table)
+		has, err := admin.New(d.Database).HasTable(ctx, table)
 		if has {
 			homes = append(homes, d)
 		}
@@ -123,7 +126,7 @@ func (l Admin) meant(ctx context.Context, table string) (hint string) {
 	var names []string
 	protected := ""
 	_ = l.each(ctx, func(d *repo.Database) error { // of a hint no error matters
-		similar, err := lfkadmin.New(d).SimilarTables(ctx, table)
+		similar, err := admin.New(d.Database).SimilarTables(ctx, table)
 		for _, s := range similar {
 			if name := s.Written(); s.Protected {
 				protected = "; write-protected leftovers do not count"
@@ -142,7 +145,7 @@ func (l Admin) meant(ctx context.Context, table string) (hint string) {
 // Untracked is what Untrack did in one database.
 type Untracked struct {
 	Database string `json:"database"`
-	lfkadmin.Untracked
+	admin.Untracked
 	// Unfed are the definitions that get no more records.
 	Unfed []string `json:"unfed"`
 }
@@ -154,8 +157,8 @@ func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	var refused []error
 	known := false
 	err := l.each(ctx, func(d *repo.Database) error {
-		untracked, err := lfkadmin.New(d).Untrack(ctx, table)
-		no, ok := errors.AsType[*lfkadmin.RefusedError](err)
+		untracked, err := admin.New(d.Database).Untrack(ctx, table)
+		no, ok := errors.AsType[*admin.RefusedError](err)
 		known = known || !ok || !no.NoTable
 		if ok {
 			refused = append(refused, err)
@@ -186,13 +189,13 @@ func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 // the table that it is a partition of. A database that does not have the table counts as one without.
 func (l Admin) AdoptedBelow(ctx context.Context, table string) (names []string, err error) {
 	err = l.each(ctx, func(d *repo.Database) error {
-		recorded, err := lfkadmin.New(d).Recorded(ctx, table)
-		if _, refused := errors.AsType[*lfkadmin.RefusedError](err); refused {
+		recorded, err := admin.New(d.Database).Recorded(ctx, table)
+		if _, refused := errors.AsType[*admin.RefusedError](err); refused {
 			return nil
 		}
-		var keys []repo.AdoptedKey
+		var keys []capture.AdoptedKey
 		if err == nil {
-			keys, err = d.AdoptedKeys(ctx)
+			keys, err = d.Capture.AdoptedKeys(ctx)
 		}
 		for _, k := range keys {
 			if k.RecordedParent() == recorded {
@@ -211,7 +214,7 @@ func (l Admin) fedBy(recorded, schema string) []string {
 		return names
 	}
 	for _, k := range l.Definitions.Keys {
-		if repo.RecordedName(k.Parent, schema) == recorded {
+		if catalog.RecordedName(k.Parent, schema) == recorded {
 			names = append(names, k.String())
 		}
 	}
@@ -242,7 +245,7 @@ func (l Admin) each(ctx context.Context, do func(*repo.Database) error) error {
 			_, ready = d.ApplicationSchema(ctx)
 		}
 		switch {
-		case errors.Is(ready, repo.ErrNotMigrated):
+		case errors.Is(ready, dberr.ErrNotMigrated):
 			err = errors.Join(err, fmt.Errorf("%w: run `caretaker migrate` first", ready))
 		case ready != nil:
 			err = errors.Join(err, ready)

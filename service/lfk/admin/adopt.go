@@ -10,7 +10,11 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
+	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -57,10 +61,10 @@ type Adoption struct {
 	Warnings []string `json:"warnings,omitempty"`
 
 	admin  Admin
-	at     lfkadmin.Admin
+	at     admin.Admin
 	home   *repo.Database
-	real   lfkadmin.RealKey
-	key    repo.LooseForeignKey
+	real   admin.RealKey
+	key    lfkrepo.LooseForeignKey
 	holder string
 	// defined, tracked: the definition is in the file, the parent is tracked.
 	defined, tracked bool
@@ -89,7 +93,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 			run.DatabaseNames(homes))
 	}
 	a := &Adoption{
-		Database: homes[0].Name, admin: l, at: lfkadmin.New(homes[0]), home: homes[0], holder: r.Holder,
+		Database: homes[0].Name, admin: l, at: admin.New(homes[0].Database), home: homes[0], holder: r.Holder,
 	}
 	found, err := a.at.RealKeys(ctx, r.Table, r.Columns)
 	if err != nil {
@@ -103,7 +107,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.key = repo.LooseForeignKey{
+	a.key = lfkrepo.LooseForeignKey{
 		Table: writtenIn(a.real.Table, schema), Parent: writtenIn(a.real.Parent, schema),
 		Columns: a.real.Columns, OnDelete: r.OnDelete,
 	}
@@ -115,22 +119,22 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 }
 
 // choose chooses the one foreign key that is meant.
-func choose(found []lfkadmin.RealKey, r AdoptRequest) (lfkadmin.RealKey, error) {
-	named := r.Table + "." + repo.ColumnList(r.Columns)
+func choose(found []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
+	named := r.Table + "." + lfkrepo.ColumnList(r.Columns)
 	names := make([]string, len(found))
 	for i, k := range found {
 		names[i] = k.Name
 	}
 	if r.Constraint != "" && len(found) > 0 {
-		found = slices.DeleteFunc(found, func(k lfkadmin.RealKey) bool { return k.Name != r.Constraint })
+		found = slices.DeleteFunc(found, func(k admin.RealKey) bool { return k.Name != r.Constraint })
 		if len(found) == 0 {
-			return lfkadmin.RealKey{}, fmt.Errorf("%w %s of %s: --constraint may be %s", ErrUnknownKey,
+			return admin.RealKey{}, fmt.Errorf("%w %s of %s: --constraint may be %s", ErrUnknownKey,
 				r.Constraint, named, strings.Join(names, ", "))
 		}
 	}
 	switch len(found) {
 	case 0:
-		return lfkadmin.RealKey{}, fmt.Errorf("%w of %s", ErrUnknownKey, named)
+		return admin.RealKey{}, fmt.Errorf("%w of %s", ErrUnknownKey, named)
 	case 1:
 		if of := found[0].CopyOf; of != "" {
 			return found[0], fmt.Errorf("%s of %s is a copy of the foreign key of %s: name that",
@@ -143,7 +147,7 @@ func choose(found []lfkadmin.RealKey, r AdoptRequest) (lfkadmin.RealKey, error) 
 }
 
 // writtenIn is a table as definitions have it, where schema is the application's.
-func writtenIn(t repo.Table, schema string) string {
+func writtenIn(t catalog.Table, schema string) string {
 	if t.Schema == schema {
 		t.Schema = ""
 	}
@@ -151,8 +155,8 @@ func writtenIn(t repo.Table, schema string) string {
 }
 
 // known is the definition that stands for the foreign key; nil: the file has none.
-func (a *Adoption) known(schema string) *repo.LooseForeignKey {
-	return lfk.StandsFor(a.admin.Definitions.Keys, schema, repo.AdoptedKey{
+func (a *Adoption) known(schema string) *lfkrepo.LooseForeignKey {
+	return lfk.StandsFor(a.admin.Definitions.Keys, schema, capture.AdoptedKey{
 		Schema: a.real.Table.Schema, Table: a.real.Table.Name, Columns: a.real.Columns,
 		ParentSchema: a.real.Parent.Schema, Parent: a.real.Parent.Name, Definition: a.real.Definition,
 	})
@@ -161,7 +165,7 @@ func (a *Adoption) known(schema string) *repo.LooseForeignKey {
 // PlanAdoption finds out what has to be done to make a foreign key a loose one, and refuses what
 // cannot be. It changes nothing.
 func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, error) {
-	allowed := []string{"", repo.AsyncDelete, repo.AsyncNullify}
+	allowed := []string{"", lfkrepo.AsyncDelete, lfkrepo.AsyncNullify}
 	if !slices.Contains(allowed, r.OnDelete) {
 		return nil, fmt.Errorf("%w %s: allowed are %s", ErrUnknownAction, r.OnDelete, strings.Join(allowed[1:], ", "))
 	}
@@ -217,16 +221,16 @@ func (a *Adoption) checkDropped() error {
 	}
 	return withEntry(fmt.Errorf("%s: %s was dropped, but %s has no definition for it: run `caretaker lfk revert "+
 		"%s`, or write the definition again", a.Database, a.real.Name,
-		a.admin.Definitions.File, repo.ReferenceArgument(a.key.Table, a.key.Columns)), a.key)
+		a.admin.Definitions.File, catalog.ReferenceArgument(a.key.Table, a.key.Columns)), a.key)
 }
 
 // same is the action that does what the constraint does; "": there is none.
 func (a *Adoption) same() string {
 	switch {
 	case a.real.OnDelete == "c":
-		return repo.AsyncDelete
+		return lfkrepo.AsyncDelete
 	case a.real.OnDelete == "n" && !a.real.SomeColumns:
-		return repo.AsyncNullify
+		return lfkrepo.AsyncNullify
 	}
 	return ""
 }
@@ -269,7 +273,7 @@ func (a *Adoption) action(asked string) (string, error) {
 // checkHomes refuses a pair of tables that several databases have: a constraint sees its own database
 // alone, a record is applied in all. GitLab's databases have copies of each other's tables, empty.
 func (a *Adoption) checkHomes(ctx context.Context) error {
-	queue, err := a.home.DeletedRecords(ctx)
+	queue, err := a.home.Queue.DeletedRecords(ctx)
 	if err != nil || queue.Exists && !queue.Managed {
 		return err
 	}
@@ -291,7 +295,7 @@ func (a *Adoption) checkHomes(ctx context.Context) error {
 
 // check refuses what lint would call an error.
 func (a *Adoption) check(ctx context.Context) error {
-	alone := &lfk.Definitions{File: a.admin.Definitions.File, Keys: []repo.LooseForeignKey{a.key}}
+	alone := &lfk.Definitions{File: a.admin.Definitions.File, Keys: []lfkrepo.LooseForeignKey{a.key}}
 	result, err := Admin{Databases: a.admin.Databases, Only: a.Database, Definitions: alone}.Lint(ctx)
 	if err != nil {
 		return err
@@ -337,8 +341,8 @@ const (
 func retried(ctx context.Context, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()
-		_, held := errors.AsType[*repo.LeaseHeldError](err)
-		if err == nil || n == lockTries || !held && !lfkadmin.Locked(err) {
+		_, held := errors.AsType[*fencing.LeaseHeldError](err)
+		if err == nil || n == lockTries || !held && !admin.Locked(err) {
 			return err
 		}
 		select {
@@ -355,17 +359,17 @@ const leaseTime = 30 * time.Second
 // Drop drops the constraint, while no run is at work on the database.
 func (a *Adoption) Drop(ctx context.Context) error {
 	return retried(ctx, func() error {
-		lease, err := a.home.AcquireLease(ctx, lfk.Name+"/"+a.Database, a.holder, leaseTime)
+		lease, err := a.home.Leases.AcquireLease(ctx, lfk.Name+"/"+a.Database, a.holder, leaseTime)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = a.home.ReleaseLease(context.WithoutCancel(ctx), lease.Fence) }()
+		defer func() { _ = a.home.Leases.ReleaseLease(context.WithoutCancel(ctx), lease.Fence) }()
 		return a.at.Drop(ctx, a.real, lease.Fence)
 	})
 }
 
 // withEntry adds the lines of a definition to an error, each as an error of its own.
-func withEntry(err error, key repo.LooseForeignKey) error {
+func withEntry(err error, key lfkrepo.LooseForeignKey) error {
 	all := []error{err}
 	for line := range strings.Lines(lfk.Entry(key)) {
 		all = append(all, errors.New(strings.TrimSuffix(line, "\n")))

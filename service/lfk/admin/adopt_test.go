@@ -12,7 +12,8 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -84,7 +85,7 @@ func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
 	close(stop)
 	wait.Wait()
 	s := e.Service(servicetest.OneChild)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	e.Want("main", `SELECT count(*) FROM c WHERE p_id NOT IN (SELECT id FROM p)`, "0")
 	e.Want("main", `SELECT count(*) = 3 * (SELECT count(*) FROM p) FROM c`, "true")
 	a := assert.Must(at(t, e, file).PlanReversion(t.Context(), ofC))(t)
@@ -105,7 +106,7 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 	adopted(t, e, file, ofC)
 	e.Exec("main", `INSERT INTO p VALUES (1); INSERT INTO c (p_id) VALUES (1); DELETE FROM p`)
 	r := servicetest.RunBatch(t, old, "main")
-	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantState(t, r, control.RunSucceeded)
 	const left = "are left, the definitions of this server lack the adopted foreign keys "
 	assert.Contains(t, r.Reason, "records "+left, "c.p_id: add them to its file and send SIGHUP to it, or run caretaker lfk revert")
 	detail := servicetest.StatusOf(t, old, servicetest.LooseForeignKeys).ConditionDetail
@@ -132,7 +133,7 @@ func TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey(t *testing.T) {
 		"column: [a, b]\n    key: ['y,\"(z', x]\n", "column: [b, a]\n",
 		"column: [a, b]\n    conditions: [{column: kind, value: A}]\n",
 	} {
-		servicetest.WantState(t, servicetest.RunBatch(t, e.Service(entry+other), "main"), repo.RunSucceeded)
+		servicetest.WantState(t, servicetest.RunBatch(t, e.Service(entry+other), "main"), control.RunSucceeded)
 		e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "1")
 		if a, err := at(t, e, servicetest.Save(t, entry+other)).PlanAdoption(t.Context(), of); err == nil || a.Ready() {
 			t.Errorf("%s: %v", other, err)
@@ -230,7 +231,7 @@ func TestInstall_ReportsEachDatabase(t *testing.T) {
 	e.Open = e.Open[1:]
 	e.AddDown()
 	e.Open = append(e.Open, main)
-	if done, err := e.Keys("").Install(ctx); !errors.Is(err, repo.ErrUnreachable) || len(done) != 3 || done[2] != want[0] {
+	if done, err := e.Keys("").Install(ctx); !errors.Is(err, dberr.ErrUnreachable) || len(done) != 3 || done[2] != want[0] {
 		t.Errorf("got %v, %v", done, err)
 	}
 }
@@ -265,7 +266,7 @@ func TestTrack_AsksForTheDatabaseOnlyIfThereIsAChoice(t *testing.T) {
 
 	// With one of the databases down nobody knows whether there is a choice.
 	e.AddDown()
-	if _, err := e.Keys("").Track(ctx, "here", ""); !errors.Is(err, repo.ErrUnreachable) {
+	if _, err := e.Keys("").Track(ctx, "here", ""); !errors.Is(err, dberr.ErrUnreachable) {
 		t.Errorf("got %v, want ErrUnreachable", err)
 	}
 }

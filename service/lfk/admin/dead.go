@@ -6,14 +6,15 @@ import (
 	"fmt"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // DeadRecord is a deleted parent whose children could not be cleaned.
 type DeadRecord struct {
 	Database string `json:"database"`
-	lfkadmin.DeadRecord
+	admin.DeadRecord
 }
 
 // recordPage bounds the records of one query.
@@ -26,7 +27,7 @@ func (l Admin) Dead(ctx context.Context, table string, send func(DeadRecord) err
 	err := l.each(ctx, func(d *repo.Database) error {
 		after := int64(0)
 		for {
-			page, err := lfkadmin.New(d).DeadRecords(ctx, lfkadmin.DeadRecordFilter{Table: table}, after,
+			page, err := admin.New(d.Database).DeadRecords(ctx, admin.DeadRecordFilter{Table: table}, after,
 				recordPage)
 			if err != nil {
 				return err
@@ -52,7 +53,7 @@ func (l Admin) Dead(ctx context.Context, table string, send func(DeadRecord) err
 // absent, and which is tried again.
 type FailingRecord struct {
 	Database string `json:"database"`
-	repo.FailingRecord
+	lfk.FailingRecord
 }
 
 // Failing are the records of all selected databases, or those of one table, that have failed or are
@@ -61,11 +62,11 @@ type FailingRecord struct {
 func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, error) {
 	records := []FailingRecord{}
 	err := l.each(ctx, func(d *repo.Database) error {
-		var last repo.FailingRecord
-		queue, err := d.DeletedRecordsShape(ctx)
+		var last lfk.FailingRecord
+		queue, err := d.Queue.DeletedRecordsShape(ctx)
 		for more := true; more && err == nil; {
-			var page []repo.FailingRecord
-			page, err = d.FailingRecords(ctx, queue, table, last, recordPage)
+			var page []lfk.FailingRecord
+			page, err = d.Queue.FailingRecords(ctx, queue, table, last, recordPage)
 			for _, r := range page {
 				last = r
 				records = append(records, FailingRecord{d.Name, r})
@@ -90,10 +91,10 @@ type Retried struct {
 // and ""). It is an error if there are none, or if the id is one in several databases. What was put
 // back before an error is in the result.
 func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, error) {
-	filter := lfkadmin.DeadRecordFilter{ID: id, Table: table}
+	filter := admin.DeadRecordFilter{ID: id, Table: table}
 	var holders []*repo.Database
 	err := l.each(ctx, func(d *repo.Database) error {
-		some, err := lfkadmin.New(d).DeadRecords(ctx, filter, 0, 1)
+		some, err := admin.New(d.Database).DeadRecords(ctx, filter, 0, 1)
 		if len(some) > 0 {
 			holders = append(holders, d)
 		}
@@ -110,7 +111,7 @@ func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, e
 			*id, run.DatabaseNames(holders))
 	}
 	for _, d := range holders {
-		n, retryErr := lfkadmin.New(d).RetryDeadRecords(ctx, filter)
+		n, retryErr := admin.New(d.Database).RetryDeadRecords(ctx, filter)
 		if n > 0 {
 			done = append(done, Retried{d.Name, n})
 		}
@@ -133,9 +134,9 @@ func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error 
 	}
 	failing := false
 	_ = l.each(ctx, func(d *repo.Database) error { // of a hint no error matters
-		queue, err := d.DeletedRecordsShape(ctx)
+		queue, err := d.Queue.DeletedRecordsShape(ctx)
 		if err == nil {
-			some, _ := d.FailingRecords(ctx, queue, table, repo.FailingRecord{}, 1)
+			some, _ := d.Queue.FailingRecords(ctx, queue, table, lfk.FailingRecord{}, 1)
 			failing = failing || len(some) > 0
 		}
 		return err

@@ -9,7 +9,8 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
@@ -46,15 +47,15 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 					"minute, or set rotation to all")
 		}
 	}
-	var seen map[string]*repo.SeenChildren
+	var seen map[string]*lfkrepo.SeenChildren
 	err := l.each(ctx, func(d *repo.Database) error {
-		inspection, err := lfkadmin.New(d).Inspect(ctx, check.Keys)
+		inspection, err := admin.New(d.Database).Inspect(ctx, check.Keys)
 		if err != nil {
 			return err
 		}
 		check.Seen = append(check.Seen, lfk.Inspected{Name: d.Name, Inspection: inspection})
 		if seen == nil {
-			seen, err = l.main().SeenChildren(ctx)
+			seen, err = l.main().Children.SeenChildren(ctx)
 		}
 		if err == nil {
 			now := lfk.SeenIn(d.Name, check.Keys, func(i int) bool { return inspection.Children[i] != nil })
@@ -69,7 +70,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	check.result.Unchecked = check.unchecked()
 	if check.Complete {
 		names := slices.AppendSeq(l.childTables(), maps.Keys(l.Definitions.ByParent()))
-		others, othersErr := repo.NotTables(ctx, l.Databases, names)
+		others, othersErr := lfkrepo.NotTables(ctx, repo.Kernels(l.Databases), names)
 		check.others, err = others, errors.Join(err, othersErr)
 	}
 	// What keeps main from being inspected has been said.
@@ -172,7 +173,7 @@ func (l *lint) queue(d lfk.Inspected) {
 func (l Admin) Sequences(ctx context.Context) (Lint, error) {
 	check := &lint{Admin: l}
 	err := l.each(ctx, func(d *repo.Database) error {
-		inspection, err := lfkadmin.New(d).InspectSequences(ctx)
+		inspection, err := admin.New(d.Database).InspectSequences(ctx)
 		check.sequences(lfk.Inspected{Name: d.Name, Inspection: inspection})
 		return err
 	})
@@ -235,7 +236,7 @@ func (l *lint) children(d lfk.Inspected) {
 }
 
 // indexColumns are those of an index that would do.
-func indexColumns(key repo.LooseForeignKey) string {
+func indexColumns(key lfkrepo.LooseForeignKey) string {
 	var columns []string
 	for _, c := range key.Conditions {
 		columns = append(columns, c.Column)

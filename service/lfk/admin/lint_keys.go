@@ -6,7 +6,9 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
@@ -17,14 +19,14 @@ const (
 )
 
 // keyType reports a key that its trigger cannot record, or that no trigger could.
-func (l *lint) keyType(d lfk.Inspected, at spot, parent lfkadmin.Parent) {
+func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 	tracked := slices.ContainsFunc(parent.Relations,
-		func(r lfkadmin.Relation) bool { return r.Trigger != nil && !r.Trigger.Idle })
+		func(r admin.Relation) bool { return r.Trigger != nil && !r.Trigger.Idle })
 	if len(parent.Columns) < len(parent.Key) {
 		if tracked {
 			at.fail("key_type", "has no column %s, which its trigger records: deletions from it fail: "+
 				"if it was renamed, run `caretaker lfk track %s --column` with the new names in this order: %s; "+
-				"else `caretaker lfk untrack %[2]s`", missingColumn(parent), repo.Argument(at.object),
+				"else `caretaker lfk untrack %[2]s`", missingColumn(parent), catalog.Argument(at.object),
 				strings.Join(parent.Key, ","))
 		}
 		return
@@ -41,7 +43,7 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent lfkadmin.Parent) {
 		case asInteger:
 			at.fail("key_type", "its key %s is of type %s, which its trigger does not record: deletions "+
 				"from it fail: run `caretaker lfk untrack %s`, and track it again", c.Name, c.Exact,
-				repo.Argument(at.object))
+				catalog.Argument(at.object))
 		}
 	}
 }
@@ -55,7 +57,7 @@ func recordable(d lfk.Inspected) string {
 }
 
 // missingColumn is the first column of the key that the table does not have.
-func missingColumn(parent lfkadmin.Parent) string {
+func missingColumn(parent admin.Parent) string {
 	for i, name := range parent.Key {
 		if i >= len(parent.Columns) || parent.Columns[i].Name != name {
 			return name
@@ -66,10 +68,10 @@ func missingColumn(parent lfkadmin.Parent) string {
 
 // needsValues reports whether a definition's parent in a database has a key that is not one integer.
 func (l *lint) needsValues(d lfk.Inspected) bool {
-	return slices.ContainsFunc(l.Keys, func(key repo.LooseForeignKey) bool {
+	return slices.ContainsFunc(l.Keys, func(key lfkrepo.LooseForeignKey) bool {
 		parent, here := d.Parents[key.Parent]
 		return here && (len(parent.Key) > 1 ||
-			slices.ContainsFunc(parent.Columns, func(c lfkadmin.KeyColumn) bool {
+			slices.ContainsFunc(parent.Columns, func(c admin.KeyColumn) bool {
 				return c.Class != repo.ClassInteger
 			}))
 	})
@@ -77,7 +79,7 @@ func (l *lint) needsValues(d lfk.Inspected) bool {
 
 // recordedKey is the key of a definition's parent: the columns that the definition's refer to, one
 // by one. Nil: no database has the parent, or its key is another one than the definition's.
-func (l *lint) recordedKey(key repo.LooseForeignKey) (columns []lfkadmin.KeyColumn) {
+func (l *lint) recordedKey(key lfkrepo.LooseForeignKey) (columns []admin.KeyColumn) {
 	for _, d := range l.Seen {
 		parent, here := d.Parents[key.Parent]
 		places, err := key.Places(parent.Key)
@@ -109,7 +111,7 @@ func (l *lint) keyFaults(d lfk.Inspected) {
 			if at := slices.Index(parent.Key, column); key.Key == nil && at >= 0 && at != i {
 				l.at(d.Name, key.String()).warn("key_order", "%s refers to %s of %s, which also has a column %[1]s: "+
 					"write the columns in the order of the key %s, or say with key what each refers to",
-					column, parent.Key[i], key.Parent, repo.ColumnList(parent.Key))
+					column, parent.Key[i], key.Parent, lfkrepo.ColumnList(parent.Key))
 				break
 			}
 		}
@@ -118,7 +120,7 @@ func (l *lint) keyFaults(d lfk.Inspected) {
 
 // mismatches are columns of the child that cannot be compared with those of the recorded key. If
 // that is not known, those that can be compared with none.
-func (l *lint) mismatches(key repo.LooseForeignKey, child *lfkadmin.Child) (mismatches []string) {
+func (l *lint) mismatches(key lfkrepo.LooseForeignKey, child *admin.Child) (mismatches []string) {
 	recorded := l.recordedKey(key)
 	for i, column := range child.Columns {
 		kinds, of := allKinds, "a deleted row"

@@ -6,8 +6,9 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
@@ -43,7 +44,7 @@ func (l *lint) missing() {
 		default:
 			l.at("", key.String()).fail("child_missing", "%s is in no configured database, so records of "+
 				"%s are held: configure the database that has it, or, if there is none, "+
-				"run `caretaker lfk accept-absent %s`", key.Table, key.Parent, repo.Argument(key.Table))
+				"run `caretaker lfk accept-absent %s`", key.Table, key.Parent, catalog.Argument(key.Table))
 		}
 	}
 }
@@ -99,7 +100,7 @@ func (l *lint) acceptedOf(d lfk.Inspected, recorded string) (children []string) 
 func revokeCommand(children []string) string {
 	arguments := make([]string, len(children))
 	for i, child := range children {
-		arguments[i] = repo.Argument(child)
+		arguments[i] = catalog.Argument(child)
 	}
 	return "`caretaker lfk accept-absent --revoke " + strings.Join(arguments, " ") + "`"
 }
@@ -108,14 +109,14 @@ func revokeCommand(children []string) string {
 // them nothing to do.
 func (l *lint) foreignKeys(d lfk.Inspected) {
 	for _, f := range d.ForeignKeys {
-		if key := l.definition(d, func(k repo.LooseForeignKey) bool {
-			return f.Blocks && d.Is(k.Table, f.Parent) && k.OnDelete == repo.AsyncDelete
+		if key := l.definition(d, func(k lfkrepo.LooseForeignKey) bool {
+			return f.Blocks && d.Is(k.Table, f.Parent) && k.OnDelete == lfkrepo.AsyncDelete
 		}); key != nil {
 			l.at(d.Name, f.String()).fail("fk_blocks_deletion", "rows of %s that it refers to cannot be "+
 				"deleted by %s (23503): give it ON DELETE CASCADE or SET NULL, or replace it by a "+
 				"definition", key.Table, key)
 		}
-		if key := l.definition(d, func(k repo.LooseForeignKey) bool {
+		if key := l.definition(d, func(k lfkrepo.LooseForeignKey) bool {
 			return d.Is(k.Table, f.Child) && d.Is(k.Parent, f.Parent) &&
 				slices.Contains(f.Columns, k.Columns[0])
 		}); key != nil {
@@ -127,18 +128,18 @@ func (l *lint) foreignKeys(d lfk.Inspected) {
 
 // finish is what to do about a real foreign key beside a definition: if an adoption can be what has left
 // both, that has to be finished, or taken back.
-func finish(d lfk.Inspected, f lfkadmin.ForeignKey, key repo.LooseForeignKey) string {
+func finish(d lfk.Inspected, f admin.ForeignKey, key lfkrepo.LooseForeignKey) string {
 	same := slices.Equal(slices.Sorted(slices.Values(f.Columns)), slices.Sorted(slices.Values(key.Columns)))
 	if !same || len(key.Conditions) > 0 || !d.Is(key.Table, f.Table.Recorded("")) {
 		return "drop one of the two"
 	}
-	reference := repo.ReferenceArgument(key.Table, key.Columns)
+	reference := catalog.ReferenceArgument(key.Table, key.Columns)
 	return fmt.Sprintf("run `caretaker lfk adopt %s`, which drops it once every server knows the "+
 		"definition, or `caretaker lfk revert %s`, which keeps it and removes the definition", reference, reference)
 }
 
 // definition is the first of its kind whose child is in a database; nil: none.
-func (l *lint) definition(d lfk.Inspected, is func(repo.LooseForeignKey) bool) *repo.LooseForeignKey {
+func (l *lint) definition(d lfk.Inspected, is func(lfkrepo.LooseForeignKey) bool) *lfkrepo.LooseForeignKey {
 	for i, key := range l.Keys {
 		if d.Children[i] != nil && is(key) {
 			return &key
@@ -157,9 +158,9 @@ func (l *lint) parents(d lfk.Inspected) {
 				"deletions are recorded: name that in the definitions", parent.PartitionOf)
 			continue
 		}
-		track := "`caretaker lfk track " + repo.Argument(name) + " --database " + d.Name
+		track := "`caretaker lfk track " + catalog.Argument(name) + " --database " + d.Name
 		if !slices.Equal(parent.Key, []string{"id"}) {
-			track += " --column " + repo.Argument(strings.Join(parent.Key, ","))
+			track += " --column " + catalog.Argument(strings.Join(parent.Key, ","))
 		}
 		track += "`"
 		if !parent.Tracked() && d.Queue.Managed && slices.Equal(parent.Key, []string{"id"}) {
@@ -184,7 +185,7 @@ func (l *lint) parents(d lfk.Inspected) {
 }
 
 // routeFault is why deletions from a table or partition fail by the routes of its trigger; "": they do not.
-func routeFault(d lfk.Inspected, r lfkadmin.Relation) string {
+func routeFault(d lfk.Inspected, r admin.Relation) string {
 	if r.Trigger == nil {
 		return ""
 	}
@@ -192,7 +193,7 @@ func routeFault(d lfk.Inspected, r lfkadmin.Relation) string {
 }
 
 // trigger reports what is wrong with the trigger of one table or partition.
-func (at spot) trigger(parent, code string, t *lfkadmin.Trigger, track string) {
+func (at spot) trigger(parent, code string, t *admin.Trigger, track string) {
 	switch {
 	case code == "trigger_missing" && t == nil:
 		at.fail(code, "deletions from it are not noted: run %s", track)
@@ -205,7 +206,7 @@ func (at spot) trigger(parent, code string, t *lfkadmin.Trigger, track string) {
 	case code == "trigger_form":
 		at.fail(code, "its trigger %s calls %s(%s), which is not "+
 			"the function for %s: run `caretaker lfk untrack %s` and %s",
-			t.Name, t.Function, strings.Join(t.Arguments, ", "), parent, repo.Argument(parent), track)
+			t.Name, t.Function, strings.Join(t.Arguments, ", "), parent, catalog.Argument(parent), track)
 	case code == "trigger_disabled":
 		at.fail(code, "its trigger %s is disabled, or fires on "+
 			"replicas only: run %s", t.Name, track)
@@ -220,7 +221,7 @@ func (at spot) trigger(parent, code string, t *lfkadmin.Trigger, track string) {
 }
 
 // others reports triggers that record the deletions from a table or partition besides its own.
-func (at spot) others(parent string, r lfkadmin.Relation) {
+func (at spot) others(parent string, r admin.Relation) {
 	for _, t := range r.Others {
 		at.warn("trigger_twice", "its trigger %s records deletions besides %s, which records them for %s: "+
 			"run DROP TRIGGER %s", t.Name, r.Trigger.Name, parent, t.Droppable)
@@ -231,15 +232,15 @@ func (at spot) others(parent string, r lfkadmin.Relation) {
 func (l *lint) triggers(d lfk.Inspected) {
 	var seen []string
 	for _, t := range d.Triggers {
-		if form, _ := t.Form(); form == lfkadmin.FormForeign {
+		if form, _ := t.Form(); form == admin.FormForeign {
 			continue
 		}
 		recorded, shown := t.Recorded(), t.Parent
-		table := repo.Table{Name: t.Parent}
+		table := catalog.Table{Name: t.Parent}
 		if !t.ParentHere {
 			shown, table.Schema = recorded, t.ParentSchema
 		}
-		argument := repo.Argument(table.Written())
+		argument := catalog.Argument(table.Written())
 		if slices.Contains(seen, recorded) || l.hasDefinitions(d, recorded) {
 			continue
 		}

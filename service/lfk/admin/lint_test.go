@@ -10,6 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -167,7 +168,7 @@ c: [{table: q, column: q_id, on_delete: async_delete}]
 	e.AddDown()
 	keys.Databases = e.Open
 	result, err := keys.Lint(context.Background())
-	assert.That(t, errors.Is(err, repo.ErrUnreachable) && len(result.Findings) == 0 && slices.Equal(result.Unchecked, []string{"down"}),
+	assert.That(t, errors.Is(err, dberr.ErrUnreachable) && len(result.Findings) == 0 && slices.Equal(result.Unchecked, []string{"down"}),
 		"got %+v, %v, want ErrUnreachable and nothing about what may be there", result, err)
 	const accepted = "absent: [{table: p, column: p_id, on_delete: async_delete}]"
 	e.Open = e.Open[:2]
@@ -184,7 +185,7 @@ func TestLint_NeedsTheSchemaMaintenance(t *testing.T) {
 	assert.NoError(t, err)
 	defer d.Close()
 	_, err = admin.Admin{Databases: []*repo.Database{d}, Definitions: servicetest.Definitions(t, "")}.Lint(context.Background())
-	assert.That(t, errors.Is(err, repo.ErrNotMigrated) && strings.Contains(err.Error(), "run `caretaker migrate` first"),
+	assert.That(t, errors.Is(err, dberr.ErrNotMigrated) && strings.Contains(err.Error(), "run `caretaker migrate` first"),
 		"got %v, want ErrNotMigrated and what to do", err)
 }
 

@@ -5,7 +5,8 @@ import (
 	"errors"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
 // Reused returns the records of a table that are held because another row has their key now, or those
@@ -17,7 +18,7 @@ func (l Admin) Reused(ctx context.Context, table string) ([]FailingRecord, error
 	all, err := l.Failing(ctx, table)
 	held := []FailingRecord{}
 	for _, r := range all {
-		if r.SQLState == repo.ReasonKeyReused {
+		if r.SQLState == reasons.ReasonKeyReused {
 			held = append(held, r)
 		}
 	}
@@ -33,9 +34,9 @@ func (l Admin) DecideReused(ctx context.Context, table string, clean bool) ([]Re
 		return done, err
 	}
 	err := l.each(ctx, func(d *repo.Database) error {
-		decide := lfkadmin.New(d).KeepReused
+		decide := admin.New(d.Database).KeepReused
 		if clean {
-			decide = lfkadmin.New(d).CleanReused
+			decide = admin.New(d.Database).CleanReused
 		}
 		n, err := decide(ctx, table)
 		if n > 0 {

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -56,12 +57,12 @@ func (a *Adoption) Restore(ctx context.Context) error {
 
 // pending is [ErrPending] while records of the parent wait.
 func (a *Adoption) pending(ctx context.Context) error {
-	queue, err := a.home.DeletedRecords(ctx)
+	queue, err := a.home.Queue.DeletedRecords(ctx)
 	if err != nil || !queue.Exists {
 		return err
 	}
-	waiting, err := a.home.PendingParents(ctx, queue, run.ReadLimits())
-	if err == nil && slices.Contains(repo.ParentNames(waiting), repo.RecordedName(a.key.Parent, queue.Schema)) {
+	waiting, err := a.home.Queue.PendingParents(ctx, queue, run.ReadLimits())
+	if err == nil && slices.Contains(lfkrepo.ParentNames(waiting), catalog.RecordedName(a.key.Parent, queue.Schema)) {
 		err = fmt.Errorf("%w: %s on %s: let the worker clean them (`caretaker run %s --database %s`), "+
 			"then run this command again", ErrPending, a.key.Parent, a.Database, lfk.Name, a.Database)
 	}
@@ -70,13 +71,13 @@ func (a *Adoption) pending(ctx context.Context) error {
 
 // explain says what to do about rows without a parent.
 func (a *Adoption) explain(err error) error {
-	if !lfkadmin.Violated(err) {
+	if !admin.Violated(err) {
 		return err
 	}
 	return fmt.Errorf("rows of %s refer to rows of %s that are gone, so %s cannot be checked: put records "+
 		"of them into the queue with `caretaker lfk orphans %s --fix`, let the worker clean "+
 		"them, then run this command again", a.key.Table, a.key.Parent, a.real.Name,
-		repo.ReferenceArgument(a.key.Table, a.key.Columns))
+		catalog.ReferenceArgument(a.key.Table, a.key.Columns))
 }
 
 // Finish checks the rows, forgets the adoption, and takes the definition out of the file, in this
@@ -106,7 +107,7 @@ func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
 		}
 	}
 	for _, k := range a.admin.Definitions.Keys {
-		if repo.RecordedName(k.Parent, schema) == repo.RecordedName(a.key.Parent, schema) {
+		if catalog.RecordedName(k.Parent, schema) == catalog.RecordedName(a.key.Parent, schema) {
 			others = append(others, k.String())
 		}
 	}

@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/admin"
+	"github.com/caretaker-go/caretaker/repo/lfk/orphans"
 )
 
 // Audit looks for orphans.
@@ -18,18 +21,18 @@ type Audit struct {
 	// Databases that are configured, main first.
 	Databases []*repo.Database
 	// Keys are the definitions.
-	Keys []repo.LooseForeignKey
+	Keys []lfk.LooseForeignKey
 }
 
 // Task is one definition in one database that has its child.
 type Task struct {
-	Key repo.LooseForeignKey
+	Key lfk.LooseForeignKey
 	// Fault says why it cannot be audited, and what to do; "": it can.
 	Fault string
 
-	child *repo.Child
+	child *lfk.Child
 	// parents are the parent's homes. Records are written in the first.
-	parents []*repo.Parent
+	parents []*orphans.Parent
 	// key are the columns by which the homes know the parent, untracked the first home where that is a
 	// guess, because nothing records its deletions.
 	key       []string
@@ -59,13 +62,13 @@ func (t *Task) Database() string {
 }
 
 // Home is the database of the parent in whose queue records are written; only without a Fault.
-func (t *Task) Home() *repo.Database { return t.parents[0].Database() }
+func (t *Task) Home() *repo.Database { return repo.Of(t.parents[0].Database()) }
 
 // inspected is a database with what was seen there.
 type inspected struct {
 	database *repo.Database
-	lfkadmin.Inspection
-	children []*repo.Child
+	admin.Inspection
+	children []*lfk.Child
 }
 
 // Tasks are what there is to be looked at, in the order of the definitions. Definitions whose child
@@ -74,10 +77,10 @@ func (a Audit) Tasks(ctx context.Context) (tasks []*Task, err error) {
 	databases := make([]inspected, len(a.Databases))
 	for i, d := range a.Databases {
 		seen := inspected{database: d}
-		if seen.Inspection, err = lfkadmin.New(d).Inspect(ctx, a.Keys); err != nil {
+		if seen.Inspection, err = admin.New(d.Database).Inspect(ctx, a.Keys); err != nil {
 			return nil, err
 		}
-		if seen.children, err = d.Children(ctx, a.Keys); err != nil {
+		if seen.children, err = d.Children.Children(ctx, a.Keys); err != nil {
 			return nil, err
 		}
 		databases[i] = seen
@@ -101,7 +104,7 @@ func (a Audit) Tasks(ctx context.Context) (tasks []*Task, err error) {
 }
 
 // childFault is why the keys of a child cannot be read from an index; "": they can.
-func childFault(key repo.LooseForeignKey, child *lfkadmin.Child) string {
+func childFault(key lfk.LooseForeignKey, child *admin.Child) string {
 	switch {
 	case len(child.MissingColumns) > 0:
 		return fmt.Sprintf("%s has no column %s: caretaker lfk lint says what to do", key.Table,
@@ -133,8 +136,8 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 		}
 		if t.key != nil && !slices.Equal(t.key, seen.Key) {
 			return fmt.Sprintf("%s is known by %s on %s and by %s elsewhere: track it by the same key "+
-				"everywhere", t.Key.Parent, repo.ColumnList(seen.Key), d.database.Name,
-				repo.ColumnList(t.key)), nil
+				"everywhere", t.Key.Parent, lfk.ColumnList(seen.Key), d.database.Name,
+				lfk.ColumnList(t.key)), nil
 		}
 		if fault := t.mapColumns(seen.Key); fault != "" {
 			return fault, nil
@@ -148,7 +151,7 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 		} else if values != t.values {
 			t.mixed = d.database.Name
 		}
-		parent, err := d.database.Parent(ctx, t.Key.Parent, seen.Key, values)
+		parent, err := d.database.Orphans.Parent(ctx, t.Key.Parent, seen.Key, values)
 		if err != nil {
 			return "", err
 		}
@@ -166,13 +169,13 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 	for _, d := range databases {
 		all = append(all, d.database)
 	}
-	others, err := repo.NotTables(ctx, all, []string{t.Key.Parent})
+	others, err := lfk.NotTables(ctx, repo.Kernels(all), []string{t.Key.Parent})
 	return cmp.Or(others[t.Key.Parent], t.Key.Parent+
 		" is in no configured database, so nobody knows which parents are gone"), err
 }
 
 // needsValues: a key is recorded as one integer, or else as texts.
-func needsValues(p lfkadmin.Parent) bool {
+func needsValues(p admin.Parent) bool {
 	return p.Values || len(p.Columns) != 1 || p.Columns[0].Class != repo.ClassInteger
 }
 
@@ -190,23 +193,23 @@ func (t *Task) mapColumns(recorded []string) (fault string) {
 }
 
 // recorded is a key of the child as records have it.
-func (t *Task) recorded(key repo.Key) repo.Key {
+func (t *Task) recorded(key lfk.Key) lfk.Key {
 	values := key.Values()
 	ordered := make([]string, len(t.order))
 	for i, place := range t.order {
 		ordered[i] = values[place]
 	}
-	return repo.KeyOf(ordered...)
+	return lfk.KeyOf(ordered...)
 }
 
 // Page is what was found among some keys of a child.
 type Page struct {
 	// Keys that were looked at, in order, and whether there are more behind them.
-	Keys []repo.Key
+	Keys []lfk.Key
 	More bool
 	// Orphans are those of them whose parent is gone while rows refer to it. Rows counts these, up to
 	// 100,000, which is then what they are at least.
-	Orphans []repo.Key
+	Orphans []lfk.Key
 	Rows    int64
 	AtLeast bool
 	// horizons are those of the parent's homes, from before the parents were looked for.
@@ -221,11 +224,11 @@ var ErrBusy = errors.New("its parent has more than 10,000 waiting records: " +
 	"go on when loose_foreign_keys_cleanup has worked them off")
 
 // limits bound the reads.
-func limits() repo.Limits { return repo.Limits{Statement: 10 * time.Second, Lock: time.Second} }
+func limits() fencing.Limits { return fencing.Limits{Statement: 10 * time.Second, Lock: time.Second} }
 
 // Scan looks at the next keys of the child behind after, up to limit, and not beyond so many orphans.
-func (t *Task) Scan(ctx context.Context, after repo.Key, limit, orphans int) (p Page, err error) {
-	if p.Keys, err = t.child.Referred(ctx, after, limit, limits()); err != nil || len(p.Keys) == 0 {
+func (t *Task) Scan(ctx context.Context, after lfk.Key, limit, most int) (p Page, err error) {
+	if p.Keys, err = orphans.Referred(ctx, t.child, after, limit, limits()); err != nil || len(p.Keys) == 0 {
 		return p, err
 	}
 	p.More = len(p.Keys) == limit
@@ -236,8 +239,8 @@ func (t *Task) Scan(ctx context.Context, after repo.Key, limit, orphans int) (p 
 		}
 		p.horizons = append(p.horizons, horizon)
 	}
-	child := make(map[repo.Key]repo.Key, len(p.Keys))
-	missing := make([]repo.Key, len(p.Keys))
+	child := make(map[lfk.Key]lfk.Key, len(p.Keys))
+	missing := make([]lfk.Key, len(p.Keys))
 	for i, key := range p.Keys {
 		missing[i] = t.recorded(key)
 		child[missing[i]] = key
@@ -255,7 +258,7 @@ func (t *Task) Scan(ctx context.Context, after repo.Key, limit, orphans int) (p 
 		if busy {
 			return p, ErrBusy
 		}
-		missing = slices.DeleteFunc(missing, func(k repo.Key) bool { return waiting[k] })
+		missing = slices.DeleteFunc(missing, func(k lfk.Key) bool { return waiting[k] })
 	}
 	for i, key := range missing {
 		missing[i] = child[key]
@@ -263,8 +266,8 @@ func (t *Task) Scan(ctx context.Context, after repo.Key, limit, orphans int) (p 
 	if p.Orphans, err = t.child.Remaining(ctx, missing, limits()); err != nil || len(p.Orphans) == 0 {
 		return p, err
 	}
-	if len(p.Orphans) > orphans {
-		p.cut(orphans)
+	if len(p.Orphans) > most {
+		p.cut(most)
 	}
 	p.Rows, err = t.child.Count(ctx, p.Orphans, maxRows+1, limits())
 	p.Rows, p.AtLeast = min(p.Rows, maxRows), p.Rows > maxRows
@@ -283,7 +286,7 @@ func (t *Task) guess() string {
 		return ""
 	}
 	return fmt.Sprintf("%s is not tracked on %s: its rows were looked for by %s, which is a guess",
-		t.Key.Parent, t.untracked, repo.ColumnList(t.key))
+		t.Key.Parent, t.untracked, lfk.ColumnList(t.key))
 }
 
 // Refuses says why no records can be written for the task's orphans; "": they can.
@@ -301,7 +304,7 @@ func (t *Task) Refuses() string {
 
 // confirm returns the keys that the parent's homes but the first still miss, once the transactions
 // have ended that were open there when the keys were found. late: they have not.
-func (t *Task) confirm(ctx context.Context, p Page, keys []repo.Key) (_ []repo.Key, late bool, err error) {
+func (t *Task) confirm(ctx context.Context, p Page, keys []lfk.Key) (_ []lfk.Key, late bool, err error) {
 	for i, parent := range t.parents[1:] {
 		ended, err := parent.Ended(ctx, p.horizons[i+1])
 		if err != nil || !ended {
@@ -324,17 +327,17 @@ const (
 // many. late: older transactions have not ended within two seconds, nothing was written. permitted
 // calls with a permit for that database.
 func (t *Task) Record(
-	ctx context.Context, p Page, permitted func(func(repo.Permit) error) error,
+	ctx context.Context, p Page, permitted func(func(fencing.Permit) error) error,
 ) (n int64, late bool, err error) {
-	keys := make([]repo.Key, len(p.Orphans))
+	keys := make([]lfk.Key, len(p.Orphans))
 	for i, key := range p.Orphans {
 		keys[i] = t.recorded(key)
 	}
 	for end := time.Now().Add(patience); ; {
-		var missing []repo.Key
+		var missing []lfk.Key
 		missing, late, err = t.confirm(ctx, p, keys)
 		if err == nil && !late && len(missing) > 0 {
-			err = permitted(func(permit repo.Permit) (err error) {
+			err = permitted(func(permit fencing.Permit) (err error) {
 				n, late, err = t.parents[0].Record(ctx, permit, missing, p.horizons[0])
 				return err
 			})

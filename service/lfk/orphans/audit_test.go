@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk/orphans"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -92,7 +92,7 @@ func runAll(t *testing.T, s *service.Service, worker, database string) (last run
 	t.Helper()
 	for {
 		r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: worker, Database: database}))(t)
-		servicetest.WantState(t, r, repo.RunSucceeded)
+		servicetest.WantState(t, r, control.RunSucceeded)
 		if last = r; !r.OverLimit {
 			return last
 		}
@@ -109,7 +109,7 @@ func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
 	e := newShop(servicetest.Parallel(t))
 	s := e.Service(shop, fixing(7, 25))
 	counted := audited(t, e.Service(shop))
-	servicetest.WantState(t, counted, repo.RunSucceeded)
+	servicetest.WantState(t, counted, control.RunSucceeded)
 	servicetest.WantCounts(t, counted, "examined_keys=316 orphaned_keys=191 orphaned_rows=351")
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "0")
 	runAll(t, s, orphans.Name, "")
@@ -196,7 +196,7 @@ func audited(t *testing.T, s *service.Service) run.Run {
 func wantLate(e *servicetest.Estate, s *service.Service, writer *pgx.Conn) {
 	e.T.Helper()
 	r := audited(e.T, s)
-	assert.That(e.T, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "older transactions are open"), "%+v", r)
+	assert.That(e.T, r.State == control.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "older transactions are open"), "%+v", r)
 	e.WantQueue("main", "")
 	assert.Must(writer.Exec(e.T.Context(), `COMMIT`))(e.T)
 	runAll(e.T, s, orphans.Name, "")
@@ -221,7 +221,7 @@ func aParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing(e *servicetest.Estate
 	e.Install()
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
 	r := audited(e.T, s)
-	assert.That(e.T, r.State == repo.RunFailed && strings.Contains(r.Error, "p is not tracked on main"), "%+v", r)
+	assert.That(e.T, r.State == control.RunFailed && strings.Contains(r.Error, "p is not tracked on main"), "%+v", r)
 	e.Exec("main", `DROP TABLE p`)
 	homes(e, map[string]string{"main": "bigint", "sec": "bigint"})
 	writer := inserting(e, "sec")
@@ -248,7 +248,7 @@ func isShownOnceItRanAndLooksAtAllThoughOneFails(e *servicetest.Estate) {
 	st := servicetest.StatusOf(e.T, s, orphans.Name)
 	assert.That(e.T, st.NotUsed != "", "%+v", st)
 	r := audited(e.T, s)
-	assert.That(e.T, r.State == repo.RunFailed && strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys"), "%+v", r)
+	assert.That(e.T, r.State == control.RunFailed && strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys"), "%+v", r)
 	servicetest.WantCounts(e.T, r, "examined_keys=1 orphaned_keys=1 orphaned_rows=1")
 	if all := assert.Must(s.Status(e.T.Context(), ""))(e.T); all[len(all)-1].Worker != orphans.Name {
 		e.T.Errorf("a worker that has run is not shown: %+v", all)
@@ -274,7 +274,7 @@ func walksOverAllPages(e *servicetest.Estate) {
 				var examined, found, queued int64
 				for more := true; more; {
 					r := audited(e.T, s)
-					servicetest.WantState(e.T, r, repo.RunSucceeded)
+					servicetest.WantState(e.T, r, control.RunSucceeded)
 					examined, found, queued = examined+r.Counts["examined_keys"], found+r.Counts["orphaned_keys"], queued+r.Counts["queued_records"]
 					more = r.OverLimit
 				}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -16,7 +18,7 @@ type Repair struct {
 	// Main has the lease. Holder names the caller in it.
 	Main   *repo.Database
 	Holder string
-	leases map[*repo.Database]repo.Lease
+	leases map[*repo.Database]fencing.Lease
 }
 
 // leaseTime is how long the lease lasts without a renewal.
@@ -27,7 +29,7 @@ const cleanup = "loose_foreign_keys_cleanup"
 
 // held is the pause that keeps records from being written: what no run may do is not done by hand.
 func (f *Repair) held(ctx context.Context) error {
-	pauses, err := f.Main.Pauses(ctx)
+	pauses, err := f.Main.Flags.Pauses(ctx)
 	if err != nil {
 		return fmt.Errorf("%s: %w", run.PausesUnknown, err)
 	}
@@ -43,7 +45,7 @@ func (f *Repair) held(ctx context.Context) error {
 // Permitted calls with a permit for a database. Where a run, or another command, has the lease the
 // error is a [*repo.LeaseHeldError], and a pause is a [*fault.WorkerPausedError].
 func (f *Repair) Permitted(
-	ctx context.Context, d *repo.Database, do func(repo.Permit) error,
+	ctx context.Context, d *repo.Database, do func(fencing.Permit) error,
 ) error {
 	if err := f.held(ctx); err != nil {
 		return err
@@ -53,23 +55,23 @@ func (f *Repair) Permitted(
 			return err
 		}
 	}
-	return do(repo.Permit{Guard: f.leases[d].Guard(), Limits: limits()})
+	return do(fencing.Permit{Guard: f.leases[d].Guard(), Limits: limits()})
 }
 
 // hold takes the lease in a database, or renews it.
 func (f *Repair) hold(ctx context.Context, d *repo.Database) (err error) {
 	if f.leases == nil {
-		f.leases = map[*repo.Database]repo.Lease{}
+		f.leases = map[*repo.Database]fencing.Lease{}
 	}
 	lease, has := f.leases[d]
 	if has {
-		lease, err = d.RenewLease(ctx, lease.Fence, leaseTime)
+		lease, err = d.Leases.RenewLease(ctx, lease.Fence, leaseTime)
 		// It has run out while there was nothing to write.
-		has = !errors.Is(err, repo.ErrLeaseLost)
+		has = !errors.Is(err, dberr.ErrLeaseLost)
 	}
 	if !has {
 		delete(f.leases, d)
-		lease, err = d.AcquireLease(ctx, Name, f.Holder, leaseTime)
+		lease, err = d.Leases.AcquireLease(ctx, Name, f.Holder, leaseTime)
 	}
 	if err == nil {
 		f.leases[d] = lease
@@ -80,6 +82,6 @@ func (f *Repair) hold(ctx context.Context, d *repo.Database) (err error) {
 // End gives the lease back.
 func (f *Repair) End(ctx context.Context) {
 	for d, lease := range f.leases {
-		_ = d.ReleaseLease(ctx, lease.Fence) // It expires within a minute.
+		_ = d.Leases.ReleaseLease(ctx, lease.Fence) // It expires within a minute.
 	}
 }

@@ -9,6 +9,9 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/orphans"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -48,7 +51,7 @@ func aPauseHoldsItsWriting(e *servicetest.Estate) {
 		_, err := search.Run(e.T.Context())
 		_, paused := errors.AsType[*fault.WorkerPausedError](err)
 		assert.That(e.T, paused && strings.Contains(err.Error(), "caretaker resume"), "%s: %v", worker, err)
-		assert.That(e.T, search.Fix.Permitted(e.T.Context(), search.Databases[0], func(repo.Permit) error { return nil }) != nil,
+		assert.That(e.T, search.Fix.Permitted(e.T.Context(), search.Databases[0], func(fencing.Permit) error { return nil }) != nil,
 			"%s: a record may be written", worker)
 		servicetest.Resume(e.T, s, worker)
 	}
@@ -60,7 +63,7 @@ func aPauseHoldsItsWriting(e *servicetest.Estate) {
 // A look for orphans may find none for minutes.
 func aLeaseThatRanOutIsTakenAgain(e *servicetest.Estate) {
 	search := byHand(e, 3)
-	nothing := func(repo.Permit) error { return nil }
+	nothing := func(fencing.Permit) error { return nil }
 	assert.NoError(e.T, search.Fix.Permitted(e.T.Context(), search.Databases[0], nothing))
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now() - interval '1 s'`)
 	found := searched(e.T, search)
@@ -79,7 +82,7 @@ func tooManyWaitingRecordsEndIt(e *servicetest.Estate) {
 	search.Fix.End(e.T.Context())
 	// The worker keeps its place, and does not fail.
 	r := audited(e.T, e.Service(servicetest.OneChild, fixing(1000, 1000)))
-	assert.That(e.T, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "more than 10,000 records"), "%+v", r)
+	assert.That(e.T, r.State == control.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "more than 10,000 records"), "%+v", r)
 	e.Want("main", `SELECT count(*) FROM maintenance.orphan_audits WHERE NOT done`, "1")
 	e.Exec("main", `DELETE FROM c WHERE p_id <= 1000; DELETE FROM loose_foreign_keys_deleted_records`)
 	found = searched(e.T, search)
@@ -95,13 +98,13 @@ func everyHomeIsAskedAgainBeforeARecordIsWritten(e *servicetest.Estate) {
 	search := looking(e, servicetest.OneChild)
 	tasks, err := search.Tasks(e.T.Context())
 	assert.Require(e.T, err == nil && len(tasks) == 1, "%+v, %v", tasks, err)
-	page, err := tasks[0].Scan(e.T.Context(), repo.Key{}, 10, 10)
+	page, err := tasks[0].Scan(e.T.Context(), lfk.Key{}, 10, 10)
 	assert.Require(e.T, err == nil && len(page.Orphans) == 2, "%+v, %v", page, err)
 	e.Exec("sec", `INSERT INTO p VALUES (1)`)
 	fix := &orphans.Repair{Main: search.Databases[0], Holder: "somebody"}
 	defer fix.End(context.WithoutCancel(e.T.Context()))
 	for late := true; late; {
-		_, late, err = tasks[0].Record(e.T.Context(), page, func(do func(repo.Permit) error) error {
+		_, late, err = tasks[0].Record(e.T.Context(), page, func(do func(fencing.Permit) error) error {
 			return fix.Permitted(e.T.Context(), tasks[0].Home(), do)
 		})
 		assert.NoError(e.T, err)
@@ -219,5 +222,5 @@ func TestOrphanAudit_AKeyThatTheParentsEncodingCannotHoldIsAnOrphan(t *testing.T
 	runAll(t, e.Service(definition, fixing(1, 1)), orphans.Name, "")
 	e.Want("main", `SELECT string_agg(ascii(key_values[1])::text, ' ' ORDER BY key_values) FROM loose_foreign_keys_deleted_records`, `34 233`)
 	r := audited(t, e.Service(definition))
-	servicetest.WantRun(t, r, repo.RunSucceeded, "examined_keys=6 orphaned_keys=3 orphaned_rows=3")
+	servicetest.WantRun(t, r, control.RunSucceeded, "examined_keys=6 orphaned_keys=3 orphaned_rows=3")
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
 // Search is a look for orphans by hand.
@@ -44,7 +46,7 @@ type Found struct {
 	// Guess says why the keys may be other ones than those that were recorded; "": they are not.
 	Guess string `json:"guess,omitempty"`
 	// Key is the definition.
-	Key repo.LooseForeignKey `json:"-"`
+	Key lfk.LooseForeignKey `json:"-"`
 }
 
 // ErrNoTask means that no definition is selected, or none has its child in a configured database.
@@ -94,20 +96,20 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 
 // leaveOut sets LeftOut.
 func (s *Search) leaveOut(ctx context.Context, tasks []*Task) error {
-	accepted, err := s.Databases[0].AbsentChildren(ctx)
+	accepted, err := s.Databases[0].Children.AbsentChildren(ctx)
 	if err != nil {
 		return err
 	}
-	var keys []repo.LooseForeignKey
+	var keys []lfk.LooseForeignKey
 	var children []string
 	for _, key := range s.Keys {
 		if !slices.ContainsFunc(tasks, func(t *Task) bool { return t.Key.Table == key.Table }) &&
-			!slices.ContainsFunc(accepted, func(c repo.AbsentChild) bool { return c.Child == key.Table }) &&
+			!slices.ContainsFunc(accepted, func(c lfk.AbsentChild) bool { return c.Child == key.Table }) &&
 			(s.Which == nil || s.Which(&Task{Key: key})) {
 			keys, children = append(keys, key), append(children, key.Table)
 		}
 	}
-	others, err := repo.NotTables(ctx, s.Databases, children)
+	others, err := lfk.NotTables(ctx, repo.Kernels(s.Databases), children)
 	for _, key := range keys {
 		s.LeftOut = append(s.LeftOut, fmt.Sprintf("%s (%s)", key,
 			cmp.Or(others[key.Table], key.Table+" is in no configured database")))
@@ -138,14 +140,14 @@ func noTask(tasks []*Task, leftOut []string) error {
 
 // task looks at one task until its end, or until nothing is left of the limit.
 func (s *Search) task(ctx context.Context, t *Task, f *Found, left *int) error {
-	var after repo.Key
+	var after lfk.Key
 	for ctx.Err() == nil && *left > 0 {
 		page, err := t.Scan(ctx, after, pageKeys, *left)
 		if err != nil {
 			return err
 		}
 		if s.Fix != nil && len(page.Orphans) > 0 {
-			n, late, err := t.Record(ctx, page, func(do func(repo.Permit) error) error {
+			n, late, err := t.Record(ctx, page, func(do func(fencing.Permit) error) error {
 				return s.Fix.Permitted(ctx, t.Home(), do)
 			})
 			if f.Queued += n; err != nil || late {

@@ -8,7 +8,10 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/orphans"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -34,7 +37,7 @@ func (a *audit) work(ctx context.Context, x *run.Execution) error {
 	if err != nil {
 		return err
 	}
-	places, err := a.Main.AuditPlaces(ctx)
+	places, err := a.Main.Orphans.AuditPlaces(ctx)
 	if err != nil {
 		return err
 	}
@@ -44,8 +47,8 @@ func (a *audit) work(ctx context.Context, x *run.Execution) error {
 		}
 	}
 	for _, task := range tasks {
-		place := repo.AuditPlace{Definition: task.Name(), Database: task.Database()}
-		if i := slices.IndexFunc(places, func(p repo.AuditPlace) bool {
+		place := orphans.AuditPlace{Definition: task.Name(), Database: task.Database()}
+		if i := slices.IndexFunc(places, func(p orphans.AuditPlace) bool {
 			return p.Definition == place.Definition && p.Database == place.Database
 		}); i >= 0 {
 			place = places[i]
@@ -61,9 +64,9 @@ func (a *audit) work(ctx context.Context, x *run.Execution) error {
 }
 
 // begin is the beginning of an audit: all places are there, so that its backlog is known.
-func (w *working) begin(ctx context.Context, tasks []*Task) (places []repo.AuditPlace, err error) {
+func (w *working) begin(ctx context.Context, tasks []*Task) (places []orphans.AuditPlace, err error) {
 	for _, t := range tasks {
-		place := repo.AuditPlace{Definition: t.Name(), Database: t.Database()}
+		place := orphans.AuditPlace{Definition: t.Name(), Database: t.Database()}
 		if err := w.save(ctx, &place); err != nil {
 			return nil, err
 		}
@@ -81,8 +84,8 @@ func (w *working) end(ctx context.Context) error {
 			strings.Join(w.late, ", ")
 		w.x.Limit(reason, reason)
 	case !w.x.DryRun:
-		err := w.x.WithPermit(ctx, w.Main, limits(), func(p repo.Permit) error {
-			return w.Main.EndAudit(ctx, p)
+		err := w.x.WithPermit(ctx, w.Main, limits(), func(p fencing.Permit) error {
+			return w.Main.Orphans.EndAudit(ctx, p)
 		})
 		if err != nil {
 			return err
@@ -95,10 +98,10 @@ func (w *working) end(ctx context.Context) error {
 }
 
 // save keeps a place for the next run, and counts what was found up to it.
-func (w *working) save(ctx context.Context, place *repo.AuditPlace) error {
+func (w *working) save(ctx context.Context, place *orphans.AuditPlace) error {
 	if !w.x.DryRun {
-		err := w.x.WithPermit(ctx, w.Main, limits(), func(p repo.Permit) error {
-			return w.Main.SaveAuditPlace(ctx, p, *place)
+		err := w.x.WithPermit(ctx, w.Main, limits(), func(p fencing.Permit) error {
+			return w.Main.Orphans.SaveAuditPlace(ctx, p, *place)
 		})
 		if err != nil {
 			return err
@@ -107,13 +110,13 @@ func (w *working) save(ctx context.Context, place *repo.AuditPlace) error {
 	w.x.Count(ctx, "examined_keys", place.Found.Keys)
 	w.x.Count(ctx, "orphaned_keys", place.Found.Orphans)
 	w.x.Count(ctx, "orphaned_rows", place.Found.Rows)
-	place.Found = repo.AuditFound{}
+	place.Found = orphans.AuditFound{}
 	return nil
 }
 
 // task looks at a definition from a place on. more: a limit of the run came before its end.
 func (w *working) task(
-	ctx context.Context, t *Task, place repo.AuditPlace,
+	ctx context.Context, t *Task, place orphans.AuditPlace,
 ) (more bool, err error) {
 	total := &found{}
 	defer total.log(ctx, w.x, t)
@@ -158,7 +161,7 @@ func (w *working) task(
 
 // ends reports whether an error ends the run, and not only the definition's turn.
 func (w *working) ends(err error) bool {
-	return err != nil && (errors.Is(err, repo.ErrLeaseLost) || w.x.Stopped() != nil)
+	return err != nil && (errors.Is(err, dberr.ErrLeaseLost) || w.x.Stopped() != nil)
 }
 
 // fail notes what a definition has failed with.
@@ -172,7 +175,7 @@ func (w *working) fail(ctx context.Context, t *Task, err error) {
 // batch looks at the next keys, and moves the place behind them. done: there are no more. late: their
 // records have to wait.
 func (w *working) batch(
-	ctx context.Context, t *Task, place *repo.AuditPlace, total *found,
+	ctx context.Context, t *Task, place *orphans.AuditPlace, total *found,
 ) (done, late bool, err error) {
 	if what := t.faultOf(w.fixes()); what != "" {
 		return false, false, &fault.FailedError{Text: what}
@@ -181,7 +184,7 @@ func (w *working) batch(
 	if w.fixes() {
 		most = w.records
 	}
-	page, err := t.Scan(ctx, repo.KeyOf(place.After...), w.config.BatchSize, most)
+	page, err := t.Scan(ctx, lfk.KeyOf(place.After...), w.config.BatchSize, most)
 	if err != nil || len(page.Keys) == 0 {
 		return true, false, err
 	}
@@ -211,7 +214,7 @@ func (w *working) record(
 	if w.x.DryRun {
 		return int64(len(page.Orphans)), false, nil
 	}
-	return t.Record(ctx, page, func(do func(repo.Permit) error) error {
+	return t.Record(ctx, page, func(do func(fencing.Permit) error) error {
 		return w.x.WithPermit(ctx, t.Home(), limits(), do)
 	})
 }

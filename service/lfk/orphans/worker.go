@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -50,20 +53,20 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 
 // uses are the reads of children and parents, and the records. Where the worker is not enabled there
 // are none.
-func (a *audit) uses(string) (all []repo.Use) {
+func (a *audit) uses(string) (all []catalog.Use) {
 	if a.config.Disabled() {
 		return nil
 	}
 	for _, key := range a.LooseForeignKeys() {
-		all = append(all, repo.Use{Table: key.Table, Rights: repo.ToRead},
-			repo.Use{Table: key.Parent, Rights: repo.ToRead})
+		all = append(all, catalog.Use{Table: key.Table, Rights: catalog.ToRead},
+			catalog.Use{Table: key.Parent, Rights: catalog.ToRead})
 	}
-	for i, queue := range repo.QueueTables() {
+	for i, queue := range lfk.QueueTables() {
 		switch {
 		case a.fixes() && i == 0:
-			all = append(all, repo.Use{Table: queue, Rights: repo.MaySelect | repo.MayInsert})
+			all = append(all, catalog.Use{Table: queue, Rights: catalog.MaySelect | catalog.MayInsert})
 		case a.fixes():
-			all = append(all, repo.Use{Table: queue, Rights: repo.MaySelect})
+			all = append(all, catalog.Use{Table: queue, Rights: catalog.MaySelect})
 		}
 	}
 	return all
@@ -80,8 +83,8 @@ func (a *audit) missing(context.Context) (string, error) {
 // backlog counts what the audit under way has yet to look at.
 func (a *audit) backlog(
 	ctx context.Context, d *repo.Database,
-) (b repo.Backlog, remark string, err error) {
-	b, err = d.AuditBacklog(ctx)
+) (b control.Backlog, remark string, err error) {
+	b, err = d.Orphans.AuditBacklog(ctx)
 	return b, "", err
 }
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"runtime"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
 // RecoverPanic calls do; a panic is an error: it ends the run, not the server.
@@ -95,7 +95,7 @@ func EndsEarly(err error) bool {
 // StopError is why a run is to stop after the statement in flight. It is then CANCELLED or, if it ends
 // early on purpose, SUCCEEDED and over_limit.
 type StopError struct {
-	Reason repo.Reason
+	Reason reasons.Reason
 	Early  bool
 	// Message is the run's error, fit for clients.
 	Message string
@@ -108,4 +108,4 @@ func (r StopError) Error() string { return r.Reason.String() }
 var ErrOtherBatch = errors.New("another batch has ended the run")
 
 // ErrShutdown ends runs because the process stops.
-var ErrShutdown = StopError{Reason: repo.Reason{Code: "SHUTDOWN"}}
+var ErrShutdown = StopError{Reason: reasons.Reason{Code: "SHUTDOWN"}}

@@ -3,7 +3,7 @@ package fault
 import (
 	"errors"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
 // Typed reasons of runs, jobs and groups. Those that repo finds out in a transaction are repo's, those
@@ -41,23 +41,23 @@ func ReasonOf(err error) string {
 }
 
 // SkipReason is why a fire gets no run; the zero Reason for other errors.
-func SkipReason(err error) repo.Reason {
+func SkipReason(err error) reasons.Reason {
 	var held *LeaseHeldError
 	var paused *WorkerPausedError
 	var unconfigured *NotConfiguredError
 	switch {
 	case errors.As(err, &held):
-		return repo.Reason{Code: ReasonLeaseHeld}
+		return reasons.Reason{Code: ReasonLeaseHeld}
 	case errors.As(err, &paused):
-		return repo.Reason{Code: ReasonPaused, Detail: err.Error()}
+		return reasons.Reason{Code: ReasonPaused, Detail: err.Error()}
 	case errors.As(err, &unconfigured):
-		return repo.Reason{Code: "WORKER_NOT_CONFIGURED", Detail: err.Error()}
+		return reasons.Reason{Code: "WORKER_NOT_CONFIGURED", Detail: err.Error()}
 	}
-	return repo.Reason{}
+	return reasons.Reason{}
 }
 
 // EndedEarly reports whether a run with this reason ended before its time because of the load or a full queue.
 func EndedEarly(reason string) bool {
-	code := repo.ReadReason(reason).Code
+	code := reasons.ReadReason(reason).Code
 	return code == ReasonThrottled || code == ReasonQueueFull
 }

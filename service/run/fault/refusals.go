@@ -9,7 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
 )
 
 // Errors of calls, besides [InvalidArgumentError], [WorkerPausedError],
@@ -25,7 +27,7 @@ var (
 	// ErrStopping means that the server takes no new runs because it is shutting down.
 	ErrStopping = errors.New("the server is stopping")
 	// ErrUnreachable means that a database that is needed for the answer does not answer.
-	ErrUnreachable = repo.ErrUnreachable
+	ErrUnreachable = dberr.ErrUnreachable
 )
 
 // RefusedError is a call that is refused.
@@ -64,7 +66,7 @@ func Unknown(what error, key, name, text string) error {
 // UnreachableDatabase is the name of the database that an [ErrUnreachable] is about, and why it cannot work; "" if the
 // error does not say.
 func UnreachableDatabase(err error) (name, why string) {
-	if refused, ok := errors.AsType[*repo.Error](err); ok {
+	if refused, ok := errors.AsType[*dberr.Error](err); ok {
 		return refused.Database, refused.Why()
 	}
 	return "", ""
@@ -72,7 +74,7 @@ func UnreachableDatabase(err error) (name, why string) {
 
 // PrivilegeMissing returns which privilege is missing and what to grant. It returns false for every other error.
 func PrivilegeMissing(err error) (text string, ok bool) {
-	if Forbidden(err) || errors.Is(err, repo.ErrForbidden) {
+	if Forbidden(err) || errors.Is(err, dberr.ErrForbidden) {
 		return PublicText(err), true
 	}
 	return "", false
@@ -81,7 +83,7 @@ func PrivilegeMissing(err error) (text string, ok bool) {
 // SchemaMissing returns which database misses tables or columns of caretaker's own. It returns false
 // for every other error. Runs report missing tables of the application themselves.
 func SchemaMissing(err error) (text string, ok bool) {
-	refused, ok := errors.AsType[*repo.Error](err)
+	refused, ok := errors.AsType[*dberr.Error](err)
 	if !ok || !slices.Contains([]string{"42P01", "42703", "3F000"}, refused.SQLState) {
 		return "", false
 	}
@@ -89,7 +91,7 @@ func SchemaMissing(err error) (text string, ok bool) {
 }
 
 // LeaseHeldError reports who holds the lease.
-type LeaseHeldError = repo.LeaseHeldError
+type LeaseHeldError = fencing.LeaseHeldError
 
 // InvalidArgumentError names the field of a request that is wrong, and what is allowed.
 type InvalidArgumentError struct{ Field, Description string }
@@ -103,7 +105,7 @@ func (e *InvalidArgumentError) Details() (string, map[string]string) { return "I
 // WorkerPausedError reports that a worker, or [AllWorkers], is paused: new runs are refused until the pause ends.
 type WorkerPausedError struct {
 	Worker string
-	Pause  repo.Pause
+	Pause  control.Pause
 }
 
 // Subject returns what is paused, with its verb: "all workers are".
@@ -151,7 +153,7 @@ func (e *NotConfiguredError) Details() (string, map[string]string) {
 
 // Forbidden reports whether our role lacks a privilege, or row-level security keeps rows from it.
 func Forbidden(err error) bool {
-	refused, ok := errors.AsType[*repo.Error](err)
+	refused, ok := errors.AsType[*dberr.Error](err)
 	return ok && refused.SQLState == "42501"
 }
 

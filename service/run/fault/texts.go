@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 )
 
 // maxText is how long an error may be on record.
@@ -16,7 +16,7 @@ const maxText = 64 << 10
 func PublicText(err error) string { return format.Shorten(inWords(err), maxText, "the log has them") }
 
 func inWords(err error) string {
-	var refused *repo.Error
+	var refused *dberr.Error
 	var stopped StopError
 	switch {
 	case err == nil:
@@ -25,11 +25,11 @@ func inWords(err error) string {
 		return PublicError(err).Error()
 	case errors.As(err, &refused):
 		return refused.Public()
-	case errors.Is(err, repo.ErrUnreachable):
+	case errors.Is(err, dberr.ErrUnreachable):
 		return "a database is unreachable; the log of this run names it"
-	case errors.Is(err, repo.ErrLeaseLost):
-		return repo.ErrLeaseLost.Error()
-	case errors.Is(err, repo.ErrJobLost):
+	case errors.Is(err, dberr.ErrLeaseLost):
+		return dberr.ErrLeaseLost.Error()
+	case errors.Is(err, dberr.ErrJobLost):
 		return "job lost: the attempt was taken for dead, the job is worked by another one"
 	case errors.As(err, &stopped):
 		return strings.ToLower(stopped.Reason.String())
@@ -49,7 +49,7 @@ func RedactedText(text string, err error) string {
 
 // BriefText is PublicText without what was tried and what to do: for remarks.
 func BriefText(err error) string {
-	if refused, ok := errors.AsType[*repo.Error](err); ok {
+	if refused, ok := errors.AsType[*dberr.Error](err); ok {
 		return refused.Condition()
 	}
 	return PublicText(err)
@@ -72,7 +72,7 @@ func PublicError(err error) error {
 	if e, ok := errors.AsType[detailed](err); ok {
 		return e
 	}
-	if errors.Is(err, repo.ErrForbidden) {
+	if errors.Is(err, dberr.ErrForbidden) {
 		return err
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 )
 
 func TestRestOf_IsInProportionToTheWorkAndToTheExcess(t *testing.T) {
@@ -58,7 +58,7 @@ func TestExcess_OfBeforeTheRunCountsFromItsStart(t *testing.T) {
 
 func TestExcess_IsNamedWithItsValueItsLimitAndItsKey(t *testing.T) {
 	c := Config{MaxReplicaLag: 30 * time.Second, MaxWALRate: 64 << 20, MaxLockWait: 5 * time.Second}
-	load := repo.Load{Replica: "r1", Lag: 72500 * time.Millisecond, WALRate: 100 << 20, Queues: []repo.LockQueue{
+	load := control.Load{Replica: "r1", Lag: 72500 * time.Millisecond, WALRate: 100 << 20, Queues: []control.LockQueue{
 		{Table: "public.notes", Root: "public.notes", Seconds: 7},
 		{Table: "public.issues", Root: "public.issues", Seconds: 5},
 	}}

@@ -15,6 +15,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -36,8 +40,8 @@ type Config struct {
 	Patience time.Duration `key:"patience" default:"20s" max:"24h"`
 }
 
-func (c Config) question() repo.LoadProbe {
-	return repo.LoadProbe{
+func (c Config) question() control.LoadProbe {
+	return control.LoadProbe{
 		Replicas: c.MaxReplicaLag > 0, WAL: c.MaxWALRate > 0, Locks: c.MaxLockWait > 0,
 		IgnoredReplicas: c.IgnoredReplicas,
 	}
@@ -89,7 +93,7 @@ func New(c Config, logger *slog.Logger) *Loads {
 
 // Overloaded is the limit that is exceeded most, of a database or of a table in it; the zero Table
 // stands for none. nil: no limit is exceeded.
-func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table repo.Table) *Excess {
+func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table catalog.Table) *Excess {
 	worst, _ := l.worst(ctx, d, func(e *Excess) bool { return e.queue == nil || e.queue.Of(table) })
 	return worst
 }
@@ -97,7 +101,7 @@ func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table repo.Tab
 // StillExceeded is the limit that has ended a run with this reason, if it is exceeded still; nil: it is
 // not.
 func (l *Loads) StillExceeded(ctx context.Context, d *repo.Database, reason string) *Excess {
-	ended := repo.ReadReason(reason)
+	ended := reasons.ReadReason(reason)
 	worst, _ := l.worst(ctx, d, func(e *Excess) bool {
 		return ended.Code == fault.ReasonThrottled && strings.HasPrefix(ended.Detail, e.measure+": ")
 	})
@@ -157,9 +161,9 @@ func (l *Loads) probe(ctx context.Context, d *repo.Database, b *databaseLoad) {
 	// A span a second would bury what the run's trace is for; what is seen is for others too, and
 	// our caller may be stopped.
 	ctx = trace.ContextWithSpanContext(context.WithoutCancel(ctx), trace.SpanContextFromContext(ctx))
-	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, repo.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, dberr.ErrUnreachable)
 	defer cancel()
-	load, err := d.Load(ctx, l.config.question())
+	load, err := d.History.Load(ctx, l.config.question())
 	now := time.Now()
 	b.probed = now
 	if err == nil {
@@ -167,17 +171,17 @@ func (l *Loads) probe(ctx context.Context, d *repo.Database, b *databaseLoad) {
 		b.excesses = since(found, b.excesses, now, b.slow || now.Sub(b.seen) <= probeLife)
 		b.seen, b.slow = now, false
 	} else {
-		refused, ok := errors.AsType[*repo.Error](err)
-		b.slow = ctx.Err() != nil || ok && refused.Class() == repo.ClassTimeout
+		refused, ok := errors.AsType[*dberr.Error](err)
+		b.slow = ctx.Err() != nil || ok && refused.Class() == dberr.ClassTimeout
 	}
 	l.warn(ctx, b, load, err)
 }
 
 // warn logs once what keeps us from seeing the load.
-func (l *Loads) warn(ctx context.Context, b *databaseLoad, load repo.Load, err error) {
+func (l *Loads) warn(ctx context.Context, b *databaseLoad, load control.Load, err error) {
 	problem := ""
 	switch {
-	case errors.Is(err, repo.ErrUnreachable):
+	case errors.Is(err, dberr.ErrUnreachable):
 		// Whoever needs the database says so.
 		return
 	case err != nil:
@@ -197,7 +201,7 @@ type Excess struct {
 	// measure and key name what is measured and the limit's configuration key; queue is the one
 	// that it is about, nil for the whole database.
 	measure, key string
-	queue        *repo.LockQueue
+	queue        *control.LockQueue
 	value, limit string
 	// ratio of value to limit.
 	ratio float64
@@ -217,7 +221,7 @@ func (e *Excess) String() string {
 }
 
 // excesses are the limits of a database that a probe shows to be exceeded.
-func (c Config) excesses(name string, l repo.Load) (found []Excess) {
+func (c Config) excesses(name string, l control.Load) (found []Excess) {
 	add := func(e Excess, value, limit float64, text func(float64) string) {
 		if limit > 0 && value > limit {
 			e.value, e.limit, e.ratio = text(value), text(limit), value/limit

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -65,8 +67,8 @@ type Plan struct {
 	// Databases are those to be read, main first: replicas where there are some.
 	Databases []*repo.Database
 	tables    map[string]*Table
-	seen      map[*repo.Database]map[repo.Place]struct{}
-	kept      map[*repo.Database]map[repo.Place]struct{}
+	seen      map[*repo.Database]map[rowset.Place]struct{}
+	kept      map[*repo.Database]map[rowset.Place]struct{}
 	// later is what is asked once all is counted.
 	later []func(ctx context.Context) error
 	limit int64
@@ -78,8 +80,8 @@ func New(kind string, id int64, databases []*repo.Database) *Plan {
 	return &Plan{
 		Kind: kind, ID: id, Exact: true, Databases: databases, limit: maxRows,
 		tables: map[string]*Table{}, ends: time.Now().Add(MaxTime),
-		seen: map[*repo.Database]map[repo.Place]struct{}{},
-		kept: map[*repo.Database]map[repo.Place]struct{}{},
+		seen: map[*repo.Database]map[rowset.Place]struct{}{},
+		kept: map[*repo.Database]map[rowset.Place]struct{}{},
 	}
 }
 
@@ -112,7 +114,7 @@ func (p *Plan) table(d *repo.Database, name string) *Table {
 }
 
 // Count adds rows that a change would change.
-func (p *Plan) Count(d *repo.Database, table string, c repo.Change, rows int64) {
+func (p *Plan) Count(d *repo.Database, table string, c rowset.Change, rows int64) {
 	t := p.table(d, table)
 	switch c.Action() {
 	case "move":
@@ -137,15 +139,15 @@ func (p *Plan) Remaining(d *repo.Database, table string) int64 {
 func (p *Plan) AtLeast(d *repo.Database, table string) { p.table(d, table).AtLeast = true }
 
 // Visited are the rows of a database that would be gone, or have been counted as kept.
-func (p *Plan) Visited(d *repo.Database) (gone, kept map[repo.Place]struct{}) {
+func (p *Plan) Visited(d *repo.Database) (gone, kept map[rowset.Place]struct{}) {
 	if p.seen[d] == nil {
-		p.seen[d], p.kept[d] = map[repo.Place]struct{}{}, map[repo.Place]struct{}{}
+		p.seen[d], p.kept[d] = map[rowset.Place]struct{}{}, map[rowset.Place]struct{}{}
 	}
 	return p.seen[d], p.kept[d]
 }
 
 // Keep counts rows that forbid the deletion.
-func (p *Plan) Keep(d *repo.Database, table string, places []repo.Place) {
+func (p *Plan) Keep(d *repo.Database, table string, places []rowset.Place) {
 	_, kept := p.Visited(d)
 	for _, place := range places {
 		if _, counted := kept[place]; !counted {
@@ -199,7 +201,7 @@ func (p *Plan) AddRefusal(ctx context.Context, err error) error {
 		p.Exact = false
 		return nil
 	case ctx.Err() != nil, errors.Is(err, ErrUnknownTarget), errors.As(err, &missing),
-		errors.Is(err, repo.ErrUnreachable), fault.PublicError(err) == nil:
+		errors.Is(err, dberr.ErrUnreachable), fault.PublicError(err) == nil:
 		return err
 	}
 	reason := fault.ReasonOf(err)

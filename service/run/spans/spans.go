@@ -12,7 +12,9 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -42,37 +44,37 @@ func LinkTo(ctx context.Context, parent string) trace.SpanStartOption {
 
 // RecordOutcome says on the span of a context how that ended, and why, if that is not as usual.
 func RecordOutcome(ctx context.Context, outcome, reason string) {
-	repo.SetReason(ctx, outcome == repo.RunFailed, cmp.Or(reason, outcome))
+	spans.SetReason(ctx, outcome == control.RunFailed, cmp.Or(reason, outcome))
 	SetTexts(trace.SpanFromContext(ctx), "maintenance.outcome", outcome, "maintenance.reason", reason)
 }
 
 // RecordFailure says on the span of a context that what it is about has failed.
 func RecordFailure(ctx context.Context, err error) {
-	RecordOutcome(ctx, repo.RunFailed, fault.ReasonOf(err))
+	RecordOutcome(ctx, control.RunFailed, fault.ReasonOf(err))
 	NoteError(trace.SpanFromContext(ctx), err)
 }
 
 // NoteError marks a span as failed, in words fit for clients.
 func NoteError(span trace.Span, err error) {
 	state := ""
-	if refused, ok := errors.AsType[*repo.Error](err); ok {
+	if refused, ok := errors.AsType[*dberr.Error](err); ok {
 		state = refused.SQLState
 	}
-	repo.RecordError(span, errorType(err), state, fault.RedactedText(fault.PublicText(err), err))
+	spans.RecordError(span, errorType(err), state, fault.RedactedText(fault.PublicText(err), err))
 }
 
 // errorType is the class of an error: the SQLSTATE where the database has refused a statement, else our typed reason.
 func errorType(err error) string {
-	refused, ok := errors.AsType[*repo.Error](err)
+	refused, ok := errors.AsType[*dberr.Error](err)
 	items, some := errors.AsType[*fault.ItemsFailedError](err)
 	switch {
 	case ok && refused.SQLState != "":
 		return refused.SQLState
-	case errors.Is(err, repo.ErrUnreachable):
+	case errors.Is(err, dberr.ErrUnreachable):
 		return "unreachable"
-	case errors.Is(err, repo.ErrLeaseLost):
+	case errors.Is(err, dberr.ErrLeaseLost):
 		return fault.ReasonLeaseLost
-	case errors.Is(err, repo.ErrJobLost):
+	case errors.Is(err, dberr.ErrJobLost):
 		return fault.ReasonJobLost
 	case some:
 		return items.Class
@@ -95,7 +97,7 @@ func errorType(err error) string {
 // StoppedBy is what has stopped work that returned an error without having failed, "" if it has failed.
 func StoppedBy(ctx context.Context, err error) string {
 	cause := context.Cause(ctx)
-	if errors.Is(cause, repo.ErrLeaseLost) || errors.Is(err, repo.ErrLeaseLost) {
+	if errors.Is(cause, dberr.ErrLeaseLost) || errors.Is(err, dberr.ErrLeaseLost) {
 		return ""
 	}
 	for _, e := range []error{cause, err} {

@@ -14,6 +14,10 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/gitlab"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -44,7 +48,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	return &run.Worker{
 		Name:        Name,
 		Config:      config.WorkerConfig,
-		Missing:     d.Main.AuthenticationEvents,
+		Missing:     d.Main.Users.AuthenticationEvents,
 		NoTimeLimit: true,
 		Work:        c.work,
 		Backlog:     c.backlog,
@@ -56,8 +60,8 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 const table = "authentication_events"
 
 // expired are the events that are due at a time.
-func (c *cleanup) expired(now time.Time, limit int) repo.ExpiredEvents {
-	return repo.ExpiredEvents{Before: now.AddDate(0, 0, -c.config.KeepDays), Limit: limit}
+func (c *cleanup) expired(now time.Time, limit int) gitlab.ExpiredEvents {
+	return gitlab.ExpiredEvents{Before: now.AddDate(0, 0, -c.config.KeepDays), Limit: limit}
 }
 
 func (c *cleanup) work(ctx context.Context, x *run.Execution) error {
@@ -85,31 +89,31 @@ func (c *cleanup) work(ctx context.Context, x *run.Execution) error {
 func (c *cleanup) deleteBatch(
 	ctx context.Context, x *run.Execution, left int,
 ) (deleted int64, err error) {
-	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
-	permit, err := x.Permit(ctx, x.Database, repo.Table{Name: table}, limits)
+	limits := fencing.Limits{Statement: 5 * time.Second, Lock: time.Second}
+	permit, err := x.Permit(ctx, x.Database, catalog.Table{Name: table}, limits)
 	if err != nil {
 		return 0, err
 	}
 	defer permit.End(&err)
 	events := c.expired(x.Now(), min(c.config.BatchSize, left))
-	return x.Database.DeleteExpiredEvents(ctx, permit.Permit, events)
+	return x.Database.Users.DeleteExpiredEvents(ctx, permit.Permit, events)
 }
 
 // countAll counts what a run would delete.
 func (c *cleanup) countAll(ctx context.Context, x *run.Execution, left int) (int64, error) {
-	b, err := x.Database.CountExpiredEvents(ctx, c.expired(x.Now(), left), run.ReadLimits())
+	b, err := x.Database.Users.CountExpiredEvents(ctx, c.expired(x.Now(), left), run.ReadLimits())
 	return b.Due, err
 }
 
 // backlog counts the events that a run would delete now.
 func (c *cleanup) backlog(
 	ctx context.Context, d *repo.Database,
-) (b repo.Backlog, remark string, err error) {
+) (b control.Backlog, remark string, err error) {
 	now, err := d.Now(ctx)
 	if err != nil {
 		return b, "", err
 	}
-	limits := repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
-	b, err = d.CountExpiredEvents(ctx, c.expired(now, c.config.MaxDeletes), limits)
+	limits := fencing.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+	b, err = d.Users.CountExpiredEvents(ctx, c.expired(now, c.config.MaxDeletes), limits)
 	return b, "", err
 }

@@ -1,0 +1,343 @@
+// Package catalog reads what a database has: tables, columns, foreign keys, partitions, triggers, and the rights of our role.
+// It changes nothing.
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+)
+
+// Catalog is what the application schema of a database has, as far as was asked: how caretaker
+// finds out which tables, columns and foreign keys there are. It is of one moment, for one run or
+// job, and not safe for concurrent use.
+type Catalog struct {
+	Database *pg.Database
+	Tables   map[string]*Relation
+	Keys     []ForeignKey
+	Parts    map[Table][]Part
+	// hiding is a table of which row-level security may hide rows, "" if none was asked for.
+	hiding string
+	// uncheckedRights: it does not matter what our role may read.
+	UncheckedRights bool
+}
+
+// Table names a table with its schema.
+type Table struct{ Schema, Name string }
+
+// String is the table's own name, as messages and counts have it.
+func (t Table) String() string { return t.Name }
+
+// SQL is the quoted name with its schema.
+func (t Table) SQL() string { return stmt.Quote(t.Schema, t.Name) }
+
+// Relation is a table that a catalogue was asked for.
+type Relation struct {
+	Table
+	Partitioned bool
+	// readable: our role may read all rows.
+	Readable bool
+	columns  map[string]Column
+	// key is what a statement can return of the rows it changes: see keyOfSQL.
+	Key string
+}
+
+// Column is a column of a table.
+type Column struct {
+	// Name, and Type as PostgreSQL writes it, without its modifier: a cast to it cuts nothing off.
+	Name, Type string
+	NotNull    bool
+	// HasDefault: an INSERT may leave it out.
+	HasDefault bool
+	// indexed: an index of all rows begins with it.
+	Indexed bool
+	// behind is the column, part of the primary key, that an index has directly after this one: sweeps
+	// go on behind its last value. Empty if there is no such index.
+	Behind string
+}
+
+// Actions of foreign keys when the row they refer to is deleted, as PostgreSQL's confdeltype has
+// them.
+const (
+	OnDeleteCascade = "c"
+	OnDeleteSetNull = "n"
+
+	OnDeleteSetDefault = "d"
+)
+
+// ForeignKey is a foreign key of any schema. Of a partitioned table it is the one of the table, not
+// of its partitions.
+type ForeignKey struct {
+	Name          string
+	Child, Parent Table
+	// Columns of the child refer to ParentColumns, one by one; of the child's it is known whether they
+	// may be NULL.
+	Columns, ParentColumns []Column
+	// OnDelete is one of the constants above, or another action, which caretaker leaves to the
+	// database.
+	OnDelete string
+	// setNull are the columns that ON DELETE SET NULL sets.
+	SetNull     []string
+	Partitioned bool
+	// readable: our role may read all rows of the parent.
+	Readable bool
+	// key is that of the child's rows: see keyOfSQL.
+	Key string
+}
+
+// tablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled
+// trigger refuses every write is a leftover of a split database. It reads the numbers of the primary key's
+// columns, the first two columns of indexes by which rows can be walked, the first ones of all, and of the
+// columns those whose names are in $2, and those of the primary key.
+const tablesSQL = `
+SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid),
+  (pk.indkey::int2[])[:pk.indnkeyatts - 1],
+  ARRAY (
+    SELECT ARRAY[i.indkey[0], i.indkey[1]] FROM pg_index i
+    WHERE i.indrelid = c.oid AND i.indnkeyatts > 1 AND i.indisvalid AND i.indpred IS NULL
+      AND pg_index_column_has_property(i.indexrelid, 2, 'asc')
+    ORDER BY i.indnkeyatts),
+  ARRAY (SELECT i.indkey[0] FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL),
+  ARRAY (
+    SELECT ARRAY[a.attnum::text, a.attname, format_type(a.atttypid, -1), a.attnotnull::text,
+      (a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '')::text]
+    FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      AND (a.attname = ANY ($2::name[]) OR a.attnum = ANY (pk.indkey)))
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
+LEFT JOIN pg_index pk ON pk.indrelid = c.oid AND pk.indisprimary
+WHERE c.relname = ANY ($1::name[]) AND c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL
+
+// ProtectedSQL says of a table c that an enabled trigger refuses every write: GitLab leaves such
+// triggers on the tables that a split has left behind.
+const ProtectedSQL = `EXISTS (
+  SELECT FROM pg_trigger t
+  WHERE t.tgrelid = c.oid AND t.tgenabled IN ('O', 'A')
+    AND t.tgfoid = ANY (ARRAY(SELECT oid FROM pg_proc WHERE proname = 'gitlab_schema_prevent_write')))`
+
+// Tables looks for tables with some of their columns. A table that exists and must not be read, or
+// not all of it, is [dberr.ErrForbidden].
+func (d Schema) Tables(ctx context.Context, wanted map[string][]string) (*Catalog, error) {
+	return catalog(ctx, d.db, wanted, false)
+}
+
+// Catalog is Tables with all foreign keys of the database.
+func (d Schema) Catalog(ctx context.Context, wanted map[string][]string) (*Catalog, error) {
+	return catalog(ctx, d.db, wanted, true)
+}
+
+func catalog(
+	ctx context.Context, d *pg.Database, wanted map[string][]string, keys bool,
+) (*Catalog, error) {
+	c := NewCatalog(d)
+	if err := c.read(ctx, wanted, keys); err != nil {
+		return nil, err
+	}
+	if c.hiding != "" {
+		return nil, fmt.Errorf("table %s on %s: row-level security may hide rows of it from our role, "+
+			"ALTER ROLE ... BYPASSRLS: %w", c.hiding, d.Name, dberr.ErrForbidden)
+	}
+	for name, r := range c.Tables {
+		if r == nil {
+			return nil, fmt.Errorf("table %s on %s: %w: grant SELECT on it to the role, "+
+				"caretaker doctor --grants lists all rights", name, d.Name, dberr.ErrForbidden)
+		}
+	}
+	return c, nil
+}
+
+// NewCatalog returns a catalogue in which nothing was read yet.
+func NewCatalog(d *pg.Database) *Catalog {
+	return &Catalog{Database: d, Tables: map[string]*Relation{}, Parts: map[Table][]Part{}}
+}
+
+// read fills the catalogue.
+func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys bool) error {
+	d := c.Database
+	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
+	defer cancel()
+	ctx, o := pg.BeginRoutine(ctx, d, "read the catalogue")
+	batch := &pgx.Batch{}
+	c.QueueTables(batch, wanted)
+	if keys {
+		c.QueueKeys(batch, allActions)
+	}
+	err := pg.PoolOf(d).SendBatch(ctx, batch).Close()
+	o.End(ctx, err)
+	if err := pg.Wrap(ctx, d, "read the catalogue", err); err != nil {
+		return err
+	}
+	if len(c.Tables) == 0 && len(wanted) > 0 {
+		_, err = d.ApplicationSchema(ctx)
+	}
+	return err
+}
+
+// QueueTables puts into a batch what reads tables, with these of their columns.
+func (c *Catalog) QueueTables(batch *pgx.Batch, wanted map[string][]string) {
+	tables := slices.AppendSeq(make([]string, 0, len(wanted)), maps.Keys(wanted))
+	columns := slices.Concat(slices.AppendSeq([][]string{{}}, maps.Values(wanted))...)
+	batch.Queue(tablesSQL, tables, columns).Query(func(rows pgx.Rows) error {
+		return c.readTables(rows, wanted)
+	})
+}
+
+// readTables leaves nil for a table that must not be read. Columns that are in the primary key alone
+// were not asked for.
+func (c *Catalog) readTables(rows pgx.Rows, wanted map[string][]string) error {
+	var t Table
+	var partitioned, readable, hiding bool
+	var i tableIndexes
+	var columns [][]string
+	_, err := pgx.ForEachRow(rows, []any{
+		&t.Schema, &t.Name, &partitioned, &readable, &hiding, &i.primary, &i.walks, &i.firsts, &columns,
+	}, func() error {
+		switch {
+		case hiding && !c.UncheckedRights:
+			c.hiding = t.Name
+		case !readable && !c.UncheckedRights:
+			c.Tables[t.Name] = nil
+		default:
+			r := &Relation{
+				Table: t, Partitioned: partitioned, Readable: readable && !hiding, columns: map[string]Column{},
+			}
+			r.addColumns(columns, wanted[t.Name], i)
+			c.Tables[t.Name] = r
+		}
+		return nil
+	})
+	return err
+}
+
+// tableIndexes are the columns of a table's indexes, by their numbers, as tablesSQL reads them.
+type tableIndexes struct {
+	primary, firsts []int16
+	walks           [][]int16
+}
+
+// addColumns takes the columns as tablesSQL reads them.
+func (r *Relation) addColumns(read [][]string, wanted []string, indexes tableIndexes) {
+	byNumber := map[int16]Column{}
+	for _, c := range read {
+		number, _ := strconv.ParseInt(c[0], 10, 16) // it is an int2 of the database
+		byNumber[int16(number)] = Column{Name: c[1], Type: c[2], NotNull: c[3] == "true", HasDefault: c[4] == "true"}
+	}
+	r.Key = keyOf(indexes.primary, byNumber)
+	for number, column := range byNumber {
+		column.Indexed = slices.Contains(indexes.firsts, number)
+		i := slices.IndexFunc(indexes.walks, func(walk []int16) bool {
+			return walk[0] == number && slices.Contains(indexes.primary, walk[1]) &&
+				slices.Contains([]string{"integer", "bigint"}, byNumber[walk[1]].Type)
+		})
+		if i >= 0 {
+			column.Behind = byNumber[indexes.walks[i][1]].Name
+		}
+		if slices.Contains(wanted, column.Name) {
+			r.columns[column.Name] = column
+		}
+	}
+}
+
+// keyOf is keyOfSQL for a primary key of these columns, by their numbers.
+func keyOf(primary []int16, columns map[int16]Column) string {
+	names := make([]string, len(primary))
+	for i, number := range primary {
+		names[i] = "t." + stmt.Quote(columns[number].Name)
+	}
+	switch {
+	case len(names) == 0:
+		return ""
+	case len(names) > 1:
+		return "ROW(" + strings.Join(names, ", ") + ")::text"
+	case slices.Contains([]string{"bigint", "integer", "smallint"}, columns[primary[0]].Type):
+		return names[0]
+	}
+	return names[0] + "::text"
+}
+
+// Table is a table of the application schema, nil if it was not asked for or is not there.
+func (c *Catalog) Table(name string) *Relation { return c.Tables[name] }
+
+// Column finds a column; false if it was not asked for or is not there, or its table is not.
+func (r *Relation) Column(name string) (Column, bool) {
+	if r == nil {
+		return Column{}, false
+	}
+	column, found := r.columns[name]
+	return column, found
+}
+
+// Has reports whether the table and all these columns are there.
+func (r *Relation) Has(columns ...string) bool {
+	return r != nil && !slices.ContainsFunc(columns, func(name string) bool {
+		_, found := r.columns[name]
+		return !found
+	})
+}
+
+// References are the foreign keys that refer to a table, by their tables and names.
+func (c *Catalog) References(to Table) (keys []ForeignKey) {
+	for _, k := range c.Keys {
+		if k.Parent == to {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// Violated finds the foreign key that an error of the database names: that of rows that still refer
+// to what was to be deleted.
+func (c *Catalog) Violated(e *dberr.Error) (k ForeignKey, found bool) {
+	said := e.Said()
+	i := slices.IndexFunc(c.Keys, func(k ForeignKey) bool {
+		return k.Name == said.ConstraintName && k.Child == Table{said.SchemaName, said.TableName}
+	})
+	if i < 0 {
+		return ForeignKey{}, false
+	}
+	return c.Keys[i], true
+}
+
+// Column is the child's column that refers to the parent's column of this name; false if there is
+// none.
+func (k ForeignKey) Column(parentColumn string) (Column, bool) {
+	for i, c := range k.ParentColumns {
+		if c.Name == parentColumn {
+			return k.Columns[i], true
+		}
+	}
+	return Column{}, false
+}
+
+// Required is the first of the columns that ON DELETE SET NULL sets, though it is NOT NULL; "" if
+// none is.
+func (k ForeignKey) Required() string {
+	for _, c := range k.Columns {
+		if c.NotNull && slices.Contains(k.SetNull, c.Name) {
+			return c.Name
+		}
+	}
+	return ""
+}
+
+// ColumnNames are the child's columns as messages have them.
+func (k ForeignKey) ColumnNames() string { return JoinColumns(k.Columns) }
+
+// JoinColumns lists names of columns, with commas in between.
+func JoinColumns(columns []Column) string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.Name
+	}
+	return strings.Join(names, ",")
+}

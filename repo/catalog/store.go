@@ -1,0 +1,9 @@
+package catalog
+
+import "github.com/caretaker-go/caretaker/repo/internal/pg"
+
+// Schema reads the catalogue of one database, in one database.
+type Schema struct{ db *pg.Database }
+
+// NewSchema is for packages of repo.
+func NewSchema(db *pg.Database) Schema { return Schema{db} }

@@ -1,0 +1,86 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+)
+
+// Backlog is what waits for a worker in one database.
+type Backlog struct {
+	Pending, Due, Deferred, Dead int64
+	// OldestAt is zero when nothing waits.
+	OldestAt time.Time
+	// Partitions of the queue, where it has any.
+	Partitions int
+	// Untracked are the parents whose deletions are not recorded, where that is known.
+	Untracked     int
+	TrackingKnown bool
+	// AtLeast: counting stopped, the figures are lower bounds.
+	AtLeast bool
+	// ReadAt is when, by the clock of the database.
+	ReadAt time.Time
+}
+
+// BacklogCap is up to where a backlog is counted exactly.
+const BacklogCap = 1_000_000
+
+// Capped turns counts that went beyond the cap into lower bounds.
+func (b Backlog) Capped() Backlog {
+	b.AtLeast = max(b.Pending, b.Due, b.Dead) > BacklogCap
+	b.Pending, b.Due = min(b.Pending, BacklogCap), min(b.Due, BacklogCap)
+	b.Dead = min(b.Dead, BacklogCap)
+	b.Deferred = b.Pending - b.Due
+	return b
+}
+
+// BacklogSample is what was left for a worker to do in all of its databases, at a moment of the
+// last day.
+type BacklogSample struct {
+	Worker                       string
+	At                           time.Time
+	Pending, Due, Deferred, Dead int64
+}
+
+// sampleBacklogsSQL keeps the first sample of a minute, whichever replica sends it, and prunes what
+// is older than a day: as many rows at most as many minutes have come.
+const sampleBacklogsSQL = `
+WITH old AS (
+  DELETE FROM maintenance.backlog_samples WHERE (minute, worker) IN (
+    SELECT minute, worker FROM maintenance.backlog_samples
+    WHERE minute < (SELECT clock_timestamp() - interval '25 hours') ORDER BY minute LIMIT 1000)
+)
+INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
+SELECT date_trunc('minute', clock_timestamp()), s.worker, s.pending, s.due, s.deferred, s.dead
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+  s(worker, pending, due, deferred, dead)
+ON CONFLICT DO NOTHING`
+
+// SampleBacklogs keeps samples, one a minute and worker, as of now by the clock of the database.
+func (d History) SampleBacklogs(ctx context.Context, samples []BacklogSample) error {
+	var workers []string
+	var pending, due, deferred, dead []int64
+	for _, s := range samples {
+		workers = append(workers, s.Worker)
+		pending, due = append(pending, s.Pending), append(due, s.Due)
+		deferred, dead = append(deferred, s.Deferred), append(dead, s.Dead)
+	}
+	_, err := pg.Exec(ctx, d.db, "keep samples of the backlogs", sampleBacklogsSQL,
+		workers, pending, due, deferred, dead)
+	return err
+}
+
+const backlogSamplesSQL = `
+SELECT worker, date_bin(make_interval(secs => $1), minute, 'epoch') AS at,
+  max(pending), max(due), max(deferred), max(dead)
+FROM maintenance.backlog_samples WHERE minute > clock_timestamp() - interval '1 day'
+GROUP BY 1, 2 ORDER BY 1, 2`
+
+// BacklogSamples reads the samples of the last day, the highest of each step, by worker and time.
+func (d History) BacklogSamples(ctx context.Context, step time.Duration) ([]BacklogSample, error) {
+	q := pg.NewQuery("read samples of the backlogs", backlogSamplesSQL, step.Seconds())
+	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[BacklogSample])
+}

@@ -1,0 +1,351 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+)
+
+// States and triggers of a run, as maintenance.runs keeps them.
+const (
+	RunRunning   = "running"
+	RunSucceeded = "succeeded"
+	RunFailed    = "failed"
+	RunCancelled = "cancelled"
+	RunSkipped   = "skipped"
+
+	TriggerSchedule = "schedule"
+	TriggerRequest  = "request"
+)
+
+// Run is a row of maintenance.runs. Its fields are those of the message Run of the API.
+type Run struct {
+	ID, Worker, Database, Trigger, State, Reason, Error, TraceID, RequestedBy string
+	DryRun, OverLimit, TurboMode                                              bool
+	LeaseEpoch                                                                int64
+	StartedAt                                                                 time.Time
+	// FinishedAt is zero while the run is at work.
+	FinishedAt  time.Time
+	Counts      map[string]int64
+	Tables      []jobqueue.TableCount
+	Definitions []DefinitionCount
+	// Candidates are the first of what a dry run would work on, MoreCandidates how many there are
+	// besides, and CandidatesDigest is that of all, "" where not all could be looked at. Lists of
+	// runs are without.
+	Candidates       []Candidate
+	MoreCandidates   int64
+	CandidatesDigest string
+	// RequestID is the client's, empty when it gave none; Replica the process that runs it.
+	RequestID, Replica string
+	// SilentSince is the last sign of life of a run at work that has given none for ten seconds,
+	// DeadAt when it will be taken for dead; zero otherwise.
+	SilentSince, DeadAt time.Time
+	// Fire is the time of the fire that it belongs to; zero: none. It is not kept with the run but
+	// with the fire.
+	Fire time.Time
+	// Unsettled says of a run that ends that it may have committed more than its counts say, EarlierUnsettled
+	// that this is so of earlier runs of its worker.
+	Unsettled, EarlierUnsettled bool
+}
+
+// DefinitionCount is what a dry run found for one definition.
+type DefinitionCount struct {
+	Table   string `json:"table"`
+	Column  string `json:"column"`
+	Parent  string `json:"parent"`
+	Action  string `json:"action"`
+	Rows    int64  `json:"rows"`
+	AtLeast bool   `json:"at_least"`
+}
+
+// runColumns in the order of (*Run).into.
+const runColumns = `id::text, worker, database, trigger, state, reason, error, trace_id, requested_by, dry_run, over_limit,
+  turbo_mode, lease_epoch, started_at, finished_at, counts, tables, definitions, coalesce(request_id, ''), replica,
+  CASE WHEN state = 'running' AND heartbeat_at < clock_timestamp() - least(interval '10 seconds', heartbeat_ttl) THEN heartbeat_at END, heartbeat_at + heartbeat_ttl`
+
+// wholeRunColumns in the order of scanWholeRun.
+const wholeRunColumns = runColumns + `, candidates, more_candidates, candidates_digest`
+
+func scanWholeRun(row pgx.CollectableRow) (r Run, err error) {
+	err = r.scan(row, &r.Candidates, &r.MoreCandidates, &r.CandidatesDigest)
+	return r, err
+}
+
+func scanRun(row pgx.CollectableRow) (r Run, err error) {
+	err = r.scan(row)
+	return r, err
+}
+
+func (r *Run) scan(row pgx.Row, more ...any) error {
+	err := row.Scan(append([]any{
+		&r.ID, &r.Worker, &r.Database, &r.Trigger, &r.State, &r.Reason, &r.Error, &r.TraceID, &r.RequestedBy,
+		&r.DryRun, &r.OverLimit, &r.TurboMode, &r.LeaseEpoch, &r.StartedAt, &r.FinishedAt, &r.Counts, &r.Tables,
+		&r.Definitions, &r.RequestID, &r.Replica, &r.SilentSince, &r.DeadAt,
+	}, more...)...)
+	if r.SilentSince.IsZero() {
+		r.DeadAt = time.Time{}
+	}
+	return err
+}
+
+const runByRequestSQL = `SELECT ` + wholeRunColumns + ` FROM maintenance.runs WHERE request_id = $1`
+
+// RunByRequest is the run that a client's request id started, or [dberr.ErrNotFound].
+func (d Runs) RunByRequest(ctx context.Context, requestID string) (Run, error) {
+	q := pg.NewQuery("read the run of the request", runByRequestSQL, requestID)
+	return oneOfRuns(ctx, d.db, q, scanWholeRun)
+}
+
+const runByIDSQL = `SELECT ` + wholeRunColumns + ` FROM maintenance.runs WHERE id = $1::text::uuid`
+
+// Run reads a run, or returns [dberr.ErrNotFound].
+func (d Runs) Run(ctx context.Context, id string) (Run, error) {
+	return oneOfRuns(ctx, d.db, pg.NewQuery("read the run", runByIDSQL, id), scanWholeRun)
+}
+
+const deleteRunSQL = `DELETE FROM maintenance.runs WHERE id = $1::text::uuid`
+
+// DeleteRun forgets a run that could not start, so that its request id can be used again.
+func (d Runs) DeleteRun(ctx context.Context, id string) error {
+	_, err := pg.Exec(ctx, d.db, "forget the run", deleteRunSQL, id)
+	return err
+}
+
+const saveProgressSQL = `
+UPDATE maintenance.runs r SET heartbeat_at = clock_timestamp(), counts = $2, tables = $3, lease_epoch = $4, turbo_mode = $5,
+  reason = $6
+WHERE r.id = $1::text::uuid AND r.state = 'running'
+RETURNING r.cancel_requested_at IS NOT NULL, r.error, EXISTS (
+  SELECT FROM maintenance.pauses p
+  WHERE p.worker IN (r.worker, '*') AND (p.until IS NULL OR p.until > clock_timestamp()))`
+
+// SaveProgress keeps a running run alive and its counts current. It reports whether a user has
+// asked to cancel the run, and whether its worker is paused. [dberr.ErrNotFound]: the run was taken for
+// dead.
+func (d Runs) SaveProgress(ctx context.Context, run Run) (w StopRequest, err error) {
+	err = pg.QueryRow(ctx, d.db, "save the run's progress", []any{&w.Cancelled, &w.Words, &w.Paused}, saveProgressSQL,
+		run.ID, asJSON(nonNil(run.Counts)), asJSON(orEmpty(run.Tables)), run.LeaseEpoch, run.TurboMode, run.Reason)
+	return w, err
+}
+
+// StopRequest reports whether a running run was asked to stop.
+type StopRequest struct {
+	Cancelled, Paused bool
+	// Words of RequestCancel.
+	Words string
+}
+
+//nolint:unqueryvet // ended.* are the columns of its RETURNING, here and below
+const finishRunSQL = `
+WITH ended AS (
+UPDATE maintenance.runs SET state = $2, reason = $3, error = $4, over_limit = $5, turbo_mode = $6, lease_epoch = $7,
+  counts = $8, tables = $9, definitions = $10, candidates = $11, more_candidates = $12, candidates_digest = $13,
+  heartbeat_at = clock_timestamp(), finished_at = clock_timestamp()
+WHERE id = $1::text::uuid AND CASE WHEN $14 THEN state = 'failed' AND starts_with(error, ` + abandonedSQL + `) ELSE state = 'running' END
+RETURNING ` + wholeRunColumns + `)` + unsettledSQL + `
+SELECT ended.*, EXISTS (SELECT FROM maintenance.run_counts c JOIN maintenance.runs r ON r.id = c.run_id
+  WHERE c.name = '' AND (r.worker, r.database) = (ended.worker, ended.database))
+FROM ended`
+
+// FinishRun records the end of a run, also of one that was taken for dead and closed meanwhile,
+// because its process stood still or could not reach main: the process knows better. [dberr.ErrNotFound]:
+// the run is gone or has ended otherwise.
+func (d Runs) FinishRun(ctx context.Context, run Run) (stored Run, closed bool, err error) {
+	scan := func(row pgx.CollectableRow) (r Run, err error) {
+		err = r.scan(row, &r.Candidates, &r.MoreCandidates, &r.CandidatesDigest, &r.EarlierUnsettled)
+		return r, err
+	}
+	for _, closed = range []bool{false, true} {
+		q := pg.NewQuery("record the run's end", stmt.Fill(finishRunSQL, "{unsettled}", "$15"), run.ID, run.State, run.Reason, run.Error, run.OverLimit,
+			run.TurboMode, run.LeaseEpoch, asJSON(nonNil(run.Counts)), asJSON(orEmpty(run.Tables)), asJSON(orEmpty(run.Definitions)),
+			asJSON(orEmpty(run.Candidates)), run.MoreCandidates, run.CandidatesDigest, closed, run.Unsettled)
+		stored, err = oneOfRuns(ctx, d.db, q, scan)
+		if !errors.Is(err, dberr.ErrNotFound) {
+			break
+		}
+	}
+	return stored, closed, err
+}
+
+// abandonedSQL begins the error of a run of which nobody knows how it ended.
+const abandonedSQL = `'no heartbeat from the process that ran it'`
+
+//nolint:unqueryvet // as above
+const closeAbandonedRunsSQL = `
+WITH ended AS (
+UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', finished_at = heartbeat_at,
+  error = ` + abandonedSQL + ` || '; it has done at least what its counts say'
+WHERE state = 'running' AND heartbeat_at < clock_timestamp() - heartbeat_ttl
+RETURNING ` + runColumns + `)` + unsettledSQL + `
+SELECT ended.* FROM ended`
+
+// CloseAbandonedRuns records the runs of processes that died as failed, with their last sign of
+// life as their end and its counts, and returns those that it was that closed them: each is
+// returned to one caller.
+func (d Runs) CloseAbandonedRuns(ctx context.Context) ([]Run, error) {
+	return pg.Collect(ctx, d.db, pg.NewQuery("close abandoned runs", stmt.Fill(closeAbandonedRunsSQL, "{unsettled}", "true")), scanRun)
+}
+
+const requestCancelSQL = `
+UPDATE maintenance.runs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
+  error = CASE WHEN cancel_requested_at IS NULL THEN $2 ELSE error END
+WHERE id = $1::text::uuid AND state = 'running'`
+
+// RequestCancel asks the process that runs it to stop; it reads this with its next heartbeat. words
+// say who asks, and are the run's error from now on; the first count. A run that has ended, or that
+// there is not, stays as it is.
+func (d Runs) RequestCancel(ctx context.Context, id, words string) error {
+	_, err := pg.Exec(ctx, d.db, "ask to cancel the run", requestCancelSQL, id, words)
+	return err
+}
+
+// runs.id, here and below: id alone would be the text of the columns, by which there is no index.
+const listRunsSQL = `
+SELECT ` + runColumns + ` FROM maintenance.runs
+WHERE ($1 = '' OR worker = $1) AND ($2 = '' OR state = $2) AND ($3 = '' OR id < nullif($3, '')::uuid)
+  AND ($5 = '' OR id >= nullif($5, '')::uuid AND started_at >= $6)
+  AND ($7 = '' OR id < nullif($7, '')::uuid AND started_at < $8)
+ORDER BY runs.id DESC LIMIT $4`
+
+// RunList selects runs: of one worker, in one state, behind the run named by After; each "" for all.
+type RunList struct {
+	Worker, State, After string
+	// Since and Until bound when they were started: from the one on, before the other; zero: no
+	// bound.
+	Since, Until time.Time
+	// Limit is how many at most.
+	Limit int
+}
+
+// idSlack is how much older than the start of its run an id may be.
+const idSlack = time.Minute
+
+// ListRuns reads runs, the newest first.
+func (d Runs) ListRuns(ctx context.Context, l RunList) ([]Run, error) {
+	first, end := "", ""
+	if !l.Since.IsZero() {
+		first = idAt(l.Since.Add(-idSlack))
+	}
+	if !l.Until.IsZero() {
+		end = idAt(l.Until.Add(time.Millisecond))
+	}
+	q := pg.NewQuery("list runs", listRunsSQL, stmt.CustomPlan, l.Worker, l.State, l.After, l.Limit,
+		first, stmt.Bound(l.Since, pgtype.NegativeInfinity), end, stmt.Bound(l.Until, pgtype.Infinity))
+	return pg.Collect(ctx, d.db, q, scanRun)
+}
+
+// idAt is what ids of runs begin with, which are made at a time: UUIDs of version 7.
+func idAt(t time.Time) string {
+	const most = 1<<48 - 1
+	milliseconds := fmt.Sprintf("%012x", min(max(t.UnixMilli(), 0), most))
+	return milliseconds[:8] + "-" + milliseconds[8:] + "-0000-0000-000000000000"
+}
+
+const runAtWorkSQL = `
+SELECT id::text FROM maintenance.runs
+WHERE worker = $1 AND database = $2 AND replica = $3 AND state = 'running' AND NOT dry_run AND id <> $4::text::uuid
+ORDER BY runs.id DESC LIMIT 1`
+
+// RunAtWork is the id of the run at work on the same as this one in the process that holds the
+// lease, or [dberr.ErrNotFound].
+func (d Runs) RunAtWork(ctx context.Context, run Run, holder string) (id string, err error) {
+	err = pg.QueryRow(ctx, d.db, "find the run at work", []any{&id}, runAtWorkSQL, run.Worker, run.Database, holder, run.ID)
+	return id, err
+}
+
+// runSummarySQL: what could not start has its place among the fires; a run that its setting kept
+// from working has run. The newest run of each state is looked up by itself: a worker may have had
+// nothing but skipped runs for months. It is the first at or behind its place in runs_by_state: for
+// equal values PostgreSQL may walk through all runs by their ids instead, and a range of pairs does
+// not end at a pair that there is not.
+const runSummarySQL = `
+WITH newest (id) AS (
+  SELECT (
+    SELECT x.id FROM (
+      SELECT r.id, r.worker, r.state FROM maintenance.runs r
+      WHERE (r.worker, r.state) >= ($1, s.state) AND (r.state = 'running' OR NOT r.dry_run)
+      ORDER BY r.worker, r.state, r.id DESC LIMIT 1
+    ) x
+    WHERE x.worker = $1 AND x.state = s.state)
+  FROM unnest('{running,succeeded,failed,cancelled}'::text[]) AS s (state)
+  UNION ALL
+  (SELECT x.id FROM (
+    SELECT r.id, r.worker, r.state, r.dry_run, r.reason FROM maintenance.runs r
+    WHERE (r.worker, r.state) >= ($1, 'skipped')
+    ORDER BY r.worker, r.state, r.id DESC LIMIT 100
+  ) x
+  WHERE x.worker = $1 AND x.state = 'skipped' AND NOT x.dry_run
+    AND x.reason LIKE 'SETTING%' ORDER BY x.id DESC LIMIT 1)
+)
+SELECT ` + runColumns + ` FROM maintenance.runs WHERE id = ANY (ARRAY(SELECT id FROM newest)) ORDER BY runs.id DESC`
+
+// RunSummary is where a worker stands: nil where there is no such run.
+type RunSummary struct{ Current, Last, LastSuccess *Run }
+
+// RunSummary reads the newest run at work, the newest that has worked and ended, and the newest
+// that succeeded. Only the first may be a dry run.
+func (d Runs) RunSummary(ctx context.Context, worker string) (s RunSummary, err error) {
+	runs, err := pg.Collect(ctx, d.db, pg.NewQuery("read the newest runs", runSummarySQL, worker), scanRun)
+	for i := range runs {
+		switch r := &runs[i]; {
+		case r.State == RunRunning:
+			s.Current = r
+		case s.Last == nil:
+			s.Last = r
+		}
+		if r := &runs[i]; r.State == RunSucceeded {
+			s.LastSuccess = r
+		}
+	}
+	return s, err
+}
+
+func oneRun(
+	ctx context.Context, d *pg.Database, operation, sql string, args ...any,
+) (run Run, err error) {
+	return oneOfRuns(ctx, d, pg.NewQuery(operation, sql, args...), scanRun)
+}
+
+func oneOfRuns(ctx context.Context, d *pg.Database, q pg.Query, scan pgx.RowToFunc[Run]) (Run, error) {
+	runs, err := pg.Collect(ctx, d, q, scan)
+	if err == nil && len(runs) == 0 {
+		return Run{}, pg.Wrap(ctx, d, q.Operation, dberr.ErrNotFound)
+	}
+	if err != nil {
+		return Run{}, err
+	}
+	return runs[0], nil
+}
+
+// orEmpty is [] in JSON for nil, not null.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+// asJSON encodes what the driver encodes by itself only where it knows the parameter's type, as it
+// does not with default_query_exec_mode=exec. Strings and numbers are all that there is: it cannot
+// fail.
+func asJSON(value any) string {
+	text, _ := json.Marshal(value)
+	return string(text)
+}
+
+func nonNil(counts map[string]int64) map[string]int64 {
+	if counts == nil {
+		return map[string]int64{}
+	}
+	return counts
+}

@@ -1,0 +1,396 @@
+// Package gitlab has the SQL of the workers for a GitLab database: groups, users, the Ghost User, bots and placeholders.
+package gitlab
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/protection"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+	"github.com/caretaker-go/caretaker/repo/rowset"
+)
+
+// The job delete_user.
+
+// UserDeletion is what became of the deletion of a user.
+type UserDeletion struct {
+	// Skipped or Refused is the typed reason for which nothing has changed; "" otherwise.
+	Skipped, Refused string
+	// Setting N has kept the tokens from being judged, if it is Invalid.
+	Setting TokenSetting
+	// Groups or Organizations are the first ten of which the user is the only owner.
+	Groups, Organizations []int64
+	// Protection is what refuses it with PROTECTED.
+	Protection *pg.Protection
+	// Projects are the first of the personal projects, which have to go before the rest: the user
+	// is blocked, and the removal has begun.
+	Projects []int64
+	// Memberships and Authorizations deleted.
+	Memberships, Authorizations int64
+	// Queued: the user is new in the queue of the ghost migration.
+	Queued bool
+}
+
+// UserDeletionAttempt is an attempt of the job delete_user.
+type UserDeletionAttempt struct {
+	JobID    int64
+	Args     jobqueue.DeleteUser
+	Features UserFeatures
+	// Queue completes the job, in the last transaction.
+	Queue jobqueue.JobQueue
+}
+
+// deleting is the deletion of a user in its transaction.
+type deleting struct {
+	UserDeletion
+	tx       *pg.Changing
+	features UserFeatures
+	args     jobqueue.DeleteUser
+	userType int16
+	// deletable: users of this type may be deleted.
+	deletable bool
+	// begun: an earlier transaction has decided, and personal projects may be gone.
+	begun bool
+	// judging: nothing is locked or changed.
+	judging bool
+}
+
+// DeleteUser blocks a user, deletes the memberships, queues the user for the ghost migration and
+// completes the job, in one transaction; or says why not. Personal projects have to go before the
+// memberships: with some left the user is only blocked, and that the removal has begun is recorded.
+// From then on nothing is checked any more, whichever job comes: the user is gone, or the removal
+// goes on. Every step finds its work done if it is repeated.
+func (d Users) DeleteUser(
+	ctx context.Context, p fencing.Permit, a UserDeletionAttempt,
+) (UserDeletion, error) {
+	var u deleting
+	do := func(ctx context.Context, tx *pg.Changing) error {
+		u = deleting{tx: tx, features: a.Features, args: a.Args}
+		for _, step := range []func(context.Context) error{
+			u.lock, u.readBegun, u.decide,
+			u.block, u.findProjects, u.leave, u.queue, u.forget,
+		} {
+			if err := step(ctx); err != nil || u.ended() {
+				return err
+			}
+		}
+		return a.Queue.CompleteJob(ctx, tx, a.JobID)
+	}
+	err := pg.Transaction(ctx, d.db, "delete user", p, do)
+	return u.UserDeletion, err
+}
+
+func (u *deleting) ended() bool {
+	return u.Skipped != "" || u.Refused != "" || u.Setting.Invalid != "" || len(u.Projects) > 0
+}
+
+// JudgeUserDeletion says what [jobqueue.DeleteUser] would decide now, by the same checks, and locks
+// and writes nothing. It does not look for projects.
+func (d Users) JudgeUserDeletion(
+	ctx context.Context, args jobqueue.DeleteUser, f UserFeatures, l fencing.Limits,
+) (UserDeletion, error) {
+	var u deleting
+	judge := func(ctx context.Context, tx *pg.Changing) error {
+		u = deleting{tx: tx, features: f, args: args, judging: true}
+		for _, step := range []func(context.Context) error{u.lock, u.readBegun, u.decide} {
+			if err := step(ctx); err != nil || u.ended() {
+				return err
+			}
+		}
+		return nil
+	}
+	l.ReadOnly = true
+	err := pg.Transaction(ctx, d.db, "judge the deletion of a user", fencing.Permit{Limits: l}, judge)
+	return u.UserDeletion, err
+}
+
+const (
+	findUserSQL = `
+SELECT coalesce(u.user_type, 0), ` + migratableSQL + ` FROM users u
+WHERE u.id = $1::bigint`
+
+	lockUserSQL = findUserSQL + ` FOR UPDATE`
+)
+
+// lock keeps the user as it is. Nobody inserts what refers to the user by a foreign key until the
+// transaction ends.
+func (u *deleting) lock(ctx context.Context) error {
+	sql := lockUserSQL
+	if u.judging {
+		sql = findUserSQL
+	}
+	err := u.tx.QueryRow(ctx, sql, u.args.UserID).Scan(&u.userType, &u.deletable)
+	if errors.Is(err, pgx.ErrNoRows) {
+		u.Skipped = reasons.ReasonTargetGone
+		if u.judging {
+			return nil
+		}
+		return u.forget(ctx)
+	}
+	return err
+}
+
+const (
+	userRemovalBegunSQL = `SELECT deleted_by_id FROM maintenance.user_removals WHERE user_id = $1`
+
+	noteUserRemovalSQL = `
+INSERT INTO maintenance.user_removals (user_id, deleted_by_id, reason) VALUES ($1, $2, $3)
+ON CONFLICT (user_id) DO NOTHING`
+
+	forgetUserRemovalSQL = `DELETE FROM maintenance.user_removals WHERE user_id = $1`
+)
+
+// readBegun is a statement of its own: that of the lock may not see what was committed while
+// it waited. A removal goes on in the name of whoever it was begun for.
+func (u *deleting) readBegun(ctx context.Context) error {
+	var by *int64
+	err := u.tx.QueryRow(ctx, userRemovalBegunSQL, u.args.UserID).Scan(&by)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	u.begun, u.args.DeletedByID = true, by
+	return err
+}
+
+// forget takes the record of the beginning away: the removal is done, or the user is gone.
+func (u *deleting) forget(ctx context.Context) error {
+	_, err := u.tx.Exec(ctx, forgetUserRemovalSQL, u.args.UserID)
+	return err
+}
+
+// decide goes through the checks once. What they have found stands: personal projects may be gone
+// by now.
+func (u *deleting) decide(ctx context.Context) error {
+	if u.begun {
+		return nil
+	}
+	for _, check := range []func(context.Context) error{
+		u.checkType, u.checkProtection, u.checkTokens, u.authorize, u.checkSoleOwnership,
+	} {
+		if err := check(ctx); err != nil || u.ended() {
+			return err
+		}
+	}
+	return nil
+}
+
+// projectBotType is the user_type of project bots.
+const projectBotType = 6
+
+// checkType: accounts of the system stay.
+func (u *deleting) checkType(context.Context) error {
+	if !u.deletable {
+		u.Refused = reasons.ReasonInternalUser
+	}
+	return nil
+}
+
+// checkProtection comes behind the lock on the user: a protection that was committed before is seen.
+func (u *deleting) checkProtection(ctx context.Context) (err error) {
+	u.Protection, err = protection.Protecting(ctx, u.tx, control.KindUser, u.args.UserID)
+	if u.Protection != nil {
+		u.Refused = reasons.ReasonProtected
+	}
+	return err
+}
+
+// keptSQL locks the tokens of a bot before it judges them. $1 to $3 are the rules.
+const keptSQL = `
+SELECT coalesce(bool_or(keeps), false)
+FROM (
+  SELECT ` + keepsBotSQL + ` AS keeps FROM personal_access_tokens t
+  WHERE t.user_id = $4::bigint FOR SHARE) locked`
+
+// checkTokens: a token that was renewed since the job was queued saves its bot.
+func (u *deleting) checkTokens(ctx context.Context) error {
+	if u.args.Reason != jobqueue.TokenDeletionReason {
+		return nil
+	}
+	if u.userType != projectBotType {
+		u.Skipped = reasons.ReasonNotABot
+		return nil
+	}
+	setting, err := tokenSettingIn(ctx, u.tx, u.features)
+	switch {
+	case err != nil:
+		return err
+	case setting.Invalid != "":
+		u.Setting = setting
+		return nil
+	case setting.Off:
+		u.Skipped = reasons.ReasonSettingOff
+		return nil
+	}
+	var kept bool
+	rules := NewTokenRules(setting.Now, setting.Days)
+	err = u.tx.QueryRow(ctx, keptSQL, rules.args(u.args.UserID)...).Scan(&kept)
+	if kept {
+		u.Skipped = reasons.ReasonTokenActive
+	}
+	return err
+}
+
+const activeAdminSQL = `
+SELECT EXISTS (
+  SELECT FROM users WHERE id = $1::bigint AND {users.admin} AND state::text = 'active')`
+
+// authorize: with skip_authorization the actor is a label, and may be gone.
+func (u *deleting) authorize(ctx context.Context) error {
+	actor := u.args.DeletedByID
+	if u.args.SkipAuthorization || actor != nil && *actor == u.args.UserID {
+		return nil
+	}
+	may := false
+	if actor != nil {
+		if err := u.tx.QueryRow(ctx, u.features.fill(activeAdminSQL), *actor).Scan(&may); err != nil {
+			return err
+		}
+	}
+	if !may {
+		u.Refused = reasons.ReasonNotAuthorized
+	}
+	return nil
+}
+
+// blockUserSQL leaves those who are blocked or banned as they are. Not every enum has all states.
+const blockUserSQL = `
+UPDATE users SET state = 'blocked'{users.touched}
+WHERE id = $1::bigint AND (state IS NULL OR state::text NOT IN ('blocked', 'banned'))`
+
+// block is the first change.
+func (u *deleting) block(ctx context.Context) error {
+	_, err := u.tx.Change(ctx, pg.RowChange{
+		Table: "users", Action: pg.ReceiptUpdated, SQL: u.features.fill(blockUserSQL), Key: "id",
+		Args: []any{u.args.UserID},
+	})
+	return pg.About("users", err)
+}
+
+// nextPersonalProjectsSQL are those behind $2.
+const nextPersonalProjectsSQL = `
+SELECT p.id FROM projects p JOIN namespaces n ON n.id = p.namespace_id
+WHERE n.type = 'User' AND n.owner_id = $1::bigint AND p.id > $2::bigint ORDER BY p.id LIMIT $3`
+
+// PersonalProjects reads the next 100 projects, behind an id, that go with a user.
+func (d Users) PersonalProjects(
+	ctx context.Context, f UserFeatures, user, after int64, l fencing.Limits,
+) ([]int64, error) {
+	if !f.projects {
+		return nil, nil
+	}
+	q := pg.NewQuery("read personal projects", nextPersonalProjectsSQL, user, after, personalProjects)
+	return pg.ReadRows(ctx, d.db, l, q, pgx.RowTo[int64])
+}
+
+const personalProjectsSQL = `
+SELECT p.id FROM projects p JOIN namespaces n ON n.id = p.namespace_id
+WHERE n.type = 'User' AND n.owner_id = $1::bigint ORDER BY p.id LIMIT $2`
+
+// personalProjects is how many are read, and removed, at a time.
+const personalProjects = 100
+
+// findProjects: with projects to remove, the removal begins.
+func (u *deleting) findProjects(ctx context.Context) error {
+	if !u.features.projects {
+		return nil
+	}
+	rows, err := u.tx.Query(ctx, personalProjectsSQL, u.args.UserID, personalProjects)
+	if err != nil {
+		return err
+	}
+	u.Projects, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil || len(u.Projects) == 0 {
+		return err
+	}
+	_, err = u.tx.Exec(ctx, noteUserRemovalSQL, u.args.UserID, u.args.DeletedByID, u.args.Reason)
+	return err
+}
+
+const (
+	leaveSQL = `
+WITH picked AS MATERIALIZED (SELECT id FROM members WHERE user_id = $1::bigint LIMIT $2),
+changed AS (DELETE FROM members WHERE id = ANY (ARRAY(SELECT id FROM picked)) RETURNING id AS key)
+SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM changed), {summary}`
+
+	// The last condition is for rows that change meanwhile; no index knows it, so rows are found by
+	// their places.
+	unauthorizeSQL = `
+WITH picked AS MATERIALIZED (
+  SELECT ctid AS loc FROM project_authorizations WHERE user_id = $1::bigint LIMIT $2
+),
+changed AS (
+  DELETE FROM project_authorizations
+  WHERE ctid = ANY (ARRAY(SELECT loc FROM picked)) AND user_id IS NOT DISTINCT FROM $1::bigint
+  RETURNING project_authorizations::text AS key
+)
+SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM changed), {summary}`
+)
+
+// membershipBatch is how many rows one statement deletes.
+const membershipBatch = 1000
+
+// leave deletes the memberships.
+func (u *deleting) leave(ctx context.Context) (err error) {
+	if u.features.members {
+		leave := pg.RowChange{Table: "members", SQL: leaveSQL, Key: "id"}
+		if u.Memberships, err = u.deleteAll(ctx, leave); err != nil {
+			return err
+		}
+	}
+	if u.features.authorizations {
+		u.Authorizations, err = u.deleteAll(ctx, pg.RowChange{
+			Table: "project_authorizations", SQL: unauthorizeSQL, Key: "project_authorizations::text",
+		})
+	}
+	return err
+}
+
+// maxIdleRounds statements in a row may find rows and delete none, because others delete them at
+// the same time.
+const maxIdleRounds = 3
+
+// deleteAll repeats a statement until it finds nothing. Rows that do not go are a [*rowset.KeptError].
+func (u *deleting) deleteAll(ctx context.Context, c pg.RowChange) (deleted int64, err error) {
+	sql := pg.Summary(u.tx.Database, stmt.Fill(c.SQL, "{summary}", pg.SummarySQL), c.Key, "true")
+	for idleRounds := 0; idleRounds < maxIdleRounds; {
+		var picked, gone int64
+		var summary []*string
+		err := u.tx.QueryRow(ctx, sql, u.args.UserID, membershipBatch).Scan(&picked, &gone, &summary)
+		u.tx.Note(c.Table, pg.ReceiptDeleted, summary)
+		deleted += gone
+		switch {
+		case err != nil, picked == 0:
+			return deleted, pg.About(c.Table, err)
+		case gone == 0:
+			idleRounds++
+		default:
+			idleRounds = 0
+		}
+	}
+	return deleted, rowset.KeptIn(ctx, u.tx, c.Table, rowset.ToDelete)
+}
+
+// queueGhostSQL leaves a row that is there as it is. The lock on the users row keeps others of ours
+// from inserting one meanwhile, the index, if there is one, everybody else.
+const queueGhostSQL = `
+INSERT INTO {ghosts} ({columns})
+SELECT {columns} FROM (
+  SELECT $1::bigint AS user_id, $2::bigint AS initiator_user_id, false AS hard_delete,
+    now() AS created_at, now() AS updated_at, $3::smallint AS user_type) new
+WHERE NOT EXISTS (SELECT FROM {ghosts} WHERE user_id = $1::bigint) ON CONFLICT DO NOTHING`
+
+// queue puts the user into the queue of the ghost migration.
+func (u *deleting) queue(ctx context.Context) error {
+	sql := stmt.Fill(queueGhostSQL,
+		"{ghosts}", stmt.Quote(u.features.ghosts), "{columns}", u.features.ghostColumns)
+	tag, err := u.tx.Exec(ctx, sql, u.args.UserID, u.args.DeletedByID, u.userType)
+	u.Queued = tag.RowsAffected() == 1
+	return pg.About(u.features.ghosts, err)
+}

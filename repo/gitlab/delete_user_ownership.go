@@ -1,0 +1,195 @@
+package gitlab
+
+import (
+	"context"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+)
+
+// Whoever is the only owner of something is not deleted.
+
+// ownedNamed is how many groups or organizations are named, ownedPage how many groups are looked at
+// in one statement.
+const (
+	ownedNamed = 10
+	ownedPage  = 1000
+)
+
+// goingSQL says of a user other that somebody else has decided, or is about to decide, to delete
+// that user: who goes does not count as an owner. A job that is at work and has not begun decides
+// after us, behind the lock.
+const goingSQL = `(
+  EXISTS (SELECT FROM maintenance.user_removals r WHERE r.user_id = other.user_id OFFSET 0)
+  OR EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = other.user_id OFFSET 0)
+  OR EXISTS (SELECT FROM maintenance.river_job j
+    WHERE j.kind = 'delete_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable')
+      AND j.args @> jsonb_build_object('user_id', other.user_id) OFFSET 0))`
+
+// ownedOrganizationsSQL says among which of the locks the organizations are of which $1 is an
+// owner.
+const ownedOrganizationsSQL = `
+SELECT ARRAY(
+  SELECT DISTINCT o.organization_id & 63 FROM organization_users o
+  WHERE o.user_id = $1::bigint AND o.access_level = 50)`
+
+// solelyOwnedOrganizationsSQL are those of them that have no other owner.
+const solelyOwnedOrganizationsSQL = `
+SELECT ARRAY(
+  SELECT o.organization_id FROM organization_users o
+  WHERE o.user_id = $1::bigint AND o.access_level = 50 AND NOT EXISTS (
+    SELECT FROM (
+      SELECT m.user_id FROM organization_users m
+      WHERE m.organization_id = o.organization_id AND m.access_level = 50
+        AND m.user_id <> $1::bigint
+      OFFSET 0) other
+    WHERE NOT {going})
+  ORDER BY o.organization_id LIMIT $2)`
+
+// ownedSQL is a page of the groups of which $1 is a direct owner, behind $2, and of their
+// ancestors. UNION ends the walk upwards at a repeated id. Members are found by the user, then by
+// the group, before anything else is asked of them: conditions that almost all meet have indexes
+// too. The walk is one of bigint, whatever the columns are.
+const ownedSQL = `
+WITH RECURSIVE owner_of AS MATERIALIZED (
+  SELECT m.source_id::bigint AS source_id, {direct} AS direct FROM members m
+  WHERE m.user_id = $1::bigint AND m.access_level = 50
+),
+owned AS MATERIALIZED (
+  SELECT DISTINCT m.source_id AS id FROM owner_of m
+  WHERE m.source_id > $2::bigint AND m.direct
+    AND EXISTS (SELECT FROM namespaces n WHERE n.id = m.source_id AND n.type = 'Group' OFFSET 0)
+  ORDER BY m.source_id LIMIT $3
+),
+up (group_id, id) AS (
+  SELECT id, id FROM owned
+  UNION
+  SELECT up.group_id, n.parent_id::bigint
+  FROM up CROSS JOIN LATERAL (
+    SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
+)`
+
+// ownedPlacesSQL says among which of the locks those groups' trees are: by the topmost group, in a
+// circle by all of it.
+const ownedPlacesSQL = ownedSQL + `,
+top AS MATERIALIZED (
+  SELECT group_id, id FROM up
+  WHERE NOT EXISTS (
+    SELECT FROM namespaces n WHERE n.id = up.id AND n.parent_id IS NOT NULL OFFSET 0)
+)
+SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned), ARRAY(
+  SELECT id & 63 FROM top
+  UNION SELECT id & 63 FROM up WHERE group_id NOT IN (SELECT group_id FROM top))`
+
+// lockOwnersSQL takes the locks one after the other in an order that all keep.
+const lockOwnersSQL = `
+SELECT pg_advisory_xact_lock(hashtextextended('caretaker/owners/' || $2 || place, 0))
+FROM (SELECT DISTINCT place FROM unnest($1::bigint[]) AS t (place) ORDER BY place OFFSET 0) places`
+
+// solelyOwnedGroupsSQL are those groups of the page of which, and of whose ancestors, nobody else
+// is a direct owner who stays.
+const solelyOwnedGroupsSQL = ownedSQL + `,
+shared AS MATERIALIZED (
+  SELECT DISTINCT up.group_id FROM up
+  WHERE EXISTS (
+    SELECT FROM (
+      SELECT m.user_id, {direct} AS direct
+      FROM members m
+      WHERE m.source_id = up.id AND m.source_type = 'Namespace' AND m.user_id <> $1::bigint
+        AND m.access_level = 50
+      OFFSET 0) other
+    WHERE other.direct AND NOT {going})
+)
+SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned),
+  ARRAY(SELECT id FROM owned WHERE id NOT IN (SELECT group_id FROM shared) ORDER BY id LIMIT $4)`
+
+// checkSoleOwnership finds what would be left without an owner.
+//
+// One deletion at a time judges and changes who owns an organization, or the groups of a tree: of
+// two owners who go at once, the second would still find the first. What is locked until the end of
+// the transaction is neither the groups nor the memberships, which the application changes all the
+// time and which it would lock in another order than we do, but advisory locks that only these
+// deletions take: those of organizations first, then those of groups. There are 64 of each, so that
+// the owner of very many groups does not fill the server's table of locks; lock_timeout bounds the
+// wait, and the job is tried again.
+//
+// The statements that judge come after the locks, and see what those before have committed.
+func (u *deleting) checkSoleOwnership(ctx context.Context) error {
+	for _, check := range []func(context.Context) error{u.checkOrganizations, u.checkGroups} {
+		if err := check(ctx); err != nil || u.Refused != "" {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *deleting) lockOwners(ctx context.Context, places []int64, of string) error {
+	if u.judging {
+		return nil
+	}
+	_, err := u.tx.Exec(ctx, lockOwnersSQL, places, of)
+	return err
+}
+
+func (u *deleting) checkOrganizations(ctx context.Context) error {
+	if !u.features.owners {
+		return nil
+	}
+	var places []int64
+	err := u.tx.QueryRow(ctx, ownedOrganizationsSQL, u.args.UserID).Scan(&places)
+	if err != nil || len(places) == 0 {
+		return err
+	}
+	if err := u.lockOwners(ctx, places, "organizations/"); err != nil {
+		return err
+	}
+	sql := u.features.fill(solelyOwnedOrganizationsSQL)
+	err = u.tx.QueryRow(ctx, sql, u.args.UserID, ownedNamed).Scan(&u.Organizations)
+	if len(u.Organizations) > 0 {
+		u.Refused = reasons.ReasonSoleOwnerOfOrganization
+	}
+	return err
+}
+
+func (u *deleting) checkGroups(ctx context.Context) error {
+	if !u.features.groups {
+		return nil
+	}
+	var places []int64
+	err := u.eachOwnedPage(ctx, ownedPlacesSQL, func(page []int64) (more bool) {
+		places = append(places, page...)
+		return true
+	})
+	if err != nil || len(places) == 0 {
+		return err
+	}
+	if err := u.lockOwners(ctx, places, ""); err != nil {
+		return err
+	}
+	err = u.eachOwnedPage(ctx, solelyOwnedGroupsSQL, func(groups []int64) (more bool) {
+		u.Groups = append(u.Groups, groups[:min(len(groups), ownedNamed-len(u.Groups))]...)
+		return len(u.Groups) < ownedNamed
+	}, ownedNamed)
+	if len(u.Groups) > 0 {
+		u.Refused = reasons.ReasonSoleOwnerOfGroup
+	}
+	return err
+}
+
+// eachOwnedPage goes through the groups of which the user is a direct owner, as long as do wants
+// more.
+func (u *deleting) eachOwnedPage(
+	ctx context.Context, sql string, do func([]int64) (more bool), args ...any,
+) error {
+	sql = u.features.fill(sql, "{today}", "("+catalog.UtcNow+")::date")
+	for last, n, more := int64(-1<<63), ownedPage, true; n == ownedPage && more; {
+		var found []int64
+		all := append([]any{u.args.UserID, last, ownedPage}, args...)
+		err := u.tx.QueryRow(ctx, sql, all...).Scan(&last, &n, &found)
+		if err != nil {
+			return err
+		}
+		more = do(found)
+	}
+	return nil
+}

@@ -1,0 +1,292 @@
+package gitlab
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/protection"
+)
+
+// migratableSQL are the types of users that may be deleted: human, project bot, service account,
+// placeholder. A user without a type is human. The job delete_user has the same rule.
+const migratableSQL = `coalesce(u.user_type, 0) IN (0, 6, 13, 15)`
+
+// GhostQueue is the queue of users whose contributions go to a ghost, as this database has it.
+type GhostQueue struct {
+	table *catalog.Relation
+	// organization: users.organization_id. projects: projects.namespace_id.
+	organization, projects bool
+}
+
+// essentialGhostColumns are those without which a table is no queue.
+func essentialGhostColumns() []string {
+	return []string{"id", "user_id", "hard_delete", "consume_after", "created_at"}
+}
+
+// GhostTables are the tables and columns that [GhostQueue] must find in the catalogue.
+func GhostTables() map[string][]string {
+	queue := append([]string{"user_type", "updated_at"}, essentialGhostColumns()...)
+	return map[string][]string{
+		"ghost_user_migrations": queue, "users_ghost_user_migrations": queue,
+		"users":    {"id", "user_type", "state", "organization_id"},
+		"projects": {"namespace_id"}, "namespaces": {"owner_id", "type"},
+	}
+}
+
+// Queue finds the queue in a catalogue. missing names the essential table or column that is not there.
+func (Ghosts) Queue(ctx context.Context, c *catalog.Catalog) (q GhostQueue, missing string) {
+	lacks := func(what string) string {
+		return pg.ExplainMissing(ctx, c.Database, fmt.Sprintf("database main has no %s in the application schema, which is fine "+
+			"without GitLab", what))
+	}
+	users := c.Table("users")
+	for _, column := range []string{"id", "user_type", "state"} {
+		if !users.Has(column) {
+			return q, lacks("users." + column)
+		}
+	}
+	q.table = ghostTable(c)
+	q.organization = users.Has("organization_id")
+	q.projects = c.Table("projects").Has("namespace_id")
+	if q.table == nil {
+		return q, lacks("ghost_user_migrations")
+	}
+	for _, column := range essentialGhostColumns() {
+		if !q.table.Has(column) {
+			return q, lacks(q.table.Name + "." + column)
+		}
+	}
+	return q, ""
+}
+
+// ghostTable is the queue: the table of this name, or else that of the older name; nil without
+// either.
+func ghostTable(c *catalog.Catalog) *catalog.Relation {
+	return cmp.Or(c.Table("ghost_user_migrations"), c.Table("users_ghost_user_migrations"))
+}
+
+// Table is the queue's.
+func (q GhostQueue) Table() catalog.Table { return q.table.Table }
+
+// fill puts what this database has into a statement: {kind} is the type of the user u of the row q,
+// {same} compares the organization of the ghost g with that of u.
+func (q GhostQueue) fill(sql string) string {
+	kind, touched := "coalesce(u.user_type, 0)", ""
+	organization, same := "NULL::bigint", "true"
+	if q.table.Has("user_type") {
+		kind = "coalesce(q.user_type, u.user_type, 0)"
+	}
+	if q.organization {
+		organization = "u.organization_id"
+		same = "g.organization_id IS NOT DISTINCT FROM u.organization_id"
+	}
+	if q.table.Has("updated_at") {
+		touched = ", updated_at = now()"
+	}
+	return stmt.Fill(sql, "{ghosts}", q.table.SQL(), "{queue}", q.table.Name, "{kind}", kind,
+		"{organization}", organization, "{same}", same, "{touched}", touched)
+}
+
+// GhostMigration is a row of the queue. UserID is 0, which no user has, where the row names nobody.
+type GhostMigration struct{ ID, UserID int64 }
+
+// dueMigrationsSQL sorts humans first: bots can wait, a person may have asked to be deleted.
+const dueMigrationsSQL = `
+SELECT q.id, coalesce(q.user_id, 0) FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
+WHERE q.consume_after <= $1
+ORDER BY {kind} <> 0, q.consume_after, q.id
+LIMIT $2`
+
+// DueMigrations reads the rows that were due at an instant, at most limit, in the order in which
+// they are worked. They are candidates: [GhostTarget] reads each again when its turn
+// comes.
+func (d Ghosts) DueMigrations(
+	ctx context.Context, q GhostQueue, at time.Time, limit int, l fencing.Limits,
+) ([]GhostMigration, error) {
+	read := pg.NewQuery("read the queue of users", q.fill(dueMigrationsSQL), at, limit)
+	due, _, err := pg.ReplicaRows(ctx, d.db, l, read, pgx.RowToStructByPos[GhostMigration])
+	return due, err
+}
+
+// GhostTarget is what the database says of a row of the queue and its user.
+type GhostTarget struct {
+	// Due says that the row is there and due, Exists that the user is there.
+	Due, Exists, HardDelete bool
+	// Migratable users may be deleted. Others, if they exist, are refused.
+	Migratable bool
+	Type       int16
+	// Protections says that there are some, which may keep the user.
+	Protections bool
+	// Active: the user is not blocked, though in the queue. Queued: the user is in the queue, and the job
+	// delete_user has nothing left to do first; only plans ask for that.
+	Active, Queued bool
+	// Organization of the user, nil where users have none, and its Ghost, 0 if it has none.
+	Organization *int64
+	Ghost        int64
+}
+
+const ghostTargetSQL = `
+SELECT true, u.id IS NOT NULL, coalesce(q.hard_delete, false), ` + migratableSQL + `,
+  coalesce(u.user_type, 0), EXISTS (
+    SELECT FROM maintenance.protected_targets p WHERE ` + pg.ActiveSQL + `),
+  coalesce(u.state::text = 'active', false), true, {organization},
+  coalesce((SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
+FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
+WHERE q.id = $1::bigint AND coalesce(q.user_id, 0) = $2::bigint
+  AND q.consume_after <= clock_timestamp()`
+
+// GhostTarget reads a row of the queue and its user. The zero value says that the row is not due.
+func (d Ghosts) GhostTarget(
+	ctx context.Context, q GhostQueue, m GhostMigration, l fencing.Limits,
+) (t GhostTarget, err error) {
+	read := pg.NewQuery("look at a user of the queue", q.fill(ghostTargetSQL), m.ID, m.UserID)
+	found, err := pg.ReadRows(ctx, d.db, l, read, pgx.RowToStructByPos[GhostTarget])
+	if len(found) > 0 {
+		t = found[0]
+	}
+	return t, err
+}
+
+// planGhostTargetSQL is ghostTargetSQL for a user who may not be queued yet. A row of the queue that
+// is there stays as it is.
+const planGhostTargetSQL = `
+SELECT true, true, coalesce((
+    SELECT q.hard_delete FROM {ghosts} q
+    WHERE q.user_id = u.id ORDER BY q.consume_after, q.id LIMIT 1), false),
+  ` + migratableSQL + `, coalesce(u.user_type, 0), false,
+  queued.is AND coalesce(u.state::text = 'active', false), queued.is, {organization},
+  coalesce((SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
+FROM users u CROSS JOIN LATERAL (
+  SELECT EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = u.id)
+    AND NOT EXISTS (SELECT FROM maintenance.user_removals r WHERE r.user_id = u.id) AS is) queued
+WHERE u.id = $1::bigint`
+
+// PlanGhostTarget reads a user as [GhostTarget] does for one in the queue. The zero value
+// says that there is no such user.
+func (d Ghosts) PlanGhostTarget(
+	ctx context.Context, q GhostQueue, user int64, l fencing.Limits,
+) (t GhostTarget, err error) {
+	l.ReadOnly = true
+	read := pg.NewQuery("look at a user", q.fill(planGhostTargetSQL), user)
+	found, err := pg.ReadRows(ctx, d.db, l, read, pgx.RowToStructByPos[GhostTarget])
+	if len(found) > 0 {
+		t = found[0]
+	}
+	return t, err
+}
+
+const removeOrphanSQL = `
+WITH {guard},
+changed AS (
+  DELETE FROM {ghosts} q
+  WHERE q.id = $1::bigint AND NOT EXISTS (SELECT FROM users u WHERE u.id = q.user_id)
+    AND (SELECT held FROM guard) = 1
+  RETURNING q.id AS key
+)
+SELECT EXISTS (SELECT FROM guard) AND {noted}`
+
+// RemoveOrphan removes a row of the queue whose user is gone.
+func (d Ghosts) RemoveOrphan(
+	ctx context.Context, p fencing.Permit, q GhostQueue, m GhostMigration,
+) error {
+	const operation = "remove an orphan of the queue"
+	sql := pg.Summary(d.db, stmt.Fill(q.fill(removeOrphanSQL), "{noted}", pg.ReceiptSQL), "key", "true")
+	removed := pg.Receipt{Table: q.table.Name, Action: pg.ReceiptDeleted, Rule: operation}
+	return pg.Change(ctx, d.db, p, pg.NewQuery(operation, sql, m.ID), removed)
+}
+
+const failMigrationSQL = `
+WITH {guard},
+postponed AS (
+  UPDATE {ghosts} SET consume_after = now() + interval '30 minutes'{touched}
+  WHERE id = $1::bigint AND (SELECT held FROM guard) = 1
+  RETURNING 1
+){journal}
+SELECT EXISTS (SELECT FROM guard)`
+
+// FailMigration postpones a row by half an hour after an error. counted is the count that it adds to.
+func (d Ghosts) FailMigration(
+	ctx context.Context, p fencing.Permit, q GhostQueue, m GhostMigration, counted string,
+) error {
+	return pg.Write(ctx, d.db, p, q.postpone("postpone a user after an error", failMigrationSQL, counted, m.ID, p.RunID))
+}
+
+func (q GhostQueue) postpone(operation, sql, counted string, args ...any) pg.Query {
+	change := pg.NewQuery(operation, pg.Journaled(q.fill(sql), "('"+counted+"', (SELECT count(*) FROM postponed))", 2), args...)
+	change.Table = q.table.Name
+	return change
+}
+
+const deferMigrationSQL = `
+WITH {guard},
+postponed AS (
+  UPDATE {ghosts}
+  SET consume_after = greatest(consume_after, now()) + interval '30 seconds'{touched}
+  WHERE id = $1::bigint AND (SELECT held FROM guard) = 1
+  RETURNING 1
+){journal}
+SELECT EXISTS (SELECT FROM guard)`
+
+// DeferMigration moves a row behind all that are due now, because its time was used up or others
+// had locked rows of the user. counted is the count that it adds to.
+func (d Ghosts) DeferMigration(
+	ctx context.Context, p fencing.Permit, q GhostQueue, m GhostMigration, counted string,
+) error {
+	return pg.Write(ctx, d.db, p, q.postpone("defer a user", deferMigrationSQL, counted, m.ID, p.RunID))
+}
+
+// ghostBacklogSQL counts rows of users that are refused as dead, and rows whose user is gone not at
+// all.
+const ghostBacklogSQL = `
+SELECT count(*) FILTER (WHERE ok), count(*) FILTER (WHERE ok AND consume_after <= now()),
+  count(*) FILTER (WHERE NOT ok), min(created_at) FILTER (WHERE ok), clock_timestamp()
+FROM (
+  SELECT ` + migratableSQL + ` AS ok, q.consume_after, q.created_at
+  FROM {ghosts} q JOIN users u ON u.id = q.user_id LIMIT $1
+) queued`
+
+// GhostBacklog counts the rows of the queue, up to a million of them.
+func (d Ghosts) GhostBacklog(
+	ctx context.Context, q GhostQueue, l fencing.Limits,
+) (b control.Backlog, err error) {
+	count := pg.NewQuery("count the backlog", q.fill(ghostBacklogSQL), control.BacklogCap+1)
+	_, err = pg.ReplicaRow(ctx, d.db, l, count, &b.Pending, &b.Due, &b.Dead, &b.OldestAt, &b.ReadAt)
+	return b.Capped(), err
+}
+
+const waitingGhostsSQL = `
+SELECT u.id, to_jsonb(u) ->> 'username', q.created_at,
+  CASE WHEN NOT $1::boolean THEN q.consume_after END,
+  CASE WHEN $1::boolean THEN 'users of this type are never deleted'
+    ELSE coalesce((
+      SELECT 'PROTECTED: ' || k.words FROM unnest($3::bigint[], $4::text[]) AS k (id, words) WHERE k.id = u.id
+    ), 'postponed after an error, a lock or the end of its time') END
+FROM {ghosts} q JOIN users u ON u.id = q.user_id
+WHERE CASE WHEN $1::boolean THEN NOT ` + migratableSQL + `
+  ELSE ` + migratableSQL + ` AND q.consume_after > now() END
+ORDER BY q.consume_after, q.id LIMIT $2`
+
+// WaitingGhosts are the first 100 users of the queue that are refused (dead), or postponed, those
+// that are due first at the head.
+func (d Ghosts) WaitingGhosts(
+	ctx context.Context, q GhostQueue, dead bool, l fencing.Limits,
+) ([]jobqueue.Waiting, error) {
+	kept, err := protection.NewProtections(d.db).Keeping(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	users, words := listed(kept, control.KindUser)
+	list := pg.NewQuery("list users that wait", q.fill(waitingGhostsSQL), dead, jobqueue.WaitingShown, users, words)
+	rows, err := pg.ReadRows(ctx, d.db, l, list, pgx.RowToStructByPos[jobqueue.WaitingRow])
+	return jobqueue.ReadWaiting("user", rows), err
+}

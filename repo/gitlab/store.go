@@ -1,0 +1,23 @@
+package gitlab
+
+import "github.com/caretaker-go/caretaker/repo/internal/pg"
+
+// Groups finds, removes and restores groups, in one database.
+type Groups struct{ db *pg.Database }
+
+// Users decides about users and deletes them, in one database.
+type Users struct{ db *pg.Database }
+
+// Ghosts migrates the rows of deleted users, in one database.
+type Ghosts struct{ db *pg.Database }
+
+// Tokens finds bots whose tokens are inactive, in one database.
+type Tokens struct{ db *pg.Database }
+
+// Placeholders claims and deletes placeholder users, in one database.
+type Placeholders struct{ db *pg.Database }
+
+// Stores are the stores of one database, for package repo.
+func Stores(db *pg.Database) (Groups, Users, Ghosts, Tokens, Placeholders) {
+	return Groups{db}, Users{db}, Ghosts{db}, Tokens{db}, Placeholders{db}
+}

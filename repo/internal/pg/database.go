@@ -1,0 +1,262 @@
+// Package pg is the kernel of package repo: connections, statements and transactions, each bounded, fenced, traced, and with
+// the receipts of what it changes. Only packages below repo can import it, so no other package sends SQL.
+//
+// A function of this package takes the database as its second argument; methods of [Database] send nothing of the caller's.
+package pg
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+)
+
+// Database is one configured PostgreSQL database. It connects when it is first needed.
+type Database struct {
+	// Name is that of the configuration, such as main.
+	Name string
+	// KeepKeys keeps in receipts the keys of all rows, besides a digest. It is set before use.
+	KeepKeys bool
+	// LooseForeignKeysOnly: the tables of the workers for GitLab alone, and the queue of jobs, are
+	// neither made nor read. It is set before use.
+	LooseForeignKeysOnly bool
+	// JobCascades are what jobs delete besides groups, projects and the user's own namespace. They are set
+	// before use.
+	JobCascades []JobCascade
+	pool        *pgxpool.Pool
+	// reachability is what our statements have found out about the server.
+	reachability reachability
+	// prepares: the URL does not say that statements must not be prepared
+	// (default_query_exec_mode).
+	prepares bool
+	// patience is how long a connection may take.
+	patience time.Duration
+	// names are those of databases that must not be one; nil: nobody has said so.
+	names *names
+	// sessions: statements may be described or prepared in one transaction and used in another.
+	Sessions bool
+	// replica is nil if none is configured.
+	Replica *replica
+	// logMeter is that of Load.
+	LogMeter logMeter
+	// targets are known once both tables have been seen, or of the run at hand.
+	targets atomic.Pointer[fencing.Targets]
+	// Owner is the repo.Database on it.
+	Owner any
+	// Moved returns the reason why tables are missing that search_path no longer leads to, "" for any other reason.
+	// It is set before use.
+	Moved func(ctx context.Context, d *Database) string
+	// spans makes those of operations, all of which have these attributes.
+	spans      trace.Tracer
+	attributes []attribute.KeyValue
+}
+
+// maxConns of a database's pool; the URL's pool_max_conns wins. Each of the five workers may have a
+// run at work (that of loose_foreign_keys_cleanup with two statements at a time, and each with the
+// renewal of its lease and its heartbeat), six jobs are worked at a time, River fetches and
+// completes them on connections of its own, and RPCs come on top. Waiting for a connection would
+// cost a lease. The connection on which River listens is taken out of the pool for good.
+const maxConns = 20
+
+// minConns: a migration holds its lock on one connection and works on another.
+const minConns = 2
+
+// connectPatience is how long a connection may take, unless the URL says connect_timeout.
+const connectPatience = 5 * time.Second
+
+// Open prepares the connections to a database; it does not connect. The error names what is wrong
+// with the URL and never contains a password.
+func Open(ctx context.Context, name, address string) (*Database, error) {
+	return open(ctx, name, source{"databases." + name + ".url", address, maxConns, connectPatience})
+}
+
+// source is where the connections of a database come from.
+type source struct {
+	// key is that of the URL in the configuration.
+	key, url string
+	// conns is how many there are at most, patience how long one may take, unless the URL says so.
+	conns    int32
+	patience time.Duration
+}
+
+// parsed returns the settings of the URL. No error quotes the URL, and one of a malformed URL no part
+// of it: each may be a part of the password.
+func (s source) parsed() (*pgxpool.Config, error) {
+	before, _, _ := strings.Cut(s.url, "=")
+	isURL := strings.HasPrefix(s.url, "postgres://") || strings.HasPrefix(s.url, "postgresql://")
+	_, err := url.Parse(s.url)
+	switch malformed := isURL && (err != nil || strayAt(s.url)); {
+	case malformed:
+		return nil, errors.New("is no valid URL (it is not shown, as it may have a password): in a password " +
+			"write % as %25, @ as %40, : as %3A, / as %2F, ? as %3F and # as %23")
+	case !isURL && strings.Contains(before, "://"):
+		return nil, errors.New("is not a URL such as postgres://caretaker@db:5432/gitlab (it is not shown, " +
+			"as it may have a password)")
+	}
+	config, err := pgxpool.ParseConfig(s.url)
+	switch {
+	case err != nil && isURL:
+		text := err.Error()
+		return nil, errors.New(text[strings.LastIndex(text, "`: ")+len("`: "):])
+	case err != nil:
+		return nil, errors.New("is no valid connection string (it is not shown, as it may have a password): " +
+			"write NAME=VALUE, and quote values with spaces: 'VALUE'")
+	}
+	return config, nil
+}
+
+// strayAt reports whether a URL has an @ that ends no user name or password as the driver reads it.
+func strayAt(text string) bool {
+	_, rest, _ := strings.Cut(text, "://")
+	userinfo := strings.IndexAny(rest, "@/")
+	if userinfo >= 0 && rest[userinfo] == '@' {
+		rest = rest[userinfo+1:]
+		userinfo = -1
+	}
+	host, query, _ := strings.Cut(rest, "?")
+	return strings.Contains(host, "@") ||
+		userinfo >= 0 && !strings.Contains(host, "/") && strings.Contains(query, "@")
+}
+
+func open(ctx context.Context, name string, from source) (*Database, error) {
+	config, err := from.parsed()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", from.key, err)
+	}
+	if !strings.Contains(from.url, "pool_max_conns") {
+		config.MaxConns = from.conns
+	}
+	if config.MaxConns < minConns {
+		return nil, fmt.Errorf("%s: pool_max_conns is %d: set it to %d at least",
+			from.key, config.MaxConns, minConns)
+	}
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = from.patience
+	}
+	mode := config.ConnConfig.DefaultQueryExecMode
+	d := &Database{Name: name, patience: config.ConnConfig.ConnectTimeout, prepares: mode == pgx.QueryExecModeCacheStatement}
+	d.Sessions = d.prepares || mode == pgx.QueryExecModeDescribeExec
+	addSettings(config.ConnConfig.RuntimeParams)
+	times, err := newStatementTimes(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	config.ConnConfig.Tracer = &tracer{times}
+	d.spans, d.attributes = newSpans(), traceAttributes(name, config.ConnConfig)
+	config.AfterConnect = d.connected
+	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return nil, fmt.Errorf("%s: %w", from.key, err)
+	}
+	return d, nil
+}
+
+// OnPool is a database on connections of the caller's making, each of which is a session.
+func OnPool(name string, pool *pgxpool.Pool) *Database {
+	return &Database{Name: name, pool: pool, Sessions: true, prepares: true}
+}
+
+// Close waits for the statements in flight and closes the connections.
+func (d *Database) Close() {
+	d.pool.Close()
+	if d.Replica != nil {
+		d.Replica.Close()
+	}
+}
+
+// ExplainMissing returns why tables are missing: what search_path has to do with it, else text.
+func ExplainMissing(ctx context.Context, d *Database, text string) string {
+	if d.Moved != nil {
+		return cmp.Or(d.Moved(ctx, d), text)
+	}
+	return text
+}
+
+// PoolOf returns the connections of a database, for steps that need one of their own.
+func PoolOf(d *Database) *pgxpool.Pool { return d.pool }
+
+// Ping reports whether the database answers.
+func (d *Database) Ping(ctx context.Context) error {
+	return Wrap(ctx, d, "ping", d.pool.Ping(ctx))
+}
+
+// Now is the clock of the database.
+func (d *Database) Now(ctx context.Context) (now time.Time, err error) {
+	err = d.queryRoutine(ctx, "read the clock", &now, `SELECT clock_timestamp()`)
+	return now, err
+}
+
+// The helpers below are how every method of this package talks to the server.
+
+// queryRoutine reads one value, for a look at the clock or the catalogue.
+func (d *Database) queryRoutine(ctx context.Context, operation string, into any, sql string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
+	defer cancel()
+	ctx, o := BeginRoutine(ctx, d, operation)
+	err := RetryConflicts(ctx, func() error { return d.pool.QueryRow(ctx, sql).Scan(into) })
+	o.End(ctx, err)
+	return Wrap(ctx, d, operation, err)
+}
+
+// QueryRow runs a statement of one row under the timeout for our own small statements. No row is
+// ErrNotFound.
+func QueryRow(
+	ctx context.Context, d *Database, operation string, into []any, sql string, args ...any,
+) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
+	defer cancel()
+	ctx, o := d.begin(ctx, operation)
+	err := RetryConflicts(ctx, func() error {
+		return d.pool.QueryRow(ctx, sql, args...).Scan(into...)
+	})
+	o.End(ctx, err)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("%s on %s: %w", operation, d.Name, dberr.ErrNotFound)
+	}
+	return Wrap(ctx, d, operation, err)
+}
+
+// Exec runs a statement without result rows and returns how many rows it changed.
+func Exec(ctx context.Context, d *Database, operation, sql string, args ...any) (int64, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
+	defer cancel()
+	ctx, o := d.begin(ctx, operation)
+	var tag pgconn.CommandTag
+	err := RetryConflicts(ctx, func() (err error) {
+		tag, err = d.pool.Exec(ctx, sql, args...)
+		return err
+	})
+	o.End(ctx, err)
+	return tag.RowsAffected(), Wrap(ctx, d, operation, err)
+}
+
+// Collect runs a query and reads its rows.
+func Collect[T any](
+	ctx context.Context, d *Database, q Query, scan pgx.RowToFunc[T],
+) (out []T, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
+	defer cancel()
+	ctx, o := d.begin(ctx, q.Operation)
+	err = RetryConflicts(ctx, func() error {
+		rows, err := d.pool.Query(ctx, q.SQL, q.Args...)
+		if err == nil {
+			out, err = pgx.CollectRows(rows, scan)
+		}
+		return err
+	})
+	o.End(ctx, err)
+	return out, Wrap(ctx, d, q.Operation, err)
+}

@@ -1,0 +1,274 @@
+package pg
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+)
+
+// Protection is a post-condition: no transaction of a run or a job commits in main while a protected
+// user or group is missing that existed when the transaction began, whatever deleted the row. A
+// statement deletes more than it names: foreign keys cascade over any number of tables and columns,
+// inheritance, triggers and rules delete what they like.
+
+// missingTargetsSQL: the protection p is in force, and its user or group does not exist.
+const missingTargetsSQL = `CASE WHEN NOT ` + ActiveSQL + ` THEN false
+  WHEN p.kind = 'user' THEN {users} ELSE {namespaces} END`
+
+// anyInForceSQL comes first, so that users and namespaces are not locked where nothing is protected: PL/pgSQL
+// plans what it executes, and no more.
+const anyActiveSQL = `EXISTS (SELECT FROM maintenance.protected_targets p WHERE ` + ActiveSQL + `)`
+
+const noteTargetsSQL = `DO $caretaker$
+BEGIN
+  IF ` + anyActiveSQL + ` THEN
+    PERFORM set_config('caretaker.missing', (
+      SELECT coalesce(string_agg(p.kind || ' ' || p.id, ','), '')
+      FROM maintenance.protected_targets p WHERE {missing}), true);
+  END IF;
+END $caretaker$`
+
+// checkTargetsSQL fails with the first protection whose target is missing since the note. Deferred constraint
+// triggers fire before; in a single statement also before its receipt, so that the receipts' head waits for nobody.
+const checkTargetsSQL = `DO $caretaker$
+DECLARE
+  lost json;
+BEGIN
+  ` + constraintsSQL + `;
+  IF ` + anyActiveSQL + ` THEN
+    SELECT json_build_object('Kind', p.kind, 'ID', p.id, 'Reason', p.reason, 'By', p.protected_by) INTO lost
+    FROM maintenance.protected_targets p
+    WHERE {missing} AND p.kind || ' ' || p.id <> ALL (
+      (SELECT string_to_array(coalesce(current_setting('caretaker.missing', true), ''), ','))::text[])
+    ORDER BY p.kind, p.id LIMIT 1;
+    IF lost IS NOT NULL THEN
+      RAISE '` + lostTargetMark + `%', lost USING ERRCODE = '22P02';
+    END IF;
+  END IF;
+END $caretaker$`
+
+// lostTargetMark is what comes before the protection, as JSON, in the message of PostgreSQL.
+const lostTargetMark = "caretaker protects "
+
+// lostTarget reads the protection from that message, nil if it has none.
+func lostTarget(message string) *ProtectedError {
+	_, text, found := strings.Cut(message, lostTargetMark)
+	end := strings.LastIndex(text, "}") + 1
+	e := &ProtectedError{}
+	if found && json.Unmarshal([]byte(text[:end]), &e.Protection) == nil {
+		return e
+	}
+	return nil
+}
+
+// ProtectedBy adds to an error about a lost target the tables with whose rows it was deleted.
+func ProtectedBy(err error, tables ...string) error {
+	if e, ok := errors.AsType[*ProtectedError](err); ok && e.By == nil && !slices.Contains(tables, "") {
+		e.By = tables
+	}
+	return err
+}
+
+const (
+	missingTargetSQL = `NOT EXISTS (SELECT FROM {table} t WHERE t.id = p.id)`
+	// noTableSQL fails: see [FailIf].
+	noTableSQL = `(CASE WHEN p.id IS NOT NULL THEN '` + dberr.NoTargetTableText + `' END)::int IS NULL`
+)
+
+// targetTablesSQL finds the tables, and whether anything can be protected. Temporary tables hide them, and are none.
+const targetTablesSQL = `
+SELECT w.name, to_regclass('maintenance.protected_targets') IS NOT NULL, a.nspname, a.relname
+FROM unnest(ARRAY['users', 'namespaces']) AS w (name)
+LEFT JOIN LATERAL (
+  SELECT n.nspname, c.relname, a.atttypid, a.attcollation
+  FROM (SELECT to_regclass(w.name)::oid AS oid OFFSET 0) named
+  JOIN pg_class c ON c.oid = named.oid AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'id' AND NOT a.attisdropped
+  OFFSET 0 -- so that two rows are asked for their type, not the id of each table
+) a ON ` + KeyClassSQL + ` = '` + ClassInteger + `'`
+
+// targetTable is users or namespaces. Protects is the same for both: whether anything can be protected.
+type targetTable struct {
+	Wanted       string
+	Protects     bool
+	Schema, Name *string
+}
+
+// ProtectedTargets are those of this database: none but in main, and none in a main that no server with GitLab's
+// workers has migrated.
+func ProtectedTargets(ctx context.Context, d *Database) (fencing.Targets, error) {
+	if d.Name != "main" {
+		return fencing.Targets{}, nil
+	}
+	if known := d.targets.Load(); known != nil {
+		return *known, nil
+	}
+	return d.readTargets(ctx)
+}
+
+// readTargets looks for the tables. What is not there yet is looked for again each time.
+func (d *Database) readTargets(ctx context.Context) (known fencing.Targets, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
+	defer cancel()
+	ctx, o := BeginRoutine(ctx, d, "look for users and namespaces")
+	rows, _ := d.pool.Query(ctx, targetTablesSQL)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[targetTable])
+	o.End(ctx, err)
+	if err != nil {
+		return known, Wrap(ctx, d, "look for users and namespaces", err)
+	}
+	conditions := map[string]string{"users": noTableSQL, "namespaces": noTableSQL}
+	var protects, missing bool
+	for _, t := range found {
+		protects, missing = t.Protects, missing || t.Name == nil
+		if t.Name != nil {
+			conditions[t.Wanted] = stmt.Fill(missingTargetSQL, "{table}", stmt.Quote(*t.Schema, *t.Name))
+		}
+	}
+	if protects {
+		lost := stmt.Fill(missingTargetsSQL, "{users}", conditions["users"], "{namespaces}", conditions["namespaces"])
+		known = fencing.Targets{
+			Note: stmt.Fill(noteTargetsSQL, "{missing}", lost), Check: stmt.Fill(checkTargetsSQL, "{missing}", lost), Incomplete: missing,
+		}
+	}
+	if d.LooseForeignKeysOnly || protects {
+		d.targets.Store(&known)
+	}
+	return known, nil
+}
+
+// Watching is a permit whose statements check the post-condition.
+func Watching(ctx context.Context, d *Database, p fencing.Permit) (_ fencing.Permit, err error) {
+	if destroys(p) {
+		p.Targets, err = ProtectedTargets(ctx, d)
+	}
+	return p, err
+}
+
+// end is the end of a transaction of a run or a job. Constraint triggers that are deferred fire behind the receipts,
+// as they would at the commit. A target may have been protected since the transaction began.
+func (tx *Changing) end(ctx context.Context, p fencing.Permit) error {
+	batch := &pgx.Batch{}
+	if !p.DryRun {
+		tx.queueReceipts(batch, p.Source)
+	}
+	if p.Targets.Check != "" {
+		batch.Queue(p.Targets.Check)
+	} else if p.DryRun {
+		batch.Queue(constraintsSQL)
+	}
+	if batch.Len() == 0 {
+		return nil
+	}
+	return tx.SendBatch(ctx, batch).Close()
+}
+
+// Touches notes that the transaction changes rows of a table, or that triggers do so instead.
+func (tx *Changing) Touches(table string) {
+	if !slices.Contains(tx.changed, table) {
+		tx.changed = append(tx.changed, table)
+	}
+}
+
+// RenewTargets looks for the tables at the start of a run, if they are not known. A server that is used for loose
+// foreign keys alone always does: protections may have become possible.
+func RenewTargets(ctx context.Context, d *Database) (err error) {
+	known := d.targets.Load()
+	if d.Name == "main" && (d.LooseForeignKeysOnly || known == nil || known.Incomplete) {
+		_, err = d.readTargets(ctx)
+	}
+	return err
+}
+
+// ProtectedError means that a transaction was rolled back, or something not deleted, because a
+// protected user or group would have been deleted too.
+type ProtectedError struct {
+	Protection
+	// By are the tables whose rows were deleted or updated, if the database itself deleted the
+	// protected row with them.
+	By []string
+}
+
+// Error says what to do.
+func (e *ProtectedError) Error() string {
+	by := ""
+	if len(e.By) > 0 {
+		by = ", and is deleted with rows of " + strings.Join(e.By, ", ")
+	}
+	return fmt.Sprintf("%s: %s%s; caretaker unprotect %s %d ends that",
+		reasons.ReasonProtected, e.String(), by, e.Kind, e.ID)
+}
+
+// Public says that the text is fit for clients.
+func (e *ProtectedError) Public() {}
+
+// TypedReason is PROTECTED.
+func (e *ProtectedError) TypedReason() string { return reasons.ReasonProtected }
+
+// Protection keeps a user or group from being deleted through caretaker: see
+// maintenance.protected_targets.
+type Protection struct {
+	// Kind is [control.KindUser] or [control.KindGroup].
+	Kind       string
+	ID         int64
+	Reason, By string
+	Since      time.Time
+	// Until is zero for a protection without an end.
+	Until time.Time
+	// Path are the references by which the target is deleted with what the protection keeps, too.
+	Path []string `db:"-"`
+}
+
+// target names what is protected: "user 7".
+func (p *Protection) target() string { return fmt.Sprintf("%s %d", p.Kind, p.ID) }
+
+// String says in words what is protected, by whom and why.
+func (p *Protection) String() string {
+	way := ""
+	if len(p.Path) > 0 {
+		way = ", and would be deleted through " + strings.Join(p.Path, ", ")
+	}
+	return fmt.Sprintf("%s is protected by %s: %s%s", p.target(), p.By, p.Reason, way)
+}
+
+// ActiveSQL says that the protection p has not expired.
+const ActiveSQL = `(p.until IS NULL OR p.until > clock_timestamp())`
+
+// ClassInteger is the class of smallint, integer and bigint.
+const ClassInteger = "integer"
+
+// KeyClassSQL is the class of a key's column a: 'integer', 'uuid', 'text' (also varchar) or
+// 'character'; a domain has that of its base type. It is empty for a type that cannot be in a key, as
+// that of texts which can be equal and not the same, by their collation. Types without a collation
+// stand before the collation is asked for. A class needs a text form that is the same exactly for
+// equal values: [lfk.Key] compares it.
+const KeyClassSQL = `coalesce((
+  SELECT CASE
+    WHEN t.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) THEN '` + ClassInteger + `'
+    WHEN t.oid = 'uuid'::regtype THEN 'uuid'
+    WHEN NOT EXISTS (
+      SELECT FROM pg_collation l WHERE l.oid = a.attcollation AND l.collisdeterministic) THEN ''
+    WHEN t.oid IN ('text'::regtype, 'varchar'::regtype) THEN 'text'
+    WHEN t.oid = 'bpchar'::regtype THEN 'character' END
+  FROM ` + BaseTypeSQL + ` t (oid)), '')`
+
+// BaseTypeSQL is the type of the column a, as t, of a domain the type that it is of.
+const BaseTypeSQL = `(
+  WITH RECURSIVE base (oid) AS (
+    SELECT a.atttypid
+    UNION ALL
+    SELECT t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd'
+  )
+  SELECT t.oid FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype <> 'd')`

@@ -1,0 +1,256 @@
+package pg
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+)
+
+// Reader decides where one run of a worker, or a look at its backlog, finds its candidates: on the
+// replica once that has replayed the last write of this worker in this database, else on the
+// primary. The methods of this package that only find candidates or count a backlog ask the reader
+// of their context; all others, and all without one, read the primary.
+//
+// The last write of a run that has ended is where the log stood at its end, kept in
+// maintenance.replica_positions with the lease's name and epoch. A run that died has left none for
+// its epoch: then the log as it stands now counts.
+type Reader struct {
+	database *Database
+	name     string
+	epoch    int64
+
+	mu sync.Mutex
+	// wrote: the run has written. known: want is the worker's last write. recent: that is the end
+	// of the log just now.
+	wrote, known, recent bool
+	want                 position
+	// places are where has been read; why is the reason for which the primary was last chosen.
+	places []string
+	why    string
+}
+
+// Where a [Reader] has read.
+const (
+	fromPrimary = "primary"
+	fromReplica = "replica"
+)
+
+// Reader is for the run that holds the lease with this name and epoch in this database or, with
+// epoch 0, to read the backlog of its worker. It is nil without a replica; its methods accept
+// a nil receiver.
+func (d *Database) Reader(name string, epoch int64) *Reader {
+	if d.Replica == nil {
+		return nil
+	}
+	return &Reader{database: d, name: name, epoch: epoch}
+}
+
+// Wrote records that the run has written, or may have, in a database.
+func (r *Reader) Wrote(d *Database) {
+	if r == nil || r.database != d {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wrote, r.known = true, false
+}
+
+// Source is where has been read, "primary", "replica" or "primary, replica", "" for nowhere, and
+// why the primary was last chosen.
+func (r *Reader) Source() (places, why string) {
+	if r == nil {
+		return "", ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.places, ", "), r.why
+}
+
+// note remembers where has been read.
+func (r *Reader) note(place, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.why = why
+	if i, found := slices.BinarySearch(r.places, place); !found {
+		r.places = slices.Insert(r.places, i, place)
+	}
+}
+
+// rememberSQL: a run that has not written leaves the last write what it was, if that is that of the
+// run before it.
+const rememberSQL = `
+INSERT INTO maintenance.replica_positions AS p (name, epoch, timeline, lsn)
+SELECT $1::text, $2::bigint, ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer, pg_current_wal_insert_lsn()
+ON CONFLICT (name) DO UPDATE SET epoch = EXCLUDED.epoch, timeline = EXCLUDED.timeline,
+  lsn = CASE WHEN $3::boolean OR p.epoch <> EXCLUDED.epoch - 1 OR p.timeline <> EXCLUDED.timeline THEN EXCLUDED.lsn ELSE p.lsn END
+WHERE p.epoch < EXCLUDED.epoch`
+
+// SavePosition keeps the run's last write for the next run. It is called once, when the run writes no
+// more and before its lease is given back; a run that dies before has not remembered, which the
+// next one sees.
+func (r *Reader) SavePosition(ctx context.Context) error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	wrote := r.wrote
+	r.mu.Unlock()
+	_, err := Exec(ctx, r.database, "remember the last write", rememberSQL, r.name, r.epoch, wrote)
+	return err
+}
+
+// lastWriteSQL is where the log stands, and the last write of the worker $1, "" if it is not known:
+// the run with the epoch $2 looks for what the one before it has left, a reader of the backlog ($2 =
+// 0) for what the last one has.
+const lastWriteSQL = `
+SELECT (SELECT system_identifier FROM pg_control_system()), w.timeline, w.lsn::text, coalesce((
+  SELECT p.lsn::text FROM maintenance.replica_positions p
+  WHERE p.name = $1 AND p.timeline = w.timeline AND CASE WHEN $2::bigint > 0 THEN p.epoch = $2 - 1 ELSE EXISTS (
+    SELECT FROM maintenance.leases l WHERE l.name = p.name AND l.epoch = p.epoch AND l.expires_at <= clock_timestamp()) END), '')
+FROM (SELECT pg_current_wal_insert_lsn() AS lsn,
+  ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer AS timeline) w`
+
+// catchUpTime is how long a replica may take to replay what was written just now, catchUpPause how
+// long it is left alone in between. Mostly it needs a few milliseconds.
+const (
+	catchUpTime  = 50 * time.Millisecond
+	catchUpPause = 5 * time.Millisecond
+)
+
+// ready finds out what the replica must have replayed, and if that was written just now, whether it
+// has. why says why the replica cannot be read, "" if it may be tried. It takes no round trip
+// unless something was written since the last.
+func (r *Reader) ready(ctx context.Context) (want position, why string) {
+	replica := r.database.Replica
+	if why := replica.unavailable(); why != "" {
+		return want, why
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.known {
+		var last string
+		err := QueryRow(ctx, r.database, "look up the last write",
+			[]any{&r.want.system, &r.want.timeline, &r.want.lsn, &last}, lastWriteSQL, r.name, r.epoch)
+		if err != nil {
+			return want, "the last write could not be looked up"
+		}
+		if r.known, r.recent = true, true; last != "" && !r.wrote {
+			r.want.lsn, r.recent = last, false
+		}
+	}
+	if r.recent {
+		if why := replica.CatchUp(ctx, r.want); why != "" {
+			return want, why
+		}
+		r.recent = false
+	}
+	return r.want, ""
+}
+
+// catchUp waits a moment for the replica to replay the log up to a position, and says why it cannot
+// be read.
+func (r *replica) CatchUp(ctx context.Context, want position) string {
+	bounded, cancel := context.WithTimeoutCause(ctx, replicaPatience, dberr.ErrUnreachable)
+	defer cancel()
+	for end := time.Now().Add(catchUpTime); ; {
+		var state replicaState
+		err := QueryRow(bounded, r.Database, "look at the replica", state.columns(),
+			replicaStateSQL, want.args()...)
+		if err != nil {
+			return r.markUnhealthy(ctx, reasonOf(err), err)
+		}
+		if trouble := state.trouble(); trouble != "" {
+			return r.markUnhealthy(ctx, trouble, nil)
+		}
+		if state.replayed {
+			return ""
+		}
+		if time.Now().After(end) {
+			return r.markLagging()
+		}
+		select {
+		case <-bounded.Done():
+			return behind
+		case <-time.After(catchUpPause):
+		}
+	}
+}
+
+// replicaQuery sends a query that only finds candidates or counts a backlog. stale says that a replica
+// has answered: whatever is decided by it must be read again on the primary.
+func (d *Database) replicaQuery(
+	ctx context.Context, l fencing.Limits, q Query, read func(pgx.BatchResults) error,
+) (stale bool, err error) {
+	if OnReplica(ctx, d, l, q, read) {
+		return true, nil
+	}
+	return false, Send(ctx, d, q.Operation, l, []stmt.Statement{q.Statement}, read)
+}
+
+// OnReplica runs a query on the replica if the reader of ctx lets it, and reports whether its rows
+// have been read.
+func OnReplica(
+	ctx context.Context, d *Database, l fencing.Limits, q Query, read func(pgx.BatchResults) error,
+) bool {
+	r, _ := ctx.Value(readerKey{}).(*Reader)
+	if r == nil || r.database != d {
+		return false
+	}
+	want, why := r.ready(ctx)
+	if why == "" {
+		why = d.Replica.query(ctx, l, q, want, read)
+	}
+	if why != "" {
+		r.note(fromPrimary, why)
+		return false
+	}
+	r.note(fromReplica, "")
+	return true
+}
+
+// ReplicaRow is readRow for such a query, replicaRows readRows.
+func ReplicaRow(
+	ctx context.Context, d *Database, l fencing.Limits, q Query, into ...any,
+) (stale bool, err error) {
+	return d.replicaQuery(ctx, l, q, func(results pgx.BatchResults) error {
+		return results.QueryRow().Scan(into...)
+	})
+}
+
+// ReplicaRows is [ReadRows] for a query that a replica may answer; stale reports whether one has.
+func ReplicaRows[T any](
+	ctx context.Context, d *Database, l fencing.Limits, q Query, scan pgx.RowToFunc[T],
+) (out []T, stale bool, err error) {
+	stale, err = d.replicaQuery(ctx, l, q, CollectInto(&out, scan))
+	return out, stale, err
+}
+
+// confirmable is a row of a replica that may have to be read again on the primary.
+type confirmable interface{ NeedsConfirmation() bool }
+
+// ConfirmedReplicaRows are replicaRows that are read again on the primary if one of them needs it.
+func ConfirmedReplicaRows[T confirmable](
+	ctx context.Context, d *Database, l fencing.Limits, q Query, scan pgx.RowToFunc[T],
+) ([]T, error) {
+	rows, stale, err := ReplicaRows(ctx, d, l, q, scan)
+	if err == nil && stale && slices.ContainsFunc(rows, T.NeedsConfirmation) {
+		return ReadRows(ctx, d, l, q, scan)
+	}
+	return rows, err
+}
+
+type readerKey struct{}
+
+// ReadBy lets a reader, or with nil none, decide where methods read that are called with the
+// context returned.
+func ReadBy(ctx context.Context, r *Reader) context.Context {
+	return context.WithValue(ctx, readerKey{}, r)
+}

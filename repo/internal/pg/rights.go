@@ -1,0 +1,31 @@
+package pg
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+)
+
+// schemaSQL also looks for a schema of search_path that is there, but not for our role.
+const schemaSQL = `
+SELECT coalesce(current_schema(), ''), current_setting('search_path'), quote_ident(current_user), coalesce((
+  SELECT quote_ident(n.nspname)
+  FROM unnest(string_to_array(current_setting('search_path'), ',')) WITH ORDINALITY AS s (name, i)
+  JOIN pg_namespace n ON n.nspname = CASE trim(both ' "' FROM s.name) WHEN '$user' THEN current_user ELSE trim(both ' "' FROM s.name) END
+  WHERE NOT has_schema_privilege(n.oid, 'USAGE') ORDER BY s.i DESC LIMIT 1), '')`
+
+// ApplicationSchema is the first schema of the search_path that is there and that our role may use;
+// if there is none, the error is a [*dberr.NoSchemaError].
+func (d *Database) ApplicationSchema(ctx context.Context) (schema string, err error) {
+	var path, role, closed string
+	err = QueryRow(ctx, d, "look for the application schema", []any{&schema, &path, &role, &closed}, schemaSQL)
+	switch {
+	case err != nil || schema != "":
+		return schema, err
+	case closed != "":
+		return "", &dberr.NoSchemaError{Database: d.Name, Advice: fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", closed, role)}
+	}
+	return "", &dberr.NoSchemaError{Database: d.Name, Advice: fmt.Sprintf(
+		"none of search_path (%s) is there: set search_path of the role %s, or in databases.%s.url", path, role, d.Name)}
+}

@@ -1,0 +1,62 @@
+package pg
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/spans"
+)
+
+// statementTimes measures statements: how long they take, and what errors they end with. The labels
+// are few: database, and the worker or kind of job that the statement is for, "other" for
+// bookkeeping. Overhead is not measured.
+type statementTimes struct {
+	database string
+	duration metric.Float64Histogram
+	errors   metric.Int64Counter
+}
+
+func newStatementTimes(ctx context.Context, name string) (*statementTimes, error) {
+	meter := otel.Meter("github.com/caretaker-go/caretaker/repo")
+	duration, err := meter.Float64Histogram("maintenance.statement.duration", metric.WithUnit("s"),
+		metric.WithDescription("Duration of SQL statements, by what they are for."),
+		metric.WithExplicitBucketBoundaries(.01, .05, .25, 1))
+	if err != nil {
+		return nil, err
+	}
+	failed, err := meter.Int64Counter("maintenance.statement.errors",
+		metric.WithDescription("SQL statements that ended with an error, by its class."))
+	if err != nil {
+		return nil, err
+	}
+	t := &statementTimes{database: name, duration: duration, errors: failed}
+	for _, class := range []dberr.Class{dberr.ClassData, dberr.ClassLock, dberr.ClassTimeout, dberr.ClassUnreachable, dberr.ClassSchema} {
+		t.fail(ctx, class, 0)
+	}
+	return t, nil
+}
+
+// add counts a statement that has ended, unless it is overhead, which has not begun.
+func (t *statementTimes) add(ctx context.Context, began time.Time, err error) {
+	if began.IsZero() {
+		return
+	}
+	work := cmp.Or(spans.Work(ctx), "other")
+	t.duration.Record(context.WithoutCancel(ctx), time.Since(began).Seconds(), //nolint:forbidigo // measures
+		metric.WithAttributes(attribute.String("work", work), attribute.String("database", t.database)))
+	if err != nil && !errors.Is(err, context.Canceled) && !dberr.Ours(asCondition(err)) {
+		t.fail(context.WithoutCancel(ctx), (&dberr.Error{SQLState: dberr.SQLState(err)}).Class(), 1)
+	}
+}
+
+func (t *statementTimes) fail(ctx context.Context, c dberr.Class, n int64) {
+	t.errors.Add(ctx, n, metric.WithAttributes(
+		attribute.String("database", t.database), attribute.String("class", c.String())))
+}

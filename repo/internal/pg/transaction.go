@@ -1,0 +1,156 @@
+package pg
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+	"github.com/caretaker-go/caretaker/repo/spans"
+)
+
+// idleTime is after how long the server ends a transaction of ours whose process has been stopped.
+const idleTime = 2 * time.Second
+
+const txSettingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
+  set_config('idle_in_transaction_session_timeout', $3, true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
+  set_config('row_security', 'off', true), set_config('caretaker.traceparent', $4, true)`
+
+// heldSQL reports whether the guard before it holds, as it then does until the end of its
+// transaction.
+const heldSQL = ` SELECT count(*) = 1 FROM guard`
+
+const constraintsSQL = `SET CONSTRAINTS ALL IMMEDIATE`
+
+// Transaction runs what cannot be one statement. It begins with the guard, which costs no round
+// trip and holds until the end; each statement is bounded by the limits. See [RetryConflicts] for what do
+// must put up with. If this process is stopped in the middle, the server ends the transaction after
+// two seconds.
+//
+// Whatever the server's default is, each statement sees what was committed before it: what is read
+// behind a lock must be new.
+func Transaction(
+	ctx context.Context, d *Database, operation string, p fencing.Permit, do func(context.Context, *Changing) error,
+) error {
+	patience := cmp.Or(p.Transaction, stmt.StatementTimeout)
+	ctx = p.Finishing(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, dberr.ErrUnreachable)
+	defer cancel()
+	p, err := Watching(ctx, d, p)
+	if err != nil {
+		return err
+	}
+	changes := &Changing{}
+	ctx, o := d.begin(ctx, operation)
+	err = RetryConflicts(ctx, func() error {
+		o.Try(p.DryRun)
+		return pgx.BeginTxFunc(ctx, d.pool, options(p), func(tx pgx.Tx) error {
+			changes = &Changing{Tx: tx, Database: d, rule: operation}
+			if err := begin(ctx, p, changes); err != nil {
+				return err
+			}
+			if err := do(ctx, changes); err != nil {
+				return err
+			}
+			if err := changes.end(ctx, p); err != nil || !p.DryRun {
+				return err
+			}
+			return dberr.ErrDryRun
+		})
+	})
+	err = asCondition(err)
+	o.End(ctx, err)
+	if errors.Is(err, dberr.ErrDryRun) {
+		return nil
+	}
+	return ProtectedBy(Wrap(ctx, d, operation, err), changes.changed...)
+}
+
+func options(p fencing.Permit) pgx.TxOptions {
+	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+	if p.ReadOnly {
+		options.AccessMode = pgx.ReadOnly
+	}
+	return options
+}
+
+// destroys reports whether a transaction may delete rows of the application: those of runs and
+// jobs, and their dry runs.
+func destroys(p fencing.Permit) bool {
+	return !p.ReadOnly && (p.DryRun || p.Fence != nil || p.Attempt != nil)
+}
+
+// begin sends the settings of a transaction and its guard together.
+func begin(ctx context.Context, p fencing.Permit, tx *Changing) error {
+	batch := &pgx.Batch{}
+	batch.Queue(txSettingsSQL, stmt.Milliseconds(p.Statement), stmt.Milliseconds(p.Lock),
+		stmt.Milliseconds(idleTime), spans.TraceParentOf(ctx))
+	for _, s := range p.First() {
+		batch.Queue(s.SQL)
+	}
+	held := true
+	if !p.DryRun && !p.ReadOnly {
+		check := p.Fill(stmt.Statement{SQL: "WITH {guard}" + heldSQL})
+		batch.Queue(check.SQL, check.Args...).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return err
+	}
+	if !held {
+		return p.Refused(ctx, tx)
+	}
+	return nil
+}
+
+// How often a transaction is tried, and how long is waited before the second try; before the others
+// four times as long as before the one before.
+const (
+	tries      = 4
+	firstPause = 10 * time.Millisecond
+)
+
+// RetryConflicts repeats a transaction of ours that the database has ended to get out of a deadlock
+// (40P01) or because another one came first (40001): it has changed nothing, and the other one
+// needs a moment only. What do has set must be set again by the next try. After four tries, or when
+// ctx ends, the error stands.
+//
+// Statements on the application's rows are not for it: what to do about a lock is their worker's
+// business.
+func RetryConflicts(ctx context.Context, do func() error) error {
+	pause := firstPause
+	for n := 1; ; n++ {
+		err := do()
+		if n == tries || !collided(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Duration(float64(pause) * (0.5 + rand.Float64()))):
+		}
+		pause *= 4
+	}
+}
+
+func collided(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && (pgErr.Code == "40P01" || pgErr.Code == "40001")
+}
+
+// ExecAll sends statements one after the other.
+func ExecAll(ctx context.Context, tx pgx.Tx, statements ...stmt.Statement) error {
+	for _, s := range statements {
+		// Prepared statements would only fill the connection's cache with what runs once.
+		if _, err := tx.Exec(ctx, s.SQL, append([]any{pgx.QueryExecModeExec}, s.Args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+)
+
+// asCondition is the error of a condition that such a statement failed with. PostgreSQL's message repeats the
+// text, in quotes that depend on lc_messages.
+func asCondition(err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != "22P02" {
+		return err
+	}
+	if e := lostTarget(pgErr.Message); e != nil {
+		return e
+	}
+	for _, e := range []dberr.TextError{dberr.ErrLivingParent, dberr.ErrChildChanged, dberr.ErrNoTargetTable} {
+		if strings.Contains(pgErr.Message, e.Error()) {
+			return e
+		}
+	}
+	return err
+}
+
+// maxCallers is how deep a stack is kept: as far as the worker that sent the statement, and beyond.
+const maxCallers = 24
+
+// Wrap turns an error of the driver into one of this package. Errors that are ours already, and
+// those of the caller's own context, pass unchanged.
+func Wrap(ctx context.Context, d *Database, operation string, err error) error {
+	if err = asCondition(err); dberr.Ours(err) {
+		return err
+	}
+	err = d.translate(ctx, operation, err)
+	d.observe(err)
+	return err
+}
+
+func (d *Database) translate(ctx context.Context, operation string, err error) error {
+	if err == nil {
+		return nil
+	}
+	callers := make([]uintptr, maxCallers)
+	// Without this function, wrap and the runtime's own.
+	callers = callers[:runtime.Callers(3, callers)]
+	e := &dberr.Error{Database: d.Name, Operation: operation, Driver: err, Stack: callers}
+	if about, ok := errors.AsType[*tableError](err); ok {
+		e.Table, e.Driver = about.table, about.error
+	}
+	_, e.Connecting = errors.AsType[*pgconn.ConnectError](err)
+	e.SQLState = dberr.SQLState(err)
+	switch {
+	case e.SQLState != "":
+	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), dberr.ErrUnreachable):
+		return fmt.Errorf("%s on %s: %w", operation, d.Name, context.Cause(ctx))
+	case ctx.Err() != nil:
+		pool := d.pool.Stat()
+		e.PoolFull = pool.AcquiredConns() == pool.MaxConns()
+	}
+	return e
+}
+
+// tableError says which table a statement of a transaction was about: PostgreSQL names none where a
+// trigger raises.
+type tableError struct {
+	table string
+	error
+}
+
+// Unwrap returns the driver's error.
+func (e *tableError) Unwrap() error { return e.error }
+
+// About notes the table that a statement was about, if that failed.
+func About(table string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &tableError{table, err}
+}

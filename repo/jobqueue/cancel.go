@@ -1,0 +1,61 @@
+package jobqueue
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+)
+
+const (
+	// cancelJobSQL notes the wish, by which attempts at work go, and ends a job that waits: both or
+	// neither. It waits for no attempt; one at work ends itself.
+	cancelJobSQL = `
+WITH noted AS (
+  INSERT INTO maintenance.job_cancellations (job_id, user_id, group_id, reason, cancelled_by)
+  SELECT id, CASE kind
+      WHEN 'delete_user' THEN (args ->> 'user_id')::bigint
+      WHEN 'delete_placeholder_user' THEN (args ->> 'placeholder_user_id')::bigint END,
+    CASE kind WHEN 'destroy_group' THEN (args ->> 'group_id')::bigint END, $2, $3
+  FROM maintenance.river_job WHERE id = $1 AND finalized_at IS NULL
+  ON CONFLICT (job_id) DO NOTHING
+)
+UPDATE maintenance.river_job
+SET state = 'cancelled', finalized_at = now(),
+  metadata = metadata || '{"outcome": "cancelled", "reason": "CANCELLED"}'
+WHERE id = $1 AND state IN ('available', 'pending', 'scheduled', 'retryable')`
+
+	cancellationSQL = `
+SELECT reason, cancelled_by, cancelled_at FROM maintenance.job_cancellations WHERE job_id = $1`
+
+	uncancelSQL = `DELETE FROM maintenance.job_cancellations WHERE job_id = $1`
+)
+
+// CancelJob stops a job that has not ended: one that waits ends at once, one at work writes nothing
+// more, and ends itself. Its error is [dberr.ErrNotFound] if there is no such job.
+func (d Jobs) CancelJob(ctx context.Context, id int64, reason, by string) (QueuedJob, error) {
+	if _, err := pg.Exec(ctx, d.db, "cancel the job", cancelJobSQL, id, reason, by); err != nil {
+		return QueuedJob{}, err
+	}
+	return d.ReadJob(ctx, id)
+}
+
+// JobCancelled says in words by whom a job was cancelled, and why; "" if it was not.
+func (d Jobs) JobCancelled(ctx context.Context, id int64) (words string, err error) {
+	c, err := cancellation(ctx, d.db, id)
+	if c != nil {
+		words = "cancelled by " + c.By + ": " + c.Reason
+	}
+	return words, err
+}
+
+// cancellation is that of a job, nil if there is none.
+func cancellation(ctx context.Context, d *pg.Database, id int64) (*Cancellation, error) {
+	q := pg.NewQuery("look whether the job was cancelled", cancellationSQL, id)
+	found, err := pg.Collect(ctx, d, q, pgx.RowToAddrOfStructByPos[Cancellation])
+	if len(found) == 0 {
+		return nil, err
+	}
+	return found[0], err
+}

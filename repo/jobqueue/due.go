@@ -1,0 +1,81 @@
+package jobqueue
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+)
+
+// QueueDue is what is due in a queue of jobs.
+type QueueDue struct {
+	Queue string
+	// Waits: a job has been due for a while, and no server has taken it.
+	Waits bool
+	// Later: other jobs would, the first In this time, by the clock of main.
+	Later bool
+	In    time.Duration
+}
+
+// dueJobsSQL reads one row of River's index for each queue and state. All jobs have the priority
+// that River gives them. now() is what River compares with.
+const dueJobsSQL = `
+SELECT q.name, current_setting('transaction_read_only') = 'on',
+  EXISTS (
+    SELECT FROM maintenance.river_job
+    WHERE state = 'available' AND queue = q.name AND priority = 1
+      AND scheduled_at <= now() - $3::interval AND kind = ANY ($2)),
+  extract(epoch FROM min(next.scheduled_at) - (now() - $3::interval))::float8
+FROM unnest($1::text[]) AS q (name)
+CROSS JOIN unnest('{available,scheduled,retryable}'::maintenance.river_job_state[]) AS s (state)
+LEFT JOIN LATERAL (
+  SELECT j.scheduled_at FROM maintenance.river_job j
+  WHERE j.state = s.state AND j.queue = q.name AND j.priority = 1
+    AND j.scheduled_at > now() - $3::interval
+  ORDER BY j.scheduled_at LIMIT 1
+) next ON true
+GROUP BY q.name`
+
+// JobsIn are the queues and kinds of jobs that a look is about.
+type JobsIn struct {
+	Queues, Kinds []string
+	// Grace is for how long a job may have been due.
+	Grace time.Duration
+}
+
+// DueJobs says which of these queues have jobs of these kinds that have been due for longer than the
+// grace, and when there will be more, of whatever kind. The error of a database that is read-only is
+// [dberr.ErrUnreachable].
+func (d Jobs) DueJobs(ctx context.Context, in JobsIn) ([]QueueDue, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
+	defer cancel()
+	ctx, o := pg.BeginRoutine(ctx, d.db, "look for due jobs")
+	var readOnly bool
+	var due []QueueDue
+	scan := func(row pgx.CollectableRow) (QueueDue, error) { return scanQueueDue(row, &readOnly) }
+	err := pg.RetryConflicts(ctx, func() error {
+		rows, err := pg.PoolOf(d.db).Query(ctx, dueJobsSQL, in.Queues, in.Kinds, in.Grace)
+		if err == nil {
+			due, err = pgx.CollectRows(rows, scan)
+		}
+		return err
+	})
+	if err == nil {
+		err = pg.NoteWritable(d.db, readOnly)
+	}
+	o.End(ctx, err)
+	return due, pg.Wrap(ctx, d.db, "look for due jobs", err)
+}
+
+func scanQueueDue(row pgx.CollectableRow, readOnly *bool) (due QueueDue, err error) {
+	var seconds *float64
+	err = row.Scan(&due.Queue, readOnly, &due.Waits, &seconds)
+	if seconds != nil {
+		due.Later, due.In = true, time.Duration(*seconds*float64(time.Second))
+	}
+	return due, err
+}

@@ -1,0 +1,47 @@
+package jobqueue
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+)
+
+const (
+	jobEndsKeptSQL = `
+SELECT EXISTS (
+  SELECT FROM pg_trigger
+  WHERE tgrelid = 'maintenance.river_job'::regclass AND tgname = 'caretaker_keep_end')`
+
+	// keepJobEndsSQL: jobs have an outcome and a reason from the statement that finishes them.
+	keepJobEndsSQL = `
+CREATE OR REPLACE FUNCTION maintenance.keep_job_end() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$
+BEGIN
+  NEW.metadata := NEW.metadata || jsonb_strip_nulls(jsonb_build_object(
+    'outcome', OLD.metadata -> 'outcome', 'reason', OLD.metadata -> 'reason'));
+  RETURN NEW;
+END $$`
+	keepJobEndsTriggerSQL = `
+CREATE TRIGGER caretaker_keep_end BEFORE UPDATE OF metadata ON maintenance.river_job FOR EACH ROW
+WHEN (OLD.finalized_at IS NOT NULL AND NEW.finalized_at IS NOT NULL)
+EXECUTE FUNCTION maintenance.keep_job_end()`
+)
+
+// KeepJobEnds makes the trigger that keeps outcome and reason of a finished job, unless it is there,
+// and reports whether it has. River stores the end of an attempt with its job whatever has become of that
+// meanwhile: when main was away, seconds after another attempt has finished it. To be called after
+// River's migrations, within [repo.Database.WhileMigrating].
+func (d Jobs) KeepJobEnds(ctx context.Context) (made bool, err error) {
+	err = pg.QueryRow(ctx, d.db, "look for the trigger of the jobs", []any{&made}, jobEndsKeptSQL)
+	if made = !made; err != nil || !made {
+		return false, err
+	}
+	err = pgx.BeginFunc(ctx, pg.PoolOf(d.db), func(tx pgx.Tx) error {
+		return pg.ExecAll(ctx, tx, stmt.Statement{SQL: pg.NoTimeoutSQL, Args: nil}, stmt.Statement{SQL: keepJobEndsSQL, Args: nil},
+			stmt.Statement{SQL: keepJobEndsTriggerSQL, Args: nil})
+	})
+	return err == nil, pg.Wrap(ctx, d.db, "keep the ends of jobs", err)
+}

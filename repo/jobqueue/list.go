@@ -1,0 +1,272 @@
+package jobqueue
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+)
+
+// States of a job: River's.
+const (
+	JobAvailable = "available"
+	JobPending   = "pending"
+	JobScheduled = "scheduled"
+	JobRetryable = "retryable"
+	JobRunning   = "running"
+	JobCompleted = "completed"
+	JobCancelled = "cancelled"
+	JobDiscarded = "discarded"
+)
+
+// QueuedJob is a job as it stands in the queue, or stood when it ended. Times that are not set are
+// zero.
+type QueuedJob struct {
+	ID          int64
+	Kind, State string
+	// Args is a JSON object.
+	Args                   json.RawMessage
+	Attempt, MaxAttempts   int
+	CreatedAt, ScheduledAt time.Time
+	// AttemptedAt is when the last attempt began, FinalizedAt when the job ended.
+	AttemptedAt, FinalizedAt time.Time
+	// Errors of the attempts that failed.
+	Errors []AttemptError
+	// Outcome and Reason of the last attempt that did not snooze; RunID is the run that queued it.
+	Outcome, Reason, RunID string
+	// TraceID is the trace of the last attempt that has ended, however it did.
+	TraceID string
+	// Worked is how long its attempts that have ended took together, without those whose process died.
+	Worked time.Duration
+
+	// What follows is known of a job that was read by its id.
+
+	JobChanges
+	// Cancellation is that of an operator, nil if there is none.
+	Cancellation *Cancellation
+}
+
+// Cancellation says who wants a job to end, and why.
+type Cancellation struct {
+	Reason, By string
+	At         time.Time
+}
+
+// AttemptError is why an attempt of a job failed, in words fit for clients.
+type AttemptError struct {
+	At      time.Time `json:"at"`
+	Attempt int       `json:"attempt"`
+	Error   string    `json:"error"`
+}
+
+const jobColumns = `id, kind, state::text, args, attempt, max_attempts,
+  created_at, scheduled_at, attempted_at, finalized_at, coalesce(to_jsonb(errors), '[]'),
+  coalesce(metadata ->> 'outcome', ''), coalesce(metadata ->> 'reason', ''),
+  coalesce(metadata ->> 'run_id', ''), coalesce(metadata ->> 'trace_id', ''),
+  coalesce((metadata ->> 'worked_ms')::bigint, 0)`
+
+// rescuedText is what River writes as the error of an attempt that it takes for dead.
+const rescuedText = "Stuck job rescued by JobRescuer"
+
+func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
+	var worked int64
+	err = row.Scan(&j.ID, &j.Kind, &j.State, &j.Args, &j.Attempt, &j.MaxAttempts,
+		&j.CreatedAt, &j.ScheduledAt, &j.AttemptedAt, &j.FinalizedAt,
+		&j.Errors, &j.Outcome, &j.Reason, &j.RunID, &j.TraceID, &worked)
+	j.Worked = time.Duration(worked) * time.Millisecond
+	rescued := false // the last attempt that has ended
+	for i := range j.Errors {
+		if rescued = j.Errors[i].Error == rescuedText; rescued {
+			j.Errors[i].Error = reasons.ProcessGoneText
+		}
+	}
+	if rescued && j.State != JobCompleted && j.State != JobCancelled {
+		j.Outcome, j.Reason = "failed", reasons.ReasonProcessGone
+		if j.State == JobDiscarded {
+			j.Outcome = JobDiscarded
+		}
+	}
+	return j, err
+}
+
+const listJobsSQL = `
+SELECT ` + jobColumns + `
+FROM maintenance.river_job
+WHERE id < $1 AND created_at >= $3 AND (created_at < $4 OR $4 = 'infinity')
+ORDER BY id DESC LIMIT $2`
+
+// listJobsOfSQL takes the newest jobs of each kind and state that are asked for, by the index of
+// [Jobs.IndexJobs]: kinds and states come in blocks, so a walk through all jobs by their ids
+// may find nothing for long. A state is a range of one: for equal ones PostgreSQL may take that walk
+// all the same. The kinds that there are, few, are found by looking for the next one.
+const listJobsOfSQL = `
+WITH RECURSIVE kinds (kind) AS (
+  SELECT CASE $2 WHEN '' THEN (SELECT min(kind) FROM maintenance.river_job) ELSE $2 END
+  UNION ALL
+  SELECT (SELECT j.kind FROM maintenance.river_job j WHERE j.kind > k.kind ORDER BY j.kind LIMIT 1)
+  FROM kinds k WHERE k.kind IS NOT NULL AND $2 = ''
+),
+page (id) AS MATERIALIZED (
+  SELECT newest.id FROM kinds k
+  CROSS JOIN unnest(CASE $3 WHEN '' THEN enum_range(NULL::maintenance.river_job_state)
+    ELSE ARRAY[nullif($3, '')::maintenance.river_job_state] END) AS s (state)
+  CROSS JOIN LATERAL (
+    SELECT j.id FROM maintenance.river_job j
+    WHERE j.kind = k.kind AND j.state >= s.state AND j.state <= s.state AND j.id < $1
+      AND j.created_at >= $5 AND (j.created_at < $6 OR $6 = 'infinity')
+    ORDER BY j.state DESC, j.id DESC LIMIT $4
+  ) newest
+  ORDER BY newest.id DESC LIMIT $4
+)
+SELECT ` + jobColumns + `
+FROM maintenance.river_job WHERE id = ANY (ARRAY(SELECT id FROM page)) ORDER BY id DESC`
+
+// JobList selects jobs for a list.
+type JobList struct {
+	// Kind and State are names; "": all. An unknown state is an error of ours.
+	Kind, State string
+	// Since and Until bound when they were queued: from the one on, before the other; zero: no bound.
+	Since, Until time.Time
+	// After is the id behind which the page begins; 0: the first page. Limit is the most jobs to read.
+	After int64
+	Limit int
+}
+
+// ListJobs reads a page of jobs, the newest first.
+func (d Jobs) ListJobs(ctx context.Context, l JobList) ([]QueuedJob, error) {
+	after := cmp.Or(l.After, math.MaxInt64)
+	since, until := stmt.Bound(l.Since, pgtype.NegativeInfinity), stmt.Bound(l.Until, pgtype.Infinity)
+	q := pg.NewQuery("list jobs", listJobsSQL, after, l.Limit, since, until)
+	if l.Kind != "" || l.State != "" {
+		q = pg.NewQuery("list jobs", listJobsOfSQL, after, l.Kind, l.State, l.Limit, since, until)
+	}
+	return pg.ReadRows(ctx, d.db, fencing.Limits{Statement: stmt.StatementTimeout}, q, scanJob)
+}
+
+// ReadJob reads a job by its id, or returns [dberr.ErrNotFound].
+func (d Jobs) ReadJob(ctx context.Context, id int64) (QueuedJob, error) {
+	found, err := pg.Collect(ctx, d.db, pg.NewQuery("read a job", readJobSQL, id), scanJob)
+	if err == nil && len(found) == 0 {
+		err = dberr.ErrNotFound
+	}
+	if err != nil {
+		return QueuedJob{}, err
+	}
+	job := found[0]
+	if job.JobChanges, err = d.JobChanges(ctx, id); err != nil {
+		return QueuedJob{}, err
+	}
+	job.Cancellation, err = cancellation(ctx, d.db, id)
+	return job, err
+}
+
+const jobTablesSQL = `
+SELECT "table", coalesce(sum(rows) FILTER (WHERE action = 'deleted'), 0)::bigint,
+  coalesce(sum(rows) FILTER (WHERE action <> 'deleted'), 0)::bigint
+FROM maintenance.receipts WHERE job_id = $1 GROUP BY "table" ORDER BY "table"`
+
+const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE id = $1`
+
+// lockEndedSQL neither locks a running job nor waits for it: it keeps its cancellation, and stops.
+const lockEndedSQL = `
+SELECT id FROM maintenance.river_job WHERE id = $1 AND state <> 'running' FOR NO KEY UPDATE`
+
+// retryJobSQL: a running job is left alone, as is one that is due already.
+const retryJobSQL = `
+UPDATE maintenance.river_job
+SET state = 'available', scheduled_at = now(), finalized_at = NULL,
+    max_attempts = greatest(max_attempts, attempt + 1),
+    metadata = metadata - '{outcome,reason,cancel_attempted_at}'::text[]
+WHERE id = $1 AND state <> 'running' AND NOT (state = 'available' AND scheduled_at <= now())
+RETURNING ` + jobColumns
+
+// RetryJob lets a job be worked now, whatever has become of it, with one attempt at least. A job
+// that is at work or due stays as it is. Errors: [dberr.ErrNotFound]; [*DuplicateJobError] when another
+// job for the same waits or runs.
+func (d Jobs) RetryJob(ctx context.Context, id int64) (QueuedJob, error) {
+	var retried []QueuedJob
+	// The cancellation goes with the retry: whoever cancels meanwhile waits for both.
+	do := func(ctx context.Context, tx *pg.Changing) error {
+		retried = nil
+		locked, err := tx.Exec(ctx, lockEndedSQL, id)
+		if err != nil || locked.RowsAffected() == 0 {
+			return err
+		}
+		if _, err := tx.Exec(ctx, uncancelSQL, id); err != nil {
+			return err
+		}
+		rows, _ := tx.Query(ctx, retryJobSQL, id)
+		retried, err = pgx.CollectRows(rows, scanJob)
+		return err
+	}
+	err := pg.Transaction(ctx, d.db, "retry a job", fencing.Permit{Guard: fencing.Unguarded(), Limits: fencing.AckLimits()}, do)
+	var refused *dberr.Error
+	if errors.As(err, &refused) && refused.SQLState == "23505" {
+		return QueuedJob{}, duplicateOf(ctx, d.db, id)
+	}
+	if err == nil && len(retried) == 0 {
+		retried, err = pg.Collect(ctx, d.db, pg.NewQuery("read a job", readJobSQL, id), scanJob)
+	}
+	if err == nil && len(retried) == 0 {
+		err = dberr.ErrNotFound
+	}
+	if err != nil {
+		return QueuedJob{}, err
+	}
+	return retried[0], nil
+}
+
+// DuplicateJobError names the job that waits or runs for the same as a job that was to be retried.
+type DuplicateJobError struct{ ID int64 }
+
+// Error says what to do.
+func (e *DuplicateJobError) Error() string {
+	if e.ID == 0 {
+		return "another job for the same was waiting until just now: try again"
+	}
+	return fmt.Sprintf("job %d does the same and waits or runs already: retry that one", e.ID)
+}
+
+// Details are the reason and the metadata that clients get.
+func (e *DuplicateJobError) Details() (string, map[string]string) {
+	return "DUPLICATE_JOB", map[string]string{"job_id": strconv.FormatInt(e.ID, 10)}
+}
+
+const duplicateJobSQL = `
+SELECT other.id FROM maintenance.river_job j JOIN maintenance.river_job other USING (unique_key)
+WHERE j.id = $1 AND other.id <> j.id AND other.unique_states IS NOT NULL
+  AND maintenance.river_job_state_in_bitmask(other.unique_states, other.state)`
+
+func duplicateOf(ctx context.Context, d *pg.Database, id int64) error {
+	found := &DuplicateJobError{}
+	err := pg.QueryRow(ctx, d, "find the job that waits already", []any{&found.ID}, duplicateJobSQL, id)
+	if err != nil && !errors.Is(err, dberr.ErrNotFound) {
+		return err
+	}
+	return found
+}
+
+const countDiscardedJobsSQL = `
+SELECT count(*) FROM maintenance.river_job
+WHERE state = 'discarded' AND finalized_at IS NOT NULL AND kind = $1 AND args @> $2::jsonb`
+
+// CountDiscardedJobs counts the jobs of a kind, whose arguments contain these (JSON, "{}" for any),
+// that used up their attempts. They are kept for 30 days.
+func (d Jobs) CountDiscardedJobs(ctx context.Context, kind, args string) (n int64, err error) {
+	q := pg.NewQuery("count discarded jobs", countDiscardedJobsSQL, kind, args)
+	_, err = pg.ReplicaRow(ctx, d.db, fencing.Limits{Statement: stmt.StatementTimeout}, q, &n)
+	return n, err
+}

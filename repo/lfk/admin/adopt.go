@@ -1,0 +1,242 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk/capture"
+)
+
+// RealKey is a real foreign key of a table, as `caretaker lfk adopt` and `revert` see it.
+type RealKey struct {
+	// OID of the constraint; 0: it was dropped by [Admin.Drop], which has kept what follows.
+	OID uint32
+	// Table has it, Columns refer to ParentColumns of Parent.
+	Table, Parent          catalog.Table
+	Name                   string
+	Columns, ParentColumns []string
+	// Definition is PostgreSQL's, with all names in full.
+	Definition string
+	// OnDelete and OnUpdate are letters of pg_constraint: a, r (no action, restrict), c (cascade), n,
+	// d (set null, set default). SomeColumns: SET NULL is for some of the columns only.
+	OnDelete, OnUpdate string
+	SomeColumns        bool
+	// Valid: all rows have been checked.
+	Valid bool
+	// CopyOf names the partitioned table whose constraint it is a copy of; "": none.
+	CopyOf string
+	// Partitioned: the table is.
+	Partitioned bool
+	// Adopted: [Admin.Drop] has once dropped it, and remembers what it was.
+	Adopted bool
+}
+
+// add is the constraint as SQL adds it, not valid if that is asked for and possible.
+func (k *RealKey) add(valid bool) string {
+	definition, _ := strings.CutSuffix(k.Definition, " NOT VALID")
+	sql := "ALTER TABLE " + quote(k.Table.Schema, k.Table.Name) + " ADD CONSTRAINT " + quote(k.Name) +
+		" " + definition
+	if !valid {
+		sql += " NOT VALID"
+	}
+	return sql
+}
+
+// DropSQL drops it.
+func (k *RealKey) DropSQL() string {
+	return "ALTER TABLE " + quote(k.Table.Schema, k.Table.Name) + " DROP CONSTRAINT " + quote(k.Name)
+}
+
+// AddSQL makes it again. Rows that are there are not checked yet, unless the table is partitioned:
+// PostgreSQL has no such constraints there before version 18.
+func (k *RealKey) AddSQL() string { return k.add(k.Partitioned) }
+
+// ValidateSQL checks the rows.
+func (k *RealKey) ValidateSQL() string {
+	return "ALTER TABLE " + quote(k.Table.Schema, k.Table.Name) + " VALIDATE CONSTRAINT " +
+		quote(k.Name)
+}
+
+// WasValid reports whether it had been checked before it was dropped.
+func (k *RealKey) WasValid() bool { return !strings.HasSuffix(k.Definition, " NOT VALID") }
+
+// fullNamesSQL lets PostgreSQL write all names with their schemas.
+const fullNamesSQL = `SELECT set_config('search_path', 'pg_catalog', true)`
+
+// realKeysSQL are the foreign keys of the table $1, with the copies that a partition has of its
+// table's, but without those that PostgreSQL makes for the partitions of a parent; then those that
+// were dropped and are not there. One that was dropped and made again is as it was before.
+const realKeysSQL = `
+SELECT k.oid, n.nspname, c.relname, pn.nspname, p.relname, k.conname::text,
+  ARRAY(
+    SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY AS col (number, place)
+    JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = col.number ORDER BY col.place),
+  ARRAY(
+    SELECT a.attname::text FROM unnest(k.confkey) WITH ORDINALITY AS col (number, place)
+    JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = col.number ORDER BY col.place),
+  coalesce(f.definition, pg_get_constraintdef(k.oid)), k.confdeltype::text, k.confupdtype::text,
+  coalesce(to_jsonb(k) ->> 'confdelsetcols', '{}') NOT IN ('{}', '[]'), k.convalidated,
+  coalesce(above.conrelid::regclass::text, ''), c.relkind = 'p', f.name IS NOT NULL
+FROM pg_constraint k
+JOIN pg_class c ON c.oid = k.conrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_class p ON p.oid = k.confrelid
+JOIN pg_namespace pn ON pn.oid = p.relnamespace
+LEFT JOIN pg_constraint above ON above.oid = k.conparentid
+LEFT JOIN maintenance.adopted_foreign_keys f
+  ON f.schema = n.nspname AND f."table" = c.relname AND f.name = k.conname::text
+WHERE k.contype = 'f' AND k.conrelid = $1 AND above.conrelid IS DISTINCT FROM k.conrelid
+UNION ALL
+SELECT 0, f.schema, f."table", f.parent_schema, f.parent, f.name, f.columns, '{}', f.definition, '',
+  '', false, false, '', c.relkind = 'p', true
+FROM maintenance.adopted_foreign_keys f
+JOIN pg_namespace n ON n.nspname = f.schema
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = f."table"
+WHERE c.oid = $1 AND NOT EXISTS (
+  SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname::text = f.name)
+ORDER BY 6`
+
+func scanRealKey(row pgx.CollectableRow) (k RealKey, err error) {
+	err = row.Scan(&k.OID, &k.Table.Schema, &k.Table.Name, &k.Parent.Schema, &k.Parent.Name, &k.Name,
+		&k.Columns, &k.ParentColumns, &k.Definition, &k.OnDelete, &k.OnUpdate, &k.SomeColumns, &k.Valid,
+		&k.CopyOf, &k.Partitioned, &k.Adopted)
+	if k.OID == 0 {
+		k.ParentColumns = capture.ReferencedColumns(k.Definition)
+	}
+	return k, err
+}
+
+// RealKeys are the foreign keys of a table that refer by these columns, in whatever order, also those
+// that [Admin.Drop] has dropped.
+func (a Admin) RealKeys(
+	ctx context.Context, table string, columns []string,
+) (keys []RealKey, err error) {
+	wanted := slices.Sorted(slices.Values(columns))
+	err = a.read(ctx, "look for foreign keys of "+table, func(ctx context.Context, tx pgx.Tx) error {
+		found, err := a.locate(ctx, tx, table)
+		if err != nil {
+			return err
+		}
+		if err := run(ctx, tx, fullNamesSQL); err != nil {
+			return err
+		}
+		keys, err = list(ctx, tx, scanRealKey, realKeysSQL, found.OID)
+		return err
+	})
+	return slices.DeleteFunc(keys, func(k RealKey) bool {
+		return !slices.Equal(wanted, slices.Sorted(slices.Values(k.Columns)))
+	}), err
+}
+
+// TrackingSQL is what Track would do, without doing it; none: already tracked.
+func (a Admin) TrackingSQL(
+	ctx context.Context, table string, columns ...string,
+) (sql []string, err error) {
+	request := tracking{Admin: a, table: table, columns: columns}
+	err = a.read(ctx, "look at "+table, func(ctx context.Context, tx pgx.Tx) error {
+		plan, err := request.plan(ctx, tx)
+		if err == nil {
+			sql = plan.sql()
+		}
+		return err
+	})
+	return sql, err
+}
+
+// shortLockSQL: a transaction on the tables waits behind us for no longer than that.
+const shortLockSQL = `SELECT set_config('lock_timeout', '200ms', true)`
+
+// leaseHeldSQL keeps the lease until the end of the transaction.
+const leaseHeldSQL = `
+SELECT EXISTS (
+  SELECT FROM maintenance.leases
+  WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > clock_timestamp()
+  FOR SHARE)`
+
+// rememberKeySQL keeps what the constraint is; a row of an earlier adoption is replaced.
+const rememberKeySQL = `
+INSERT INTO maintenance.adopted_foreign_keys AS f
+  (schema, "table", name, definition, columns, parent_schema, parent)
+SELECT $2, $3, k.conname::text, pg_get_constraintdef(k.oid), $4, $5, $6
+FROM pg_constraint k WHERE k.oid = $1 AND k.contype = 'f'
+ON CONFLICT (schema, "table", name) DO UPDATE
+SET definition = EXCLUDED.definition, columns = EXCLUDED.columns,
+  parent_schema = EXCLUDED.parent_schema, parent = EXCLUDED.parent, adopted_at = clock_timestamp()`
+
+// Drop drops a foreign key and remembers it, in one transaction that waits at most 200 ms for each
+// lock. It needs the lease of the worker on this database: a run that began with definitions that
+// lack the key must not see the deletions that follow.
+func (a Admin) Drop(ctx context.Context, k RealKey, lease fencing.Fence) error {
+	return a.write(ctx, "drop foreign key "+k.Name, func(ctx context.Context, tx pgx.Tx) error {
+		var held bool
+		err := tx.QueryRow(ctx, leaseHeldSQL, lease.Name, lease.Holder, lease.Epoch).Scan(&held)
+		switch {
+		case err != nil:
+			return err
+		case !held:
+			return dberr.ErrLeaseLost
+		}
+		for _, sql := range []string{shortLockSQL, fullNamesSQL} {
+			if err := run(ctx, tx, sql); err != nil {
+				return err
+			}
+		}
+		tag, err := tx.Exec(ctx, rememberKeySQL, k.OID, k.Table.Schema, k.Table.Name, k.Columns,
+			k.Parent.Schema, k.Parent.Name)
+		if err == nil && tag.RowsAffected() == 0 {
+			err = a.refuse("%s of %s has changed meanwhile: try again", k.Name, k.Table.Written())
+		}
+		if err != nil {
+			return err
+		}
+		return run(ctx, tx, k.DropSQL())
+	})
+}
+
+// Restore makes a dropped foreign key again; see [RealKey.AddSQL].
+func (a Admin) Restore(ctx context.Context, k RealKey) error {
+	return a.patient().write(ctx, "add foreign key "+k.Name, func(ctx context.Context, tx pgx.Tx) error {
+		if err := run(ctx, tx, shortLockSQL); err != nil {
+			return err
+		}
+		return run(ctx, tx, k.AddSQL())
+	})
+}
+
+// Validate checks the rows of a foreign key that Restore has made, for as long as that takes; the
+// table's readers and writers go on. 23503: there are rows without a parent.
+func (a Admin) Validate(ctx context.Context, k RealKey) error {
+	return a.patient().write(ctx, "validate "+k.Name, func(ctx context.Context, tx pgx.Tx) error {
+		return run(ctx, tx, k.ValidateSQL())
+	})
+}
+
+const forgetKeySQL = `
+DELETE FROM maintenance.adopted_foreign_keys WHERE schema = $1 AND "table" = $2 AND name = $3`
+
+// Forget forgets that a foreign key was dropped: it is there again.
+func (a Admin) Forget(ctx context.Context, k RealKey) error {
+	return a.write(ctx, "forget "+k.Name, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, forgetKeySQL, k.Table.Schema, k.Table.Name, k.Name)
+		return err
+	})
+}
+
+// Violated reports whether rows without a parent keep a foreign key from being made or checked.
+func Violated(err error) bool {
+	failed, ok := errors.AsType[*dberr.Error](err)
+	return ok && failed.SQLState == "23503"
+}
+
+// Locked reports whether a table could not be locked in time, and nothing was changed.
+func Locked(err error) bool {
+	failed, ok := errors.AsType[*dberr.Error](err)
+	return ok && failed.Class() == dberr.ClassLock
+}

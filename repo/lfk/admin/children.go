@@ -1,0 +1,274 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+)
+
+// Child is what stands in the way of a definition in one home of its child.
+type Child struct {
+	// MissingColumns that the definition names.
+	MissingColumns []string
+	// Mismatches say which type or value does not fit.
+	Mismatches []string
+	// Indexed: the rows of a key are found by an index. What cannot run at all counts as indexed: it
+	// is not called slow as well.
+	Indexed bool
+	// Ordered: one of these indexes has the definition's columns in their order, so that the keys can
+	// be walked. What is not indexed is not ordered.
+	Ordered bool
+	// Columns are those that refer, unless some are missing.
+	Columns []KeyColumn
+	// NeverNull are columns that are to become NULL and cannot.
+	NeverNull []string
+	// Generated are columns that are to be changed, and that PostgreSQL alone sets.
+	Generated []string
+	// Unidentified is the child, or a table below it, if a publication has its deletions, or updates,
+	// which fail because it has no replica identity; "": none.
+	Unidentified string
+	// Keepers are triggers and rules that may keep rows as they are.
+	Keepers []catalog.KeepingTrigger
+}
+
+// childColumn is a column of a child; for NOT NULL and checks, of its partitions too.
+type childColumn struct {
+	Table uint32
+	KeyColumn
+	// Type is without modifiers.
+	Type           string
+	NotNull, Check bool
+	// Generated: no statement can set it.
+	Generated bool
+}
+
+const childColumnsSQL = `
+SELECT b.root, a.attname::text, min(format_type(a.atttypid, a.atttypmod)),
+  min(` + pg.KeyClassSQL + `), min(format_type(a.atttypid, -1)), bool_or(a.attnotnull OR t.typnotnull),
+  bool_or(EXISTS (
+    SELECT FROM pg_constraint k
+    WHERE k.conrelid = a.attrelid AND k.contype = 'c' AND a.attnum = ANY (k.conkey))),
+  bool_or(a.attgenerated <> '' OR a.attidentity = 'a')
+FROM unnest($1::oid[], $2::oid[]) AS b (root, oid)
+JOIN pg_attribute a ON a.attrelid = b.oid AND a.attnum > 0 AND NOT a.attisdropped
+JOIN pg_type t ON t.oid = a.atttypid
+GROUP BY b.root, a.attname HAVING bool_or(a.attrelid = b.root)`
+
+// inspectChildren inspects the definitions whose child is here; nil for the others.
+func inspectChildren(
+	ctx context.Context, tx pgx.Tx, keys []lfk.LooseForeignKey, homes map[string]relation, trees trees,
+) ([]*Child, error) {
+	var roots []uint32
+	for _, k := range keys {
+		if home, ok := homes[k.Table]; ok && !slices.Contains(roots, home.OID) {
+			roots = append(roots, home.OID)
+		}
+	}
+	of, oids := trees.members(roots)
+	found, err := list(ctx, tx, pgx.RowToStructByPos[childColumn], childColumnsSQL, of, oids)
+	if err != nil {
+		return nil, err
+	}
+	columns := map[uint32]map[string]childColumn{}
+	for _, c := range found {
+		if columns[c.Table] == nil {
+			columns[c.Table] = map[string]childColumn{}
+		}
+		columns[c.Table][c.Name] = c
+	}
+	indexes, err := readIndexes(ctx, tx, trees, roots)
+	if err != nil {
+		return nil, err
+	}
+	published, err := list(ctx, tx, pgx.RowToStructByPos[unidentified], unidentifiedSQL, of, oids)
+	children := make([]*Child, len(keys))
+	for i, key := range keys {
+		if home, ok := homes[key.Table]; ok && err == nil {
+			c := childCheck{tx: tx, key: key, home: home, columns: columns[home.OID], indexes: indexes}
+			if children[i], err = c.inspect(ctx); err == nil {
+				children[i].Unidentified = unidentifiedTables(published).of(home.OID, key.OnDelete == lfk.AsyncDelete)
+			}
+		}
+	}
+	return children, err
+}
+
+// childCheck inspects one definition in one home.
+type childCheck struct {
+	tx      pgx.Tx
+	key     lfk.LooseForeignKey
+	home    relation
+	columns map[string]childColumn
+	indexes indexesByTable
+	// ordered: only indexes count that have the columns in the definition's order.
+	ordered bool
+}
+
+func (c childCheck) inspect(ctx context.Context) (*Child, error) {
+	child := &Child{Indexed: true}
+	values := slices.Clone(c.key.Conditions)
+	if c.key.OnDelete == lfk.UpdateColumnTo {
+		values = append(values, lfk.ColumnValue{Column: c.key.TargetColumn, Value: c.key.TargetValue})
+	}
+	for _, name := range append(slices.Clone(c.key.Columns), columnsOf(values)...) {
+		if _, ok := c.columns[name]; !ok && !slices.Contains(child.MissingColumns, name) {
+			child.MissingColumns = append(child.MissingColumns, name)
+		}
+	}
+	for _, name := range c.key.Columns {
+		column, ok := c.columns[name]
+		if !ok {
+			return child, nil
+		}
+		child.Columns = append(child.Columns, column.KeyColumn)
+	}
+	for _, v := range values {
+		fits, err := c.fits(ctx, v)
+		if err != nil {
+			return nil, err
+		}
+		if !fits {
+			child.Mismatches = append(child.Mismatches, fmt.Sprintf(
+				"the value %q does not fit %s of type %s", v.Value, v.Column, c.columns[v.Column].Exact))
+		}
+	}
+	var err error
+	if len(child.MissingColumns)+len(child.Mismatches) == 0 {
+		child.Indexed, err = c.indexed(ctx, c.home.OID)
+		child.Ordered = child.Indexed
+		if err == nil && child.Indexed && len(c.key.Columns) > 1 {
+			c.ordered = true
+			child.Ordered, err = c.indexed(ctx, c.home.OID)
+		}
+	}
+	changed := []string{c.key.TargetColumn}
+	if c.key.OnDelete == lfk.AsyncNullify {
+		changed = c.key.Columns
+		if err == nil {
+			child.NeverNull, err = c.neverNull(ctx)
+		}
+	}
+	for _, name := range changed {
+		if c.columns[name].Generated {
+			child.Generated = append(child.Generated, name)
+		}
+	}
+	return child, err
+}
+
+// unidentifiedSQL are tables without replica identity, of some or below them, whose deletions or updates
+// a publication has: these fail. Partitions are published by themselves or with a table above.
+const unidentifiedSQL = `
+WITH published (oid, deletes, updates) AS MATERIALIZED (
+  SELECT c.oid, bool_or(p.pubdelete), bool_or(p.pubupdate)
+  FROM pg_publication_tables t
+  JOIN pg_publication p ON p.pubname = t.pubname
+  JOIN pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+  GROUP BY c.oid
+)
+SELECT b.root, n.nspname || '.' || c.relname, bool_or(p.deletes), bool_or(p.updates)
+FROM unnest($1::oid[], $2::oid[]) AS b (root, oid)
+JOIN pg_class c ON c.oid = b.oid AND c.relkind = 'r'
+JOIN pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL (SELECT c.oid UNION SELECT pg_partition_ancestors(c.oid)) above (oid)
+JOIN published p ON p.oid = above.oid
+WHERE c.relreplident <> 'f' AND NOT EXISTS (
+  SELECT FROM pg_index i
+  WHERE i.indrelid = c.oid AND i.indimmediate AND CASE c.relreplident
+    WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+GROUP BY 1, 2 ORDER BY 1, 2`
+
+// unidentified is a table without replica identity.
+type unidentified struct {
+	Root             uint32
+	Name             string
+	Deletes, Updates bool
+}
+
+type unidentifiedTables []unidentified
+
+// of is the first such table of a child whose deletions, or updates, fail; "": there is none.
+func (all unidentifiedTables) of(child uint32, deletes bool) string {
+	for _, u := range all {
+		if u.Root == child && (deletes && u.Deletes || !deletes && u.Updates) {
+			return u.Name
+		}
+	}
+	return ""
+}
+
+// neverNull are the columns of the definition that cannot become NULL.
+func (c childCheck) neverNull(ctx context.Context) (never []string, err error) {
+	for _, name := range c.key.Columns {
+		column := c.columns[name]
+		proved := column.NotNull
+		if !proved && column.Check {
+			proved, err = c.never(ctx, c.home.sql(), quote(name)+" IS NULL", nil)
+		}
+		if proved {
+			never = append(never, name)
+		}
+	}
+	return never, err
+}
+
+func columnsOf(values []lfk.ColumnValue) []string {
+	names := make([]string, len(values))
+	for i, v := range values {
+		names[i] = v.Column
+	}
+	return names
+}
+
+// fitsSQL: the value converts to the column's type, keeps what it is when it is stored, and can be
+// compared.
+const fitsSQL = `SELECT coalesce($1::text::{type} = $1::text::{exact}, false)`
+
+// fits reports whether a value can stand in a column; a column that is missing has been reported as
+// that.
+func (c childCheck) fits(ctx context.Context, v lfk.ColumnValue) (fits bool, err error) {
+	column, ok := c.columns[v.Column]
+	if !ok {
+		return true, nil
+	}
+	// A value that does not convert fails, which must not end the transaction.
+	err = pgx.BeginFunc(ctx, c.tx, func(tx pgx.Tx) error {
+		sql := fill(fitsSQL, "{type}", column.Type, "{exact}", column.Exact)
+		return tx.QueryRow(ctx, sql, pgx.QueryExecModeExec, v.Value).Scan(&fits)
+	})
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		class := (&dberr.Error{SQLState: refused.Code}).Class()
+		if class == dberr.ClassData || class == dberr.ClassSchema {
+			return false, nil
+		}
+	}
+	return fits, err
+}
+
+// neverSQL is only planned, never run.
+const neverSQL = `EXPLAIN (COSTS OFF) SELECT FROM {table} WHERE {condition}`
+
+// never reports whether the planner can prove that no row meets a condition. It is the planner that
+// decides whether a partial index can be used, by the same proof.
+func (c childCheck) never(
+	ctx context.Context, table, condition string, values []any,
+) (proved bool, err error) {
+	if err := run(ctx, c.tx, `SET LOCAL constraint_exclusion = on`); err != nil {
+		return false, err
+	}
+	plan, err := list(ctx, c.tx, pgx.RowTo[string],
+		fill(neverSQL, "{table}", table, "{condition}", condition),
+		append([]any{pgx.QueryExecModeExec}, values...)...)
+	return strings.Contains(strings.Join(plan, "\n"), "One-Time Filter: false"), err
+}

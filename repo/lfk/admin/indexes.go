@@ -1,0 +1,142 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// childIndex is a valid, ready btree index.
+type childIndex struct {
+	// columns of the key, in order; "" for an expression.
+	columns []string
+	// predicate of a partial index, as PostgreSQL writes it.
+	predicate string
+}
+
+// indexedTable is a child, or a table below it.
+type indexedTable struct {
+	relation
+	below   []uint32
+	indexes []childIndex
+}
+
+type indexesByTable map[uint32]*indexedTable
+
+const childIndexesSQL = `
+SELECT i.indrelid, coalesce(pg_get_expr(i.indpred, i.indrelid), ''),
+  ARRAY(SELECT coalesce(a.attname::text, '') FROM generate_series(0, i.indnkeyatts - 1) AS k (n)
+        LEFT JOIN pg_attribute a
+          ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.n] AND a.attnum > 0
+        ORDER BY k.n)
+FROM pg_index i
+JOIN pg_class ic ON ic.oid = i.indexrelid
+JOIN pg_am am ON am.oid = ic.relam AND am.amname = 'btree'
+WHERE i.indrelid = ANY ($1::oid[]) AND i.indisvalid AND i.indisready AND i.indislive
+ORDER BY i.indexrelid`
+
+// readIndexes reads those of some tables and of all below them.
+func readIndexes(
+	ctx context.Context, tx pgx.Tx, trees trees, roots []uint32,
+) (indexesByTable, error) {
+	found := indexesByTable{}
+	for _, root := range roots {
+		for _, r := range trees[root] {
+			if found[r.OID] == nil {
+				found[r.OID] = &indexedTable{relation: r}
+			}
+			if above := found[r.Above]; above != nil && !slices.Contains(above.below, r.OID) {
+				above.below = append(above.below, r.OID)
+			}
+		}
+	}
+	_, err := list(ctx, tx, func(row pgx.CollectableRow) (index childIndex, err error) {
+		var table uint32
+		err = row.Scan(&table, &index.predicate, &index.columns)
+		found[table].indexes = append(found[table].indexes, index)
+		return index, err
+	}, childIndexesSQL, slices.Collect(maps.Keys(found)))
+	return found, err
+}
+
+// indexed reports whether the rows of a key are found by an index: of the table itself, and in the
+// tables below it by one of theirs. A valid index of a partitioned table is in all its partitions.
+func (c childCheck) indexed(ctx context.Context, oid uint32) (bool, error) {
+	table := c.indexes[oid]
+	own := false
+	for _, index := range table.indexes {
+		usable, err := c.usable(ctx, table.relation, index)
+		if err != nil {
+			return false, err
+		}
+		own = own || usable
+	}
+	if table.Kind == kindPartitioned {
+		if own || len(table.below) == 0 {
+			return own, nil
+		}
+	} else if !own {
+		return false, nil
+	}
+	for _, below := range table.below {
+		if indexed, err := c.indexed(ctx, below); err != nil || !indexed {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// notNullColumn is the column of a predicate that is (column IS NOT NULL) alone; else "".
+func notNullColumn(predicate string) string {
+	column, is := strings.CutSuffix(predicate, " IS NOT NULL)")
+	column, opened := strings.CutPrefix(column, "(")
+	if !is || !opened {
+		return ""
+	}
+	return column
+}
+
+// usable: all columns up to and including the last of the definition's are those or columns of its
+// conditions, and the predicate, if there is one, holds for every row that the definition is about.
+func (c childCheck) usable(ctx context.Context, table relation, index childIndex) (bool, error) {
+	conditions, left := columnsOf(c.key.Conditions), slices.Clone(c.key.Columns)
+	for _, column := range index.columns {
+		if len(left) == 0 {
+			break
+		}
+		next := left
+		if c.ordered {
+			next = left[:1]
+		}
+		if !slices.Contains(next, column) && !slices.Contains(conditions, column) {
+			return false, nil
+		}
+		left = slices.DeleteFunc(left, func(l string) bool { return l == column })
+	}
+	if len(left) > 0 {
+		return false, nil
+	}
+	if index.predicate == "" {
+		return true, nil
+	}
+	var where []string
+	for _, column := range c.key.Columns {
+		// Most partial indexes are such: the planner need not be asked for each partition.
+		if slices.Contains([]string{column, quote(column)}, notNullColumn(index.predicate)) {
+			return true, nil
+		}
+		where = append(where, quote(column)+" IS NOT NULL")
+	}
+	var values []any
+	for i, v := range c.key.Conditions {
+		where = append(where, fmt.Sprintf("%s = $%d::text::%s", quote(v.Column), i+1,
+			c.columns[v.Column].Type))
+		values = append(values, v.Value)
+	}
+	where = append(where, "("+index.predicate+") IS NOT TRUE")
+	return c.never(ctx, table.sql(), strings.Join(where, " AND "), values)
+}

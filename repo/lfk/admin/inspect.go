@@ -1,0 +1,274 @@
+package admin
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+)
+
+// Inspection is what `caretaker lfk lint` reads in one database, without changing anything.
+type Inspection struct {
+	Queue lfk.DeletedRecords
+	// QueueFaults say how the queue differs from GitLab's.
+	QueueFaults []string
+	// ActiveMissing: records are sent to a partition that does not exist.
+	ActiveMissing bool
+	// Routed are the faults of the routed queues that have some, by the names of their tables.
+	Routed map[string][]string
+	// Pending are the recorded table names that have pending records.
+	Pending []string
+	// Parents that are tables here, by the names that the definitions have for them.
+	Parents map[string]Parent
+	// Children has an entry a definition, nil where its child has no home here.
+	Children []*Child
+	// ForeignKeys are the real ones to tables that the definitions name.
+	ForeignKeys []ForeignKey
+	// Triggers are all that record deletions, or bear the name of one.
+	Triggers []Trigger
+	// OldFunctions are the trigger functions, with their schemas, that an older version of this program
+	// has made, that are missing, or that insert into no queue.
+	OldFunctions []string
+	// Behind are the sequences whose next number is taken.
+	Behind []SequenceBehind
+}
+
+// Inspect reads all that lint asks of a database about these definitions: the catalogue in one
+// snapshot, then what is pending and what may keep rows.
+func (a Admin) Inspect(ctx context.Context, keys []lfk.LooseForeignKey) (Inspection, error) {
+	var i Inspection
+	var homes map[string]relation
+	err := a.read(ctx, "inspect loose foreign keys", func(ctx context.Context, tx pgx.Tx) (err error) {
+		if err = a.inspectQueue(ctx, tx, &i); err != nil {
+			return err
+		}
+		if i.Triggers, err = triggers(ctx, tx); err != nil {
+			return err
+		}
+		if homes, err = findHomes(ctx, tx, keys); err != nil {
+			return err
+		}
+		roots := rootsOf(homes)
+		trees, err := readTrees(ctx, tx, roots...)
+		if err != nil {
+			return err
+		}
+		if i.Parents, err = inspectParents(ctx, tx, keys, homes, trees, i.Triggers); err != nil {
+			return err
+		}
+		if i.Children, err = inspectChildren(ctx, tx, keys, homes, trees); err != nil {
+			return err
+		}
+		i.ForeignKeys, err = inspectForeignKeys(ctx, tx, homes, trees)
+		return err
+	})
+	if err == nil {
+		err = a.inspectPending(ctx, &i)
+	}
+	for n, child := range i.Children {
+		if child == nil || err != nil {
+			continue
+		}
+		home := homes[keys[n].Table]
+		child.Keepers, err = catalog.NewSchema(a.database).KeepingTriggers(ctx,
+			catalog.Table{Schema: home.Schema, Name: home.Name}, keys[n].OnDelete == lfk.AsyncDelete)
+	}
+	return i, err
+}
+
+// queueIndexSQL: without this index a load of records takes seconds instead of milliseconds.
+const queueIndexSQL = `
+SELECT EXISTS (
+  SELECT FROM pg_index i WHERE i.indrelid = to_regclass($1) AND i.indisvalid AND i.indisready
+    AND pg_get_expr(i.indpred, i.indrelid) = '(status = 1)'
+    AND ARRAY(
+      SELECT a.attname::text FROM generate_series(0, 3) AS k (n)
+      JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.n] ORDER BY k.n)
+      = ARRAY['partition', 'fully_qualified_table_name', 'consume_after', 'id'])`
+
+// InspectSequences reads the queue and the sequences alone.
+func (a Admin) InspectSequences(ctx context.Context) (i Inspection, err error) {
+	err = a.read(ctx, "inspect sequences", func(ctx context.Context, tx pgx.Tx) error {
+		return a.inspectSequences(ctx, tx, &i)
+	})
+	return i, err
+}
+
+func (a Admin) inspectSequences(ctx context.Context, tx pgx.Tx, i *Inspection) (err error) {
+	i.Queue, i.QueueFaults, err = a.readQueue(ctx, tx)
+	if err == nil && len(i.QueueFaults) == 0 {
+		i.Behind, err = sequencesBehind(ctx, tx, i.Queue)
+	}
+	return err
+}
+
+func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) error {
+	err := a.inspectSequences(ctx, tx, i)
+	if err != nil || !i.Queue.Exists || len(i.QueueFaults) > 0 {
+		return err
+	}
+	all, err := readFunctions(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for _, f := range slices.Concat(all.old(i.Queue), all.missing(i.Queue)) {
+		i.OldFunctions = append(i.OldFunctions, i.Queue.Schema+"."+f.name)
+	}
+	for _, f := range all.stray(i.Queue) {
+		i.OldFunctions = append(i.OldFunctions, f.Schema+"."+f.Name)
+	}
+	slices.Sort(i.OldFunctions)
+	i.OldFunctions = slices.Compact(i.OldFunctions)
+	i.ActiveMissing = i.Queue.ActiveMissing()
+	if i.QueueFaults, err = indexFaults(ctx, tx, i.Queue, 0); err != nil {
+		return err
+	}
+	i.Routed = map[string][]string{}
+	for n, t := range i.Queue.Existing() {
+		if n == 0 {
+			continue
+		}
+		faults, err := shapeFaults(ctx, tx, i.Queue, n)
+		if err == nil && len(faults) == 0 {
+			faults, err = indexFaults(ctx, tx, i.Queue, n)
+		}
+		if err != nil {
+			return err
+		}
+		if len(faults) == 0 && t.ActiveMissing() {
+			faults = []string{"its column partition has a default that names none of its partitions"}
+		}
+		if len(faults) > 0 {
+			i.Routed[t.Name] = faults
+		}
+	}
+	return nil
+}
+
+// indexFaults reports that a table of the queue lacks the index of runs.
+func indexFaults(
+	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, i int,
+) (faults []string, err error) {
+	var indexed bool
+	err = tx.QueryRow(ctx, queueIndexSQL, quote(q.Schema, lfk.QueueTables()[i])).Scan(&indexed)
+	if err == nil && !indexed {
+		faults = []string{"it has no valid index (partition, fully_qualified_table_name, consume_after, id) " +
+			"WHERE status = 1"}
+	}
+	return faults, err
+}
+
+// inspectPending finds what is pending. Without the index that would read all records.
+func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
+	if !i.Queue.Exists || len(i.QueueFaults) > 0 {
+		return nil
+	}
+	if err := lfk.NewQueue(a.database).ReadDefault(ctx, &i.Queue); err != nil {
+		return err
+	}
+	pending, err := lfk.NewQueue(a.database).PendingParents(ctx, i.Queue,
+		fencing.Limits{Statement: 30 * time.Second, Lock: 2 * time.Second})
+	i.Pending = lfk.ParentNames(pending)
+	return err
+}
+
+// findHomes finds the tables that definitions name, as children and as parents: ordinary and
+// partitioned ones that can be written to.
+func findHomes(
+	ctx context.Context, tx pgx.Tx, keys []lfk.LooseForeignKey,
+) (map[string]relation, error) {
+	var names []string
+	for _, k := range keys {
+		names = append(names, k.Table, k.Parent)
+	}
+	found, err := named(ctx, tx, names...)
+	homes := map[string]relation{}
+	for name, some := range found {
+		r := some[0]
+		if r.exact && !r.Protected && (r.Kind == kindTable || r.Kind == kindPartitioned) {
+			homes[name] = r
+		}
+	}
+	return homes, err
+}
+
+// rootsOf are the OIDs of tables, each once.
+func rootsOf(homes map[string]relation) (roots []uint32) {
+	for _, home := range homes {
+		roots = append(roots, home.OID)
+	}
+	slices.Sort(roots)
+	return slices.Compact(roots)
+}
+
+// wantedKey is the key that the definitions of a parent name, or else id.
+func wantedKey(keys []lfk.LooseForeignKey, parent string) []string {
+	for _, k := range keys {
+		if k.Parent == parent && k.Key != nil {
+			return k.Key
+		}
+	}
+	return []string{"id"}
+}
+
+// ForeignKey is a real foreign key to a table that definitions name.
+type ForeignKey struct {
+	Name  string
+	Table catalog.Table
+	// Columns that refer.
+	Columns []string
+	// Child is the table of the definitions that the foreign key belongs to, or has below it, with its
+	// schema; "": none.
+	Child string
+	// Parent is the table of the definitions that it refers to, itself or one of its partitions, with
+	// its schema.
+	Parent string
+	// Blocks: a row that is referred to cannot be deleted. If it is deferrable that shows at the
+	// commit.
+	Blocks bool
+}
+
+// String names it with its table.
+func (f ForeignKey) String() string {
+	return f.Name + " on " + f.Table.Schema + "." + f.Table.Name
+}
+
+// realForeignKeysSQL: a foreign key of or to a partitioned table has copies for the partitions,
+// which do not count. One that is not enforced (PostgreSQL 18) does nothing.
+const realForeignKeysSQL = `
+WITH below (root, oid) AS MATERIALIZED (SELECT root, oid FROM unnest($1::oid[], $2::oid[]) AS b (root, oid))
+SELECT k.conname, n.nspname, c.relname,
+  ARRAY(
+    SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY AS col (number, place)
+    JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = col.number ORDER BY col.place),
+  coalesce(child.root, 0), parent.root, k.confdeltype IN ('a', 'r')
+FROM pg_constraint k
+JOIN below parent ON parent.oid = k.confrelid
+LEFT JOIN below child ON child.oid = k.conrelid
+JOIN pg_class c ON c.oid = k.conrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE k.contype = 'f' AND k.conparentid = 0
+  AND coalesce((to_jsonb(k) ->> 'conenforced')::boolean, true)
+ORDER BY n.nspname, c.relname, k.conname`
+
+// inspectForeignKeys finds the real foreign keys to the tables that definitions name.
+func inspectForeignKeys(
+	ctx context.Context, tx pgx.Tx, homes map[string]relation, trees trees,
+) ([]ForeignKey, error) {
+	names := map[uint32]string{}
+	for _, home := range homes {
+		names[home.OID] = home.String()
+	}
+	of, oids := trees.members(rootsOf(homes))
+	return list(ctx, tx, func(row pgx.CollectableRow) (f ForeignKey, err error) {
+		var child, parent uint32
+		err = row.Scan(&f.Name, &f.Table.Schema, &f.Table.Name, &f.Columns, &child, &parent, &f.Blocks)
+		f.Child, f.Parent = names[child], names[parent]
+		return f, err
+	}, realForeignKeysSQL, of, oids)
+}

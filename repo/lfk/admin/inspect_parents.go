@@ -1,0 +1,162 @@
+package admin
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/lfk"
+)
+
+// Parent is a parent table and how its deletions are recorded.
+type Parent struct {
+	// PartitionOf names the table that it is a partition of; "": none.
+	PartitionOf string
+	// Relations are the table, then its partitions, level by level.
+	Relations []Relation
+	// Heirs are tables below it by INHERITS that have no trigger of their own.
+	Heirs []string
+	// Replicated: a subscription of logical replication fills it, or one of its partitions.
+	Replicated bool
+	// Key are the columns that are recorded; where nothing is, those that the definitions name, or id.
+	// Columns are those of them that exist.
+	Key     []string
+	Columns []KeyColumn
+	// Values: the key is recorded as texts, otherwise as one integer.
+	Values bool
+}
+
+// Tracked reports whether a trigger records deletions, in whatever form.
+func (p Parent) Tracked() bool {
+	return slices.ContainsFunc(p.Relations, func(r Relation) bool {
+		if r.Trigger == nil {
+			return false
+		}
+		form, _ := r.Trigger.Form()
+		return form != FormForeign
+	})
+}
+
+// Relation is a table or partition with its trigger.
+type Relation struct {
+	// Name with its schema.
+	Name string
+	// Trigger that does most of the work; nil: none.
+	Trigger *Trigger
+	// Others record the same deletions once more, or under another name.
+	Others []Trigger
+}
+
+// InspectParents reads how the deletions from the parents of these definitions are recorded, and which
+// children are here: of an [Inspection] Parents and Children, which are empty.
+func (a Admin) InspectParents(
+	ctx context.Context, keys []lfk.LooseForeignKey,
+) (i Inspection, err error) {
+	if i.Queue.Schema, err = a.database.ApplicationSchema(ctx); err != nil {
+		return i, err
+	}
+	i.Children = make([]*Child, len(keys))
+	err = a.read(ctx, "inspect parents", func(ctx context.Context, tx pgx.Tx) error {
+		homes, err := findHomes(ctx, tx, keys)
+		if err != nil {
+			return err
+		}
+		for n, k := range keys {
+			if _, here := homes[k.Table]; here {
+				i.Children[n] = &Child{}
+			}
+		}
+		if i.Triggers, err = triggers(ctx, tx); err != nil {
+			return err
+		}
+		maps.DeleteFunc(homes, func(name string, _ relation) bool {
+			return !slices.ContainsFunc(keys, func(k lfk.LooseForeignKey) bool { return k.Parent == name })
+		})
+		trees, err := readTrees(ctx, tx, rootsOf(homes)...)
+		if err == nil {
+			i.Parents, err = inspectParents(ctx, tx, keys, homes, trees, i.Triggers)
+		}
+		return err
+	})
+	return i, err
+}
+
+// inspectParents inspects the parents that are here, by the names that the definitions have for them.
+func inspectParents(ctx context.Context, tx pgx.Tx, keys []lfk.LooseForeignKey,
+	homes map[string]relation, trees trees, existing []Trigger,
+) (map[string]Parent, error) {
+	byTable := map[uint32][]Trigger{}
+	for _, t := range existing {
+		byTable[t.OID] = append(byTable[t.OID], t)
+	}
+	parents, recorded := map[string]Parent{}, map[uint32][]string{}
+	for _, k := range keys {
+		if home, here := homes[k.Parent]; here && parents[k.Parent].Key == nil {
+			p := parentOf(home, trees[home.OID], byTable, wantedKey(keys, k.Parent))
+			parents[k.Parent], recorded[home.OID] = p, p.Key
+		}
+	}
+	columns, err := keyColumns(ctx, tx, recorded)
+	for name, p := range parents {
+		p.Columns = columns[homes[name].OID]
+		parents[name] = p
+	}
+	return parents, err
+}
+
+// parentOf is a parent with the triggers of its tree.
+func parentOf(
+	home relation, tree []relation, existing map[uint32][]Trigger, wanted []string,
+) Parent {
+	p := Parent{Key: wanted, Replicated: replicated(tree)}
+	if home.Partition {
+		p.PartitionOf = home.Parent
+	}
+	for _, rel := range slices.Backward(tree) {
+		r := sortTriggers(rel, existing[rel.OID])
+		if rel.Inherited {
+			if r.Trigger == nil {
+				p.Heirs = append(p.Heirs, rel.String())
+			}
+			continue
+		}
+		if r.Trigger != nil {
+			if form, key := r.Trigger.Form(); form != FormForeign {
+				p.Key, p.Values = key, r.Trigger.Values()
+			}
+		}
+		p.Relations = append(p.Relations, r)
+	}
+	slices.Reverse(p.Relations)
+	return p
+}
+
+// sortTriggers finds the trigger of a table that comes nearest to recording all of its deletions
+// always, and those that record besides.
+func sortTriggers(rel relation, existing []Trigger) Relation {
+	r := Relation{Name: rel.String()}
+	rank := func(t *Trigger) int {
+		form, _ := t.Form()
+		rank := int(form)*100 + map[string]int{"A": 20, "O": 10}[t.Fires]
+		if t.Row {
+			rank++
+		}
+		if t.Copied && !t.Off() {
+			rank += 30 // it cannot be dropped alone
+		}
+		return rank
+	}
+	for i := range existing {
+		if r.Trigger == nil || rank(&existing[i]) > rank(r.Trigger) {
+			r.Trigger = &existing[i]
+		}
+	}
+	for i, t := range existing {
+		if form, _ := t.Form(); form != FormForeign && !t.Off() && &existing[i] != r.Trigger {
+			r.Others = append(r.Others, t)
+		}
+	}
+	return r
+}

@@ -1,0 +1,278 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/capture"
+)
+
+// What InstallQueue found or did, in the words of `caretaker lfk install`: of a queue of our own
+// QueueOurs, and what was changed.
+const (
+	QueueInstalled = "installed"
+	QueueOurs      = "managed by caretaker"
+	QueueGitLabs   = "managed by GitLab, nothing changed"
+
+	functionsRenewed = "trigger functions renewed"
+	keysAdded        = "column key_values added"
+	partitionCreated = "partition created"
+	queueTaken       = "taken over after a restore (`caretaker lfk orphans` finds what records it may have lost)"
+	sequencesMoved   = "sequences moved on"
+)
+
+// createQueueSQL: the queue as GitLab has it, and key_values for keys that are not one integer:
+// primary_key_value is 0 then. Inserts name the table and the key, everything else has a default.
+const createQueueSQL = `
+CREATE SEQUENCE {sequence};
+CREATE TABLE {queue} (
+  id bigint NOT NULL DEFAULT nextval({sequence_literal}::regclass),
+  partition bigint NOT NULL DEFAULT 1,
+  primary_key_value bigint NOT NULL,
+  status smallint NOT NULL DEFAULT 1,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  fully_qualified_table_name text NOT NULL,
+  consume_after timestamptz DEFAULT now(),
+  cleanup_attempts smallint DEFAULT 0,
+  key_values text[],
+  PRIMARY KEY (partition, id),
+  CHECK (char_length(fully_qualified_table_name) <= 150)
+) PARTITION BY LIST (partition);
+ALTER SEQUENCE {sequence} OWNED BY {queue}.id;
+CREATE INDEX index_loose_foreign_keys_deleted_records_for_partitioned_query ON {queue}
+  (partition, fully_qualified_table_name, consume_after, id) WHERE status = 1`
+
+// resetMarksSQL: marks, failures and traces that are left belong to a queue that is no more.
+const resetMarksSQL = `
+TRUNCATE maintenance.queue_partitions, maintenance.record_failures, maintenance.record_traces`
+
+// widenQueueSQL rewrites nothing: the records that are there have NULL.
+const widenQueueSQL = `ALTER TABLE {queue} ADD COLUMN key_values text[]`
+
+// markPartitionsSQL begins the time of partitions that are not on record, as after a restore of the
+// application's schema alone.
+const markPartitionsSQL = `
+INSERT INTO maintenance.queue_partitions (partition, active_since)
+SELECT number, now() FROM unnest($1::bigint[]) AS number ON CONFLICT (partition) DO NOTHING`
+
+// repairs is what an existing queue of our own needs.
+type repairs struct {
+	queue lfk.DeletedRecords
+	// widen: it has no column key_values. create: its active partition is missing. mark: it was
+	// restored without the schema maintenance.
+	widen, create, mark bool
+	functions           functions
+	// old trigger functions, stray ones that were left behind when the queue moved, and missing ones.
+	old, missing []captureFunction
+	stray        []function
+	behind       []SequenceBehind
+}
+
+// repairsOf reads the queue, and what it needs. It refuses a relation of another shape.
+func (a Admin) repairsOf(ctx context.Context, tx pgx.Tx) (r repairs, err error) {
+	if r.queue, err = a.usableQueue(ctx, tx); err != nil || !r.queue.Exists {
+		return r, err
+	}
+	q := r.queue
+	r.widen, r.mark = q.Managed && !q.Wide, q.Managed && !q.Marked && !q.HasDefault
+	r.create = q.Managed && q.Repairable()
+	if r.functions, err = readFunctions(ctx, tx); err == nil {
+		r.behind, err = sequencesBehind(ctx, tx, q)
+	}
+	r.old, r.stray, r.missing = r.functions.old(q), r.functions.stray(q), r.functions.missing(q)
+	r.behind = slices.DeleteFunc(r.behind, func(s SequenceBehind) bool { return s.OfQueue && !q.Managed })
+	return r, err
+}
+
+// words are those of `caretaker lfk install` about the repairs.
+func (r repairs) words() (words []string) {
+	for _, done := range []struct {
+		is   bool
+		text string
+	}{
+		{r.mark, queueTaken},
+		{r.create, partitionCreated},
+		{len(r.old)+len(r.stray)+len(r.missing) > 0, functionsRenewed},
+		{r.widen, keysAdded},
+		{len(r.behind) > 0, sequencesMoved},
+	} {
+		if done.is {
+			words = append(words, done.text)
+		}
+	}
+	return words
+}
+
+func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
+	var steps []string
+	if r.widen {
+		steps = append(steps, fill(widenQueueSQL, "{queue}", quotedQueue(r.queue)))
+	}
+	for _, s := range r.behind {
+		steps = append(steps, s.Repair())
+	}
+	for _, sql := range steps {
+		if err := run(ctx, tx, sql); err != nil {
+			return err
+		}
+	}
+	if r.create {
+		if err := lfk.CreatePartition(ctx, tx, r.queue, r.queue.Active); err != nil {
+			return err
+		}
+	}
+	if r.mark {
+		if _, err := tx.Exec(ctx, markPartitionsSQL, r.queue.Partitions); err != nil {
+			return err
+		}
+	}
+	for _, f := range r.stray {
+		if err := r.functions.move(ctx, tx, f, r.queue); err != nil {
+			return err
+		}
+	}
+	all, err := readFunctions(ctx, tx)
+	for _, f := range all.old(r.queue) {
+		if err == nil {
+			err = f.replace(ctx, tx, r.queue)
+		}
+	}
+	for _, f := range r.missing {
+		if err == nil {
+			err = f.create(ctx, tx, r.queue)
+		}
+	}
+	return err
+}
+
+// InstallQueue makes the queue of deleted records and the functions that feed it, unless there is a
+// queue already. A queue of our own it repairs: functions that are old, missing, or left in the
+// schema that the queue was in before, the column key_values, the active partition, what a restore
+// of the application's schema alone has left behind, and sequences that are behind. It returns what
+// it has found or done in words. A relation of that name with another shape is a [*RefusedError],
+// and so is a queue in another schema, unless [Admin.In] names the one that it is to be in.
+func (a Admin) InstallQueue(ctx context.Context) (string, error) {
+	var r repairs
+	needed := func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
+		r, err = a.repairsOf(ctx, tx)
+		if err == nil && a.schema != "" && a.schema != r.queue.Schema {
+			err = a.refuse("the connection's search_path begins with schema %s, not %s: set search_path",
+				r.queue.Schema, a.schema)
+		}
+		return !r.queue.Exists || len(r.words()) > 0 || a.schema != "" && !r.queue.Remembered, err
+	}
+	err := a.change(ctx, "install the queue", needed, func(ctx context.Context, tx pgx.Tx) error {
+		do := r.do
+		if !r.queue.Exists {
+			do = func(ctx context.Context, tx pgx.Tx) error { return a.createQueue(ctx, tx, r.queue) }
+		}
+		if err := do(ctx, tx); err != nil {
+			return err
+		}
+		return lfk.RememberQueue(ctx, tx, r.queue)
+	})
+	switch {
+	case err != nil:
+		return "", err
+	case !r.queue.Exists:
+		return QueueInstalled, nil
+	case r.queue.Managed:
+		return strings.Join(append([]string{QueueOurs}, r.words()...), ", "), nil
+	case len(r.behind) > 0:
+		return "managed by GitLab, " + sequencesMoved, nil
+	}
+	return QueueGitLabs, nil
+}
+
+// usableQueue reads the queue and refuses one of another shape.
+func (a Admin) usableQueue(ctx context.Context, tx pgx.Tx) (lfk.DeletedRecords, error) {
+	q, faults, err := a.readQueue(ctx, tx)
+	if err == nil && len(faults) > 0 {
+		err = a.refuse("%s is not a queue of deleted records: %s: rename it, or connect with another "+
+			"search_path",
+			q.Schema+"."+q.Table().Name, strings.Join(faults, ", "))
+	}
+	return q, err
+}
+
+func (a Admin) createQueue(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords) error {
+	var steps []string
+	sequence := quote(q.Schema, q.Table().Name+"_id_seq")
+	for create := range strings.SplitSeq(createQueueSQL, ";") {
+		steps = append(steps, fill(create, "{queue}", quotedQueue(q),
+			"{sequence}", sequence, "{sequence_literal}", capture.Literal(sequence)))
+	}
+	for _, sql := range append(steps, resetMarksSQL) {
+		if err := run(ctx, tx, sql); err != nil {
+			return err
+		}
+	}
+	if err := lfk.CreatePartition(ctx, tx, q, 1); err != nil {
+		return err
+	}
+	q.Managed = true
+	if err := plainFunction().create(ctx, tx, q); err != nil {
+		return err
+	}
+	return overrideFunction(relation{}).create(ctx, tx, q)
+}
+
+// queueShapeSQL is what is wrong with the shape of a queue. What it has beyond GitLab's columns
+// must not be in the way of an insert.
+const queueShapeSQL = `
+SELECT fault FROM (
+  SELECT want.place, format('it has no column %s of type %s', want.name, want.type)
+  FROM (VALUES (1, 'id', '{id}'), (2, 'partition', 'bigint'), (3, 'primary_key_value', 'bigint'),
+    (4, 'status', 'smallint'), (5, 'created_at', 'timestamp with time zone'),
+    (6, 'fully_qualified_table_name', 'text'), (7, 'consume_after', 'timestamp with time zone'),
+    (8, 'cleanup_attempts', 'smallint')) AS want (place, name, type)
+  WHERE NOT EXISTS (
+    SELECT FROM pg_attribute a
+    WHERE a.attrelid = to_regclass($1) AND a.attname = want.name AND NOT a.attisdropped
+      AND format_type(a.atttypid, NULL) = want.type)
+  UNION ALL
+  SELECT 8 + a.attnum, format('its column %s has no default', a.attname) FROM pg_attribute a
+  WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped
+    AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
+    AND a.attname NOT IN ('partition', 'primary_key_value', 'fully_qualified_table_name', '{owner}')
+  UNION ALL
+  SELECT 10000, 'it is not partitioned by list (partition)' WHERE NOT EXISTS (
+    SELECT FROM pg_partitioned_table p
+    JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
+    WHERE p.partrelid = to_regclass($1) AND p.partstrat = 'l' AND p.partnatts = 1
+      AND a.attname = 'partition')
+) faults (place, fault)
+ORDER BY place`
+
+// readQueue reads the queue, with what is wrong with its shape.
+func (a Admin) readQueue(
+	ctx context.Context, tx pgx.Tx,
+) (q lfk.DeletedRecords, faults []string, err error) {
+	q, err = lfk.NewQueue(a.database).ReadDeletedRecords(ctx, tx)
+	moved, isMoved := errors.AsType[*lfk.QueueMovedError](err)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return q, nil, a.refuse("no schema of the connection's search_path exists: create it or set " +
+			"search_path")
+	case isMoved && a.schema == q.Schema:
+		err = a.checkLeftBehind(ctx, tx, q, moved.Was)
+	case isMoved:
+		return q, nil, a.refuse("%s", moved.Reason())
+	}
+	if err != nil || !q.Exists {
+		return q, nil, err
+	}
+	faults, err = shapeFaults(ctx, tx, q, 0)
+	return q, faults, err
+}
+
+// shapeFaults are what is wrong with the shape of a table of the queue.
+func shapeFaults(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, i int) ([]string, error) {
+	return list(ctx, tx, pgx.RowTo[string], q.Fill(i, queueShapeSQL),
+		quote(q.Schema, lfk.QueueTables()[i]))
+}

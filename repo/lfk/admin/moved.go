@@ -1,0 +1,47 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/lfk"
+)
+
+// leftBehindSQL: of the queue $1, whether caretaker has made it, its pending records up to 1000, and the
+// tables whose triggers write into it.
+const leftBehindSQL = `
+SELECT EXISTS (SELECT FROM maintenance.queue_partitions),
+  EXISTS (SELECT FROM maintenance.queue_home WHERE queue = $1::text::regclass),
+  (SELECT count(*) FROM (SELECT FROM {queue} WHERE status = 1 LIMIT 1001) pending),
+  ARRAY (
+    SELECT DISTINCT t.tgrelid::regclass::text FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+    WHERE to_regclass(` + namedQueueSQL + `) = $1::text::regclass AND t.tgparentid = 0
+    ORDER BY 1)`
+
+// checkLeftBehind refuses a queue in another schema while that which was worked has records, or gets new
+// ones: no run would ever work them.
+func (a Admin) checkLeftBehind(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, was string) error {
+	old := quote(was, q.Table().Name)
+	var ours, known bool
+	var pending int
+	var tracked []string
+	err := tx.QueryRow(ctx, fill(leftBehindSQL, "{queue}", old), old).Scan(&ours, &known, &pending, &tracked)
+	if err != nil || !ours && !known || pending == 0 && len(tracked) == 0 {
+		return err
+	}
+	records := fmt.Sprint(pending)
+	if pending > 1000 {
+		records = "more than 1,000"
+	}
+	advice := fmt.Sprintf("set search_path so that %s comes first", was)
+	if ours && !q.Exists {
+		advice = fmt.Sprintf("to move it, run ALTER TABLE %s SET SCHEMA %s, then `caretaker lfk install`; to "+
+			"keep it there, %s", old, quote(q.Schema), advice)
+	}
+	return a.refuse("no run would clean the queue %s.%s any more, which has pending records: %s, and triggers on: "+
+		"%s: %s", was, q.Table().Name, records, cmp.Or(strings.Join(tracked, ", "), "no table"), advice)
+}

@@ -1,0 +1,286 @@
+package admin
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+)
+
+// Kinds of relations: PostgreSQL's relkind.
+const (
+	kindTable       = "r"
+	kindPartitioned = "p"
+	kindForeign     = "f"
+)
+
+// relation is a table as an operator or a definition named it, or one below it.
+type relation struct {
+	OID          uint32
+	Schema, Name string
+	Kind         string
+	// Partition of Parent, its topmost partitioned table; otherwise Parent is the name of the table
+	// itself. The name has no schema if that is the application's.
+	Partition bool
+	Parent    string
+	// ParentHere: the parent is in the application schema.
+	ParentHere bool
+	// Protected: an enabled trigger refuses every write.
+	Protected bool
+	// Above is the table directly above it, 0 for none.
+	Above uint32
+	// Inherited is a child by INHERITS, which is a table of its own.
+	Inherited bool
+	// Replicated: a subscription of logical replication fills it, or one of pglogical may fill it.
+	Replicated bool
+	// exact: it is not a partition that is known by its own name alone.
+	exact bool
+}
+
+func (r relation) String() string { return r.Schema + "." + r.Name }
+
+func (r relation) sql() string { return quote(r.Schema, r.Name) }
+
+// relationsSQL are relations by the names $1 that commands and definitions have for them, with their
+// schemas $2, empty for the application's, and their names there $3; else a partition of a table of the
+// application schema by its own name.
+const relationsSQL = `
+SELECT w.written, c.oid, n.nspname, c.relname, c.relkind::text, c.relispartition,
+  CASE WHEN rn.nspname = current_schema() THEN root.relname::text ELSE rn.nspname || '.' || root.relname END,
+  rn.nspname = current_schema(), ` + catalog.ProtectedSQL + `, x.exact
+FROM (SELECT DISTINCT written, schema, name FROM unnest($1::text[], $2::text[], $3::text[]) AS w (written, schema, name)) w
+JOIN pg_class c ON c.relname = w.name AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_class root ON root.oid = coalesce(pg_partition_root(c.oid), c.oid)
+JOIN pg_namespace rn ON rn.oid = root.relnamespace
+CROSS JOIN LATERAL (SELECT n.nspname = coalesce(nullif(w.schema, ''), current_schema())) x (exact)
+WHERE x.exact OR w.schema = '' AND c.relispartition AND rn.nspname = current_schema()
+ORDER BY w.written, n.nspname, c.relname`
+
+// named finds relations by their names. A name that is no partition's alone has one.
+func named(ctx context.Context, tx pgx.Tx, names ...string) (map[string][]relation, error) {
+	var written, schemas, tables []string
+	for _, name := range names {
+		if t, err := catalog.ParseTable(name); err == nil {
+			written, schemas, tables = append(written, name), append(schemas, t.Schema), append(tables, t.Name)
+		}
+	}
+	found := map[string][]relation{}
+	_, err := list(ctx, tx, func(row pgx.CollectableRow) (r relation, err error) {
+		var name string
+		err = row.Scan(&name, &r.OID, &r.Schema, &r.Name, &r.Kind, &r.Partition, &r.Parent, &r.ParentHere,
+			&r.Protected, &r.exact)
+		found[name] = append(found[name], r)
+		return r, err
+	}, relationsSQL, written, schemas, tables)
+	for name, some := range found {
+		if i := slices.IndexFunc(some, func(r relation) bool { return r.exact }); i >= 0 {
+			found[name] = some[i : i+1]
+		}
+	}
+	return found, err
+}
+
+// locate finds the one table that an operator has named.
+func (a Admin) locate(ctx context.Context, tx pgx.Tx, name string) (relation, error) {
+	if err := checkName(a, name); err != nil {
+		return relation{}, err
+	}
+	all, err := named(ctx, tx, name)
+	found := all[name]
+	switch {
+	case err != nil:
+		return relation{}, err
+	case len(found) == 0:
+		return relation{}, &RefusedError{
+			Database: a.database.Name, Reason: "there is no table " + name, NoTable: true,
+		}
+	case len(found) > 1:
+		return relation{}, a.refuse("%s and %s are both called %s: say which, with its schema",
+			found[0], found[1], name)
+	}
+	return found[0], nil
+}
+
+// checkName refuses a table's name that cannot be read.
+func checkName(a Admin, name string) error {
+	if _, err := catalog.ParseTable(name); err != nil {
+		return a.misnamed("the name %s %s", name, err)
+	}
+	return nil
+}
+
+// HasTable reports whether there is something of that name here that a command could be about: a table
+// that is not a write-protected leftover, a partition, a view.
+func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) {
+	if err := checkName(a, name); err != nil {
+		return false, err
+	}
+	err = a.read(ctx, "look for "+name, func(ctx context.Context, tx pgx.Tx) error {
+		found, err := named(ctx, tx, name)
+		has = len(found[name]) > 0 && !found[name][0].Protected
+		return err
+	})
+	return has, err
+}
+
+// Recorded is the name under which deletions from a table or partition are recorded.
+func (a Admin) Recorded(ctx context.Context, table string) (name string, err error) {
+	schema, err := a.database.ApplicationSchema(ctx)
+	if err != nil {
+		return "", err
+	}
+	err = a.read(ctx, "look for "+table, func(ctx context.Context, tx pgx.Tx) error {
+		found, err := a.locate(ctx, tx, table)
+		if name = found.Parent; found.ParentHere {
+			name = schema + "." + name
+		}
+		return err
+	})
+	return name, err
+}
+
+// similarSQL are up to five tables of a name but for case and schema. Those of the application schema
+// come first, and without it.
+const similarSQL = `
+SELECT CASE WHEN n.nspname = current_schema() THEN '' ELSE n.nspname END, c.relname, ` + catalog.ProtectedSQL + `
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE lower(c.relname) = lower($1) AND c.relkind IN ('r', 'p')
+  AND n.nspname NOT IN ('maintenance', 'information_schema') AND n.nspname NOT LIKE 'pg\_%'
+ORDER BY 1, 2 LIMIT 5`
+
+// SimilarTable is a table that the operator may have meant.
+type SimilarTable struct {
+	catalog.Table
+	// Protected: it is a write-protected leftover.
+	Protected bool
+}
+
+// SimilarTables are those that are called so but for case and schema.
+func (a Admin) SimilarTables(ctx context.Context, name string) (similar []SimilarTable, err error) {
+	t, err := catalog.ParseTable(name)
+	if err != nil {
+		return nil, err
+	}
+	err = a.read(ctx, "look for "+name, func(ctx context.Context, tx pgx.Tx) error {
+		similar, err = list(ctx, tx, func(row pgx.CollectableRow) (s SimilarTable, err error) {
+			err = row.Scan(&s.Schema, &s.Name, &s.Protected)
+			return s, err
+		}, similarSQL, t.Name)
+		return err
+	})
+	return similar, err
+}
+
+// belowSQL are tables and all that is below each, its partitions level by level. Any role may read
+// which of them a subscription fills. A subscription of pglogical may fill any table: no catalogue of the
+// subscriber lists those that the provider adds without a copy. Its replication origin is named after
+// the database, of which a long name is cut to 8 bytes and a hash.
+const belowSQL = `
+WITH RECURSIVE below (root, oid, above, inherited, level) AS (
+  SELECT oid, oid, 0::oid, false, 0 FROM unnest($1::oid[]) AS t (oid)
+  UNION ALL
+  SELECT b.root, c.oid, b.oid, b.inherited OR NOT c.relispartition, b.level + 1
+  FROM below b JOIN pg_inherits i ON i.inhparent = b.oid AND NOT i.inhdetachpending
+  JOIN pg_class c ON c.oid = i.inhrelid
+)
+SELECT DISTINCT ON (b.root, b.level, n.nspname, c.relname)
+  b.root, c.oid, n.nspname, c.relname, c.relkind::text, b.above, b.inherited,
+  EXISTS (SELECT FROM pg_subscription_rel s WHERE s.srrelid = c.oid) OR EXISTS (
+    SELECT FROM pg_extension x
+    JOIN pg_replication_origin o ON starts_with(o.roname, 'pgl_' || left(current_database(), 8))
+    WHERE x.extname = 'pglogical')
+FROM below b JOIN pg_class c ON c.oid = b.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+ORDER BY b.root, b.level, n.nspname, c.relname`
+
+// trees are tables with all below each, the table first.
+type trees map[uint32][]relation
+
+func readTrees(ctx context.Context, tx pgx.Tx, roots ...uint32) (trees, error) {
+	trees := trees{}
+	_, err := list(ctx, tx, func(row pgx.CollectableRow) (r relation, err error) {
+		var root uint32
+		err = row.Scan(&root, &r.OID, &r.Schema, &r.Name, &r.Kind, &r.Above, &r.Inherited, &r.Replicated)
+		trees[root] = append(trees[root], r)
+		return r, err
+	}, belowSQL, roots)
+	return trees, err
+}
+
+// members are all tables of some trees, by their OIDs, with the root of each.
+func (t trees) members(roots []uint32) (of, oids []uint32) {
+	for _, root := range roots {
+		for _, r := range t[root] {
+			of, oids = append(of, root), append(oids, r.OID)
+		}
+	}
+	return of, oids
+}
+
+// replicated reports whether logical replication fills a table or one of its partitions.
+func replicated(tree []relation) bool {
+	return slices.ContainsFunc(tree, func(r relation) bool { return r.Replicated && !r.Inherited })
+}
+
+// KeyColumn is a column that may be part of a key, or refer to one.
+type KeyColumn struct {
+	Name string
+	// Exact is the type with its modifiers, Class what it can be compared with: see
+	// [pg.KeyClassSQL].
+	Exact, Class string
+}
+
+// keyColumnsSQL are columns of tables by their names, in the order of the arguments.
+const keyColumnsSQL = `
+SELECT a.attrelid, a.attname::text, format_type(a.atttypid, a.atttypmod), ` + pg.KeyClassSQL + `
+FROM unnest($1::oid[], $2::text[]) WITH ORDINALITY AS w (oid, name, n)
+JOIN pg_attribute a ON a.attrelid = w.oid AND a.attname::text = w.name
+WHERE a.attnum > 0 AND NOT a.attisdropped ORDER BY w.n`
+
+// keyColumns finds columns of tables by their literal names, in their order, as far as they exist.
+func keyColumns(
+	ctx context.Context, tx pgx.Tx, keys map[uint32][]string,
+) (map[uint32][]KeyColumn, error) {
+	var tables []uint32
+	var names []string
+	for table, key := range keys {
+		for _, name := range key {
+			tables, names = append(tables, table), append(names, name)
+		}
+	}
+	columns := map[uint32][]KeyColumn{}
+	_, err := list(ctx, tx, func(row pgx.CollectableRow) (c KeyColumn, err error) {
+		var table uint32
+		err = row.Scan(&table, &c.Name, &c.Exact, &c.Class)
+		columns[table] = append(columns[table], c)
+		return c, err
+	}, keyColumnsSQL, tables, names)
+	return columns, err
+}
+
+// severalKeysSQL: a table has several unique keys.
+const severalKeysSQL = `SELECT ` + lfk.UniqueKeysSQL + ` > 1 FROM pg_class c WHERE c.oid = $1`
+
+// uniqueKeySQL reports whether some columns, in whatever order, are the primary key or all that is
+// under an index that allows no two equal values at any time.
+const uniqueKeySQL = `
+SELECT EXISTS (
+  SELECT FROM pg_index i
+  WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+    AND (i.indisprimary OR i.indimmediate) AND i.indnkeyatts = cardinality($2::text[])
+    AND (
+      SELECT count(DISTINCT a.attname) FROM generate_series(0, i.indnkeyatts - 1) AS k (n)
+      JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.n] AND a.attnum > 0
+      WHERE a.attname::text = ANY ($2::text[])
+    ) = cardinality($2::text[]))`
+
+func isUnique(
+	ctx context.Context, tx pgx.Tx, table uint32, columns []string,
+) (unique bool, err error) {
+	err = tx.QueryRow(ctx, uniqueKeySQL, table, columns).Scan(&unique)
+	return unique, err
+}

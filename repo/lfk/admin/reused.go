@@ -1,0 +1,73 @@
+package admin
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+)
+
+// reusedRecordsSQL are the records of a table whose key is used again, in the states $2: held, or
+// released.
+const reusedRecordsSQL = `
+reused AS MATERIALIZED (
+  SELECT q.partition, q.id FROM {failures} x
+  JOIN {queue} q ON q.partition = x.partition AND q.id = x.record_id
+  WHERE x.sqlstate = ANY ($2::text[]) AND q.status = 1
+    AND q.fully_qualified_table_name = ANY ($1::text[])
+  FOR UPDATE OF q
+)`
+
+const cleanReusedSQL = `
+WITH ` + reusedRecordsSQL + `,
+due AS (
+  UPDATE {queue} q SET consume_after = now() FROM reused r
+  WHERE q.partition = r.partition AND q.id = r.id
+)
+UPDATE {failures} x SET sqlstate = '` + reasons.ReasonKeyApproved + `' FROM reused r
+WHERE x.partition = r.partition AND x.record_id = r.id`
+
+// CleanReused lets the next run clean the children of the keys of a table that are used again, and
+// returns how many records are due for it.
+func (a Admin) CleanReused(ctx context.Context, table string) (int64, error) {
+	return a.decideReused(ctx, "release reused keys", cleanReusedSQL, table, reasons.ReasonKeyReused)
+}
+
+const keepReusedSQL = `
+WITH ` + reusedRecordsSQL + `,
+deleted AS (
+  DELETE FROM {queue} q USING reused r WHERE q.partition = r.partition AND q.id = r.id
+  RETURNING q.partition, q.id
+){forget}
+SELECT FROM deleted`
+
+// KeepReused closes the records of a table whose keys are used again, also those that were released, so
+// that the children stay. It returns how many it closed.
+func (a Admin) KeepReused(ctx context.Context, table string) (int64, error) {
+	return a.decideReused(ctx, "close records of reused keys", keepReusedSQL, table,
+		reasons.ReasonKeyReused, reasons.ReasonKeyApproved)
+}
+
+func (a Admin) decideReused(
+	ctx context.Context, operation, sql, table string, states ...string,
+) (n int64, err error) {
+	q, err := lfk.NewQueue(a.database).DeletedRecordsShape(ctx)
+	if err != nil || !q.Exists {
+		return 0, err
+	}
+	err = a.write(ctx, operation, func(ctx context.Context, tx pgx.Tx) error {
+		n = 0
+		for queue := range q.Existing() {
+			tag, err := tx.Exec(ctx, q.Fill(queue, sql), catalog.RecordedNames(table, q.Schema), states)
+			if err != nil {
+				return err
+			}
+			n += tag.RowsAffected()
+		}
+		return nil
+	})
+	return n, err
+}

@@ -1,0 +1,304 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+)
+
+// Tracked is what Track did.
+type Tracked struct {
+	// Table is the schema and name of the table that records are written for.
+	Table string `json:"table"`
+	// Column holds the key; of a key of several columns it is "".
+	Column string `json:"column,omitempty"`
+	// Columns are those of a key of several.
+	Columns []string `json:"columns,omitempty"`
+	// Triggers created, or enabled again, as "name on schema.table"; empty: already tracked.
+	Triggers []string `json:"triggers"`
+	// Dropped are the triggers for each statement that one for each row has replaced.
+	Dropped []string `json:"dropped,omitempty"`
+}
+
+// Track adds the triggers that record deletions from a table, named as [catalog.ParseTable] reads it:
+// to a partitioned table, all its levels and leaves. columns are the key, in the order in which its
+// values are recorded; none is id. What is right already stays as it is; what cannot be right is a
+// [*RefusedError]. The table's writers wait while the triggers are made. A table that logical
+// replication fills gets one for each row, which replaces those for each statement.
+func (a Admin) Track(ctx context.Context, table string, columns ...string) (Tracked, error) {
+	columns = slices.Clone(columns)
+	for i := range columns {
+		columns[i] = strings.TrimSpace(columns[i])
+	}
+	columns = slices.DeleteFunc(columns, func(c string) bool { return c == "" })
+	request := tracking{Admin: a, table: table, columns: columns}
+	var plan trackPlan
+	needed := func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
+		plan, err = request.plan(ctx, tx)
+		return len(plan.steps) > 0, err
+	}
+	err := a.change(ctx, "track "+table, needed, func(ctx context.Context, tx pgx.Tx) error {
+		// No partition is attached between reading and creating.
+		mode := "SHARE ROW EXCLUSIVE"
+		if plan.root.Replicated {
+			mode = "ACCESS EXCLUSIVE"
+		}
+		lock := "LOCK TABLE ONLY " + plan.root.sql() + " IN " + mode + " MODE"
+		if err := run(ctx, tx, lock); err != nil {
+			return err
+		}
+		if _, err := needed(ctx, tx); err != nil {
+			return err
+		}
+		return plan.carryOut(ctx, tx)
+	})
+	if err != nil {
+		return Tracked{}, err
+	}
+	done := Tracked{Table: plan.root.String(), Triggers: []string{}}
+	if done.Columns = plan.function.key; len(done.Columns) == 1 {
+		done.Column, done.Columns = done.Columns[0], nil
+	}
+	for _, s := range plan.steps {
+		if s.replaced != "" {
+			done.Dropped = append(done.Dropped, fmt.Sprintf("%s on %s", s.replaced, s.relation))
+		}
+		if s.trigger != "" {
+			done.Triggers = append(done.Triggers, fmt.Sprintf("%s on %s", s.trigger, s.relation))
+		}
+	}
+	return done, nil
+}
+
+// tracking is a request to track a table.
+type tracking struct {
+	Admin
+	table   string
+	columns []string
+}
+
+// trackPlan is what has to be done to track it.
+type trackPlan struct {
+	queue    lfk.DeletedRecords
+	root     relation
+	function captureFunction
+	steps    []trackStep
+}
+
+func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) {
+	if p.queue, err = r.usableQueue(ctx, tx); err != nil {
+		return p, err
+	}
+	if !p.queue.Exists {
+		return p, r.refuse("there is no queue of deleted records: make it with `caretaker lfk install`")
+	}
+	if p.root, err = r.locate(ctx, tx, r.table); err != nil {
+		return p, err
+	}
+	if err = r.checkRoot(p.root, p.queue); err != nil {
+		return p, err
+	}
+	trees, err := readTrees(ctx, tx, p.root.OID)
+	if err != nil {
+		return p, err
+	}
+	tree := trees[p.root.OID]
+	p.root.Replicated = replicated(tree)
+	if p.function, err = r.choose(ctx, tx, p.queue, p.root); err != nil {
+		return p, err
+	}
+	if err := r.checkTree(p.function, tree); err != nil {
+		return p, err
+	}
+	existing, err := triggers(ctx, tx)
+	if err != nil {
+		return p, err
+	}
+	old, err := renamedKey(ctx, tx, p.root, p.function.key, existing)
+	for _, rel := range tree {
+		step, needed, stepErr := r.step(rel, p.root, p.function, old, existing)
+		if err == nil {
+			err = stepErr
+		}
+		if needed {
+			p.steps = append(p.steps, step)
+		}
+	}
+	if err == nil {
+		err = r.checkLeft(ctx, tx, p, existing)
+	}
+	return p, err
+}
+
+// checkRoot refuses what is no table that definitions can stand for.
+func (r tracking) checkRoot(t relation, q lfk.DeletedRecords) error {
+	switch {
+	case t.Schema == "maintenance":
+		return r.refuse("%s is caretaker's own: only tables of the application can be tracked", t)
+	case t.Partition:
+		return r.refuse("%s is a partition of %s: track that, and its partitions with it", t, t.Parent)
+	case t.Kind != kindTable && t.Kind != kindPartitioned:
+		return r.refuse("%s is a view or a foreign table: only tables can be tracked", t)
+	case !t.ParentHere && !q.Managed:
+		return r.refuse("%s is not in the application schema, and GitLab's queue has no other tables: "+
+			"connect with another search_path", t)
+	case !t.ParentHere && strings.Contains(t.Schema, "."):
+		return r.refuse("%s cannot be tracked: with the dot in its schema's name it could not be told "+
+			"from a table of another schema", t)
+	case t.ParentHere && t.Name == q.Table().Name:
+		return r.refuse("%s is the queue itself", t)
+	case t.Protected:
+		return r.refuse("%s is write-protected here, a leftover of a split database: track it where "+
+			"it lives", t)
+	}
+	return nil
+}
+
+// choose says how a table is to be tracked, or why it cannot be. The key must be unique among the
+// living: a second row of the same key would lose its children with the first. The id of a
+// partitioned table is taken for unique, because no index could say so.
+func (r tracking) choose(
+	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, t relation,
+) (f captureFunction, err error) {
+	columns, err := r.key(ctx, tx, t)
+	if err != nil {
+		return f, err
+	}
+	byID := len(columns) == 1 && columns[0].Name == "id"
+	if err := r.checkTypes(columns, q, t); err != nil {
+		return f, err
+	}
+	names := namesOf(columns)
+	if !byID || t.Kind != kindPartitioned {
+		if err := r.checkUnique(ctx, tx, t, names); err != nil {
+			return f, err
+		}
+	}
+	switch {
+	case len(columns) > 1 || columns[0].Class != pg.ClassInteger:
+		return tableFunction(valuesFunctionPrefix, t, names), nil
+	case byID && t.Kind != kindPartitioned && !t.Replicated:
+		f = plainFunction()
+	case !t.ParentHere || t.Replicated:
+		return tableFunction(integerFunctionPrefix, t, names), nil
+	case byID:
+		f = overrideFunction(t)
+	default:
+		return columnFunction(names[0], t), nil
+	}
+	all, err := readFunctions(ctx, tx)
+	if err == nil && !all.have(f, q) {
+		err = r.refuse("the function %s is missing, or inserts nothing: make it with `caretaker lfk install`, "+
+			"or, where the queue is GitLab's, with GitLab's migrations", f.sql(q))
+	}
+	return f, err
+}
+
+// key are the columns that were asked for.
+func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]KeyColumn, error) {
+	names := r.columns
+	if len(names) == 0 {
+		names = []string{"id"}
+	}
+	if len(names) > lfk.MaxKeyColumns {
+		return nil, r.misnamed("a key has at most %d columns: %s of %s cannot be recorded",
+			lfk.MaxKeyColumns, lfk.ColumnList(names), t)
+	}
+	found, err := keyColumns(ctx, tx, map[uint32][]string{t.OID: names})
+	if err != nil {
+		return nil, err
+	}
+	columns := found[t.OID]
+	for i, name := range names {
+		switch {
+		case slices.Contains(names[:i], name):
+			return nil, r.misnamed("the column %s is named twice", name)
+		case slices.ContainsFunc(columns, func(c KeyColumn) bool { return c.Name == name }):
+		case len(r.columns) == 0:
+			return nil, r.refuse("%s has no column id: name the key with --column", t)
+		default:
+			return nil, r.misnamed("%s has no column %s", t, name)
+		}
+	}
+	return columns, nil
+}
+
+func namesOf(columns []KeyColumn) []string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.Name
+	}
+	return names
+}
+
+// checkTypes refuses keys that the queue cannot take.
+func (r tracking) checkTypes(columns []KeyColumn, q lfk.DeletedRecords, t relation) error {
+	wide := len(columns) > 1
+	for _, c := range columns {
+		switch {
+		case c.Class == pg.ClassInteger:
+			continue
+		case !q.Managed:
+			return r.refuse("the key %s of %s is of type %s: only smallint, integer and bigint can be "+
+				"recorded in GitLab's queue", c.Name, t, c.Exact)
+		case c.Class == "":
+			return r.refuse("the key %s of %s is of type %s: only smallint, integer, bigint, uuid, text, "+
+				"varchar and char can be recorded, texts with a deterministic collation", c.Name, t, c.Exact)
+		}
+		wide = true
+	}
+	switch {
+	case wide && !q.Managed:
+		return r.refuse("the key %s of %s has several columns: only one smallint, integer or bigint can "+
+			"be recorded in GitLab's queue", lfk.ColumnList(namesOf(columns)), t)
+	case wide && !q.Wide:
+		return r.refuse("%s has no column key_values, which the key of %s needs: add it with "+
+			"`caretaker lfk install`", q.Schema+"."+q.Table().Name, t)
+	}
+	return nil
+}
+
+// makeUnique is what to do about a key that is not unique.
+const makeUnique = ": make it unique, or name a unique key with --column"
+
+func (r tracking) checkUnique(
+	ctx context.Context, tx pgx.Tx, t relation, names []string,
+) error {
+	unique, err := isUnique(ctx, tx, t.OID, names)
+	switch {
+	case err != nil || unique:
+		return err
+	case len(names) == 1:
+		return r.refuse("%s of %s is neither the primary key nor alone in a valid unique index "+
+			"that is neither partial nor deferrable: another row of the same key would lose its children"+
+			makeUnique, names[0], t)
+	}
+	return r.refuse("%s of %s are neither the primary key nor all columns of a valid unique index "+
+		"that is neither partial nor deferrable: another row of the same key would lose its children"+
+		makeUnique, lfk.ColumnList(names), t)
+}
+
+// checkTree refuses names that PostgreSQL would cut off, and partitions whose deletions cannot be
+// captured: with a trigger on the parent, deleting from them would fail.
+func (r tracking) checkTree(f captureFunction, tree []relation) error {
+	names := []string{f.name, tree[0].Name + triggerSuffix}
+	for _, rel := range tree {
+		if rel.Kind == kindForeign {
+			return r.refuse("%s has the foreign table %s below it, whose deleted rows no trigger sees: "+
+				"it cannot be tracked", r.table, rel)
+		}
+	}
+	for _, name := range names {
+		if len(name) > maxNameBytes {
+			return r.refuse("%s cannot be tracked: the name %s would have %d bytes, PostgreSQL allows %d: "+
+				"shorten the table's or the column's name", r.table, name, len(name), maxNameBytes)
+		}
+	}
+	return nil
+}

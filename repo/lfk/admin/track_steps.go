@@ -1,0 +1,153 @@
+package admin
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/capture"
+)
+
+// trackStep makes one relation right.
+type trackStep struct {
+	relation relation
+	// replaced is the trigger for each statement that has to go first; "": none.
+	replaced string
+	// trigger to be there; "": none, because the partition gets that of its table.
+	trigger string
+	// create it; otherwise it is there and only has to be enabled.
+	create bool
+}
+
+// triggerName is that of a relation's trigger: a partition with too long a name has that of its root.
+func triggerName(rel, root relation) string {
+	if name := rel.Name + triggerSuffix; len(name) <= maxNameBytes {
+		return name
+	}
+	return root.Name + triggerSuffix
+}
+
+// renamedKey is the key that the triggers of a table record, if the table does not have it any more and
+// another key can be the same under new names: it has as many columns, and those that are still there in
+// their places. Deletions from the table fail meanwhile.
+func renamedKey(
+	ctx context.Context, tx pgx.Tx, root relation, key []string, existing []Trigger,
+) (old []string, err error) {
+	for _, t := range existing {
+		if form, recorded := t.Form(); t.OID == root.OID && form == FormRight {
+			old = recorded
+		}
+	}
+	if len(old) != len(key) || slices.Equal(old, key) {
+		return nil, nil
+	}
+	there, err := keyColumns(ctx, tx, map[uint32][]string{root.OID: old})
+	names := namesOf(there[root.OID])
+	if err != nil || len(names) == len(old) {
+		return nil, err
+	}
+	for i, name := range old {
+		if slices.Contains(names, name) && name != key[i] {
+			return nil, err
+		}
+	}
+	return old, err
+}
+
+// step is what has to be done about one relation. Triggers for the key old are replaced.
+func (r tracking) step(
+	rel, root relation, f captureFunction, old []string, existing []Trigger,
+) (step trackStep, needed bool, err error) {
+	if rel.Inherited {
+		return step, false, nil
+	}
+	step.relation = rel
+	name, found := triggerName(rel, root), false
+	for _, t := range existing {
+		if t.OID != rel.OID {
+			continue
+		}
+		form, key := t.Form()
+		same := slices.Equal(key, f.key)
+		switch {
+		case form == FormRight && same && t.Values() == f.values() && f.row && !t.Row,
+			form == FormRight && old != nil && slices.Equal(key, old):
+			step.replaced = t.Name
+		case found:
+		case form == FormRight && same && t.Values() == f.values():
+			if found = true; t.Off() || f.row && t.Fires != "A" {
+				step.trigger = t.Name
+			}
+		case form == FormRight && same:
+			return step, false, r.refuse("%s is tracked by %s as it was of another type: run `caretaker "+
+				"lfk untrack %s` first", rel, lfk.ColumnList(key), catalog.Argument(r.table))
+		case form == FormRight && len(key) > 1:
+			return step, false, r.refuse("%s is tracked by %s: say --column %s, or `caretaker "+
+				"lfk untrack %s` first", rel, lfk.ColumnList(key), columnsArgument(key),
+				catalog.Argument(r.table))
+		case form == FormRight:
+			return step, false, r.refuse("%s is tracked by its column %s: say --column %s, or `caretaker "+
+				"lfk untrack %s` first",
+				rel, lfk.ColumnList(key), columnsArgument(key), catalog.Argument(r.table))
+		case t.Name == name:
+			return step, false, r.refuse("%s has a different trigger named %s, which calls %s(%s): drop "+
+				"or rename it first",
+				rel, name, t.Function, capture.Literals(t.Arguments))
+		}
+	}
+	// A partition gets a copy of the trigger for each row.
+	if step.create = !found && (!f.row || rel.OID == root.OID); step.create {
+		step.trigger = name
+	}
+	return step, step.trigger != "" || step.replaced != "", nil
+}
+
+func columnsArgument(key []string) string { return catalog.Argument(strings.Join(key, ",")) }
+
+func (p trackPlan) carryOut(ctx context.Context, tx pgx.Tx) error {
+	if err := p.function.create(ctx, tx, p.queue); err != nil {
+		return err
+	}
+	for _, sql := range p.sql() {
+		if err := run(ctx, tx, sql); err != nil {
+			return err
+		}
+	}
+	for _, s := range p.steps {
+		if _, err := tx.Exec(ctx, endUntrackingSQL, s.relation.Schema, s.relation.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sql makes the triggers, and enables them.
+func (p trackPlan) sql() (all []string) {
+	for _, s := range p.steps {
+		if s.replaced != "" {
+			all = append(all, dropTrigger(s.replaced, s.relation.Schema, s.relation.Name))
+		}
+	}
+	for _, s := range p.steps {
+		t := capture.DeleteTrigger{
+			Name: s.trigger, Table: catalog.Table{Schema: s.relation.Schema, Name: s.relation.Name},
+			Function:  catalog.Table{Schema: p.queue.Schema, Name: p.function.name},
+			Arguments: p.function.arguments, Row: p.function.row,
+		}
+		if s.create {
+			all = append(all, t.CreateSQL())
+		}
+		if s.trigger != "" {
+			all = append(all, t.EnableSQL())
+		}
+	}
+	return all
+}
+
+// endUntrackingSQL: from now on runs may track the partition again.
+const endUntrackingSQL = `
+DELETE FROM maintenance.untracked_partitions WHERE schema = $1 AND name = $2`

@@ -1,0 +1,172 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/capture"
+)
+
+// Trigger is a trigger that records deletions, or bears the name of one.
+type Trigger struct {
+	// OID of the table; Schema and Table are its names.
+	OID           uint32
+	Schema, Table string
+	// Parent is the name of the topmost partitioned table it belongs to, or the table itself.
+	Parent string
+	// ParentSchema is the parent's; ParentHere: it is the application schema.
+	ParentSchema string
+	ParentHere   bool
+	// Divided is true for a partitioned table and for a partition.
+	Divided  bool
+	Name     string
+	Function string
+	// Arguments of the function.
+	Arguments []string
+	// Fires is PostgreSQL's tgenabled: O(rigin only), A(lways), R(eplica only), D(isabled).
+	Fires string
+	// Row: it fires for each row. Copied: it belongs to a trigger of the partitioned table.
+	Row, Copied bool
+	// Droppable is what DROP TRIGGER takes, "name ON schema.table": of a copy the trigger that was copied.
+	Droppable string
+	// functionSchema is the schema of the function.
+	functionSchema string
+	// capturing: the function is one of the application schema's, called after each deleting
+	// statement with its rows, or one for each row.
+	capturing bool
+	// Idle: the function has the name of one of ours and inserts nothing, or into a queue that does not exist.
+	Idle bool
+}
+
+// Relation is where the trigger is.
+func (t Trigger) Relation() string { return t.Schema + "." + t.Table }
+
+// Form of a trigger.
+type Form int
+
+// The forms, from bad to good.
+const (
+	// FormForeign does not record deletions.
+	FormForeign Form = iota
+	// FormWrong records deletions under another name, or elsewhere, or not any more.
+	FormWrong
+	// FormRight records each deletion once, under the parent's name.
+	FormRight
+)
+
+// Recorded is the name under which deletions from the table should be recorded.
+func (t Trigger) Recorded() string { return t.ParentSchema + "." + t.Parent }
+
+// Values reports whether the trigger records the key as texts.
+func (t Trigger) Values() bool { return strings.HasPrefix(t.Function, valuesFunctionPrefix) }
+
+// ofTable: the function is for one table.
+func (t Trigger) ofTable() bool { return capture.FunctionOfTable(t.Function) }
+
+// Form reports whether the trigger does its work, and the columns that it records: none for a foreign
+// one.
+func (t Trigger) Form() (form Form, key []string) {
+	key = capture.TriggerKey(t.Function, t.Arguments)
+	switch {
+	case !t.capturing, len(key) == 0 && !t.ofTable():
+		return FormForeign, nil
+	case t.Idle:
+		return FormWrong, key
+	case t.ofTable():
+		if len(key) == 0 {
+			return FormWrong, []string{"id"}
+		}
+		if t.Arguments[0] != t.Recorded() {
+			return FormWrong, key
+		}
+	case t.Function == plainFunctionName:
+		// Under its own name: no run asks for that of a partition.
+		if t.Divided || len(t.Arguments) > 1 {
+			return FormWrong, key
+		}
+	case !t.ParentHere || len(t.Arguments) == 0 || t.Arguments[0] != t.Parent || len(t.Arguments) > 2 ||
+		len(t.Arguments) == 2 && t.Function != overrideFunctionName:
+		return FormWrong, key
+	}
+	return FormRight, key
+}
+
+// Named is the table that the trigger's arguments name; "" if they name none.
+func (t Trigger) Named() string {
+	switch {
+	case !t.capturing || t.Function == plainFunctionName || len(t.Arguments) == 0:
+		return ""
+	case t.ofTable():
+		return t.Arguments[0]
+	}
+	return t.functionSchema + "." + t.Arguments[0]
+}
+
+// RouteFault is why deletions fail by a trigger that routes records to queues of this database, ""
+// if they do not.
+func (t Trigger) RouteFault(q lfk.DeletedRecords) string {
+	routes, err := capture.TriggerRoutes(t.Function, t.Arguments)
+	if err != nil {
+		return fmt.Sprintf("its targets %q are not a list in JSON", t.Arguments[len(t.Arguments)-1])
+	}
+	for _, route := range routes {
+		owner := ""
+		for _, table := range q.Existing() {
+			if table.Name == route.Table {
+				owner = table.Owner()
+			}
+		}
+		switch {
+		case owner == "":
+			return fmt.Sprintf("it routes records to %s, which is no queue of this database", route.Table)
+		case owner != route.Column:
+			return fmt.Sprintf("it routes records to %s by the column %s, and not by %s", route.Table, route.Column, owner)
+		}
+	}
+	return ""
+}
+
+// Off reports whether the trigger does not fire when the application deletes.
+func (t Trigger) Off() bool { return t.Fires == "D" || t.Fires == "R" }
+
+const triggersSQL = `
+SELECT c.oid, n.nspname, c.relname, root.relname, rn.nspname, rn.nspname = current_schema(),
+  c.relkind = 'p' OR c.relispartition,
+  t.tgname, p.proname, encode(t.tgargs, 'hex'), t.tgenabled::text, pn.nspname, t.tgtype & 1 = 1,
+  t.tgparentid <> 0, (
+    WITH RECURSIVE up AS (
+      SELECT t.oid, t.tgname, t.tgrelid, t.tgparentid
+      UNION ALL
+      SELECT o.oid, o.tgname, o.tgrelid, o.tgparentid FROM up JOIN pg_trigger o ON o.oid = up.tgparentid)
+    SELECT up.tgname || ' ON ' || un.nspname || '.' || uc.relname
+    FROM up JOIN pg_class uc ON uc.oid = up.tgrelid JOIN pg_namespace un ON un.oid = uc.relnamespace
+    WHERE up.tgparentid = 0),
+  pn.nspname = current_schema() AND t.tgtype IN (8, 9) AND t.tgqual IS NULL
+    AND (t.tgtype = 9) = (position($3 IN p.prosrc) > 0)
+    AND (t.tgtype = 9 OR coalesce(t.tgoldtable = 'old_table', false)),
+  starts_with(p.proname, $1) AND NOT (` + insertsSQL + `)
+FROM pg_trigger t
+JOIN pg_class c ON c.oid = t.tgrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_class root ON root.oid = coalesce(pg_partition_root(c.oid), c.oid)
+JOIN pg_namespace rn ON rn.oid = root.relnamespace
+JOIN pg_proc p ON p.oid = t.tgfoid
+JOIN pg_namespace pn ON pn.oid = p.pronamespace
+WHERE (NOT t.tgisinternal OR t.tgparentid <> 0) AND (starts_with(p.proname, $1) OR t.tgname::text IN (c.relname || $2, root.relname || $2))
+ORDER BY n.nspname, c.relname, t.tgname`
+
+// triggers reads all triggers of the database that record deletions, or bear the name of one.
+func triggers(ctx context.Context, tx pgx.Tx) ([]Trigger, error) {
+	return list(ctx, tx, func(row pgx.CollectableRow) (t Trigger, err error) {
+		var arguments string
+		err = row.Scan(&t.OID, &t.Schema, &t.Table, &t.Parent, &t.ParentSchema, &t.ParentHere, &t.Divided,
+			&t.Name, &t.Function, &arguments, &t.Fires, &t.functionSchema, &t.Row, &t.Copied,
+			&t.Droppable, &t.capturing, &t.Idle)
+		t.Arguments = capture.TriggerArguments(arguments)
+		return t, err
+	}, triggersSQL, plainFunctionName, triggerSuffix, oldRow)
+}

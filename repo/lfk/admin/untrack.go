@@ -1,0 +1,219 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+)
+
+// Untracked is what Untrack did.
+type Untracked struct {
+	// Table is the schema and name of the table.
+	Table string `json:"table"`
+	// Parent is its name, without the application schema, if its deletions are no longer recorded at
+	// all; empty after untracking a partition.
+	Parent string `json:"-"`
+	// Triggers dropped, as "name on schema.table".
+	Triggers []string `json:"triggers"`
+}
+
+const (
+	// unusedFunctionsSQL are those of one table whose triggers are gone.
+	unusedFunctionsSQL = `
+SELECT f.oid::regprocedure::text FROM pg_proc f
+JOIN pg_namespace n ON n.oid = f.pronamespace AND n.nspname = current_schema()
+WHERE f.pronargs = 0 AND f.proname = ANY ($1) AND (starts_with(f.proname, $2) OR starts_with(f.proname, $3))
+  AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = f.oid)`
+
+	dropFunctionSQL = `DROP FUNCTION {function}`
+)
+
+const dropTriggerSQL = `DROP TRIGGER {trigger} ON {table}`
+
+func dropTrigger(name, schema, table string) string {
+	return fill(dropTriggerSQL, "{trigger}", quote(name), "{table}", quote(schema, table))
+}
+
+// keepUntrackedSQL: else the next run would take the partition for a new one, and track it again.
+const keepUntrackedSQL = `
+INSERT INTO maintenance.untracked_partitions (schema, name) VALUES ($1, $2) ON CONFLICT DO NOTHING`
+
+// Untrack drops the triggers that record deletions from a table and all its partitions; given a
+// partition, that one's and those of its own partitions. Pending records stay and are still
+// cleaned. A table without such a trigger is a [*RefusedError], and so is one with pending or dead
+// records whose keys have several columns.
+func (a Admin) Untrack(ctx context.Context, table string) (Untracked, error) {
+	var target relation
+	var drop []Trigger
+	needed := func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
+		target, drop, err = a.trackedBelow(ctx, tx, table)
+		return true, err
+	}
+	err := a.change(ctx, "untrack "+table, needed, func(ctx context.Context, tx pgx.Tx) error {
+		for _, t := range drop {
+			if err := run(ctx, tx, dropTrigger(t.Name, t.Schema, t.Table)); err != nil {
+				return err
+			}
+			if !target.Partition {
+				continue
+			}
+			if _, err := tx.Exec(ctx, keepUntrackedSQL, t.Schema, t.Table); err != nil {
+				return err
+			}
+		}
+		if err := a.keepMeaning(ctx, tx, target, drop); err != nil {
+			return err
+		}
+		return dropUnused(ctx, tx, drop)
+	})
+	if err != nil {
+		return Untracked{}, err
+	}
+	done := Untracked{Table: target.String()}
+	if !target.Partition {
+		done.Parent = target.Parent
+	}
+	for _, t := range drop {
+		done.Triggers = append(done.Triggers, fmt.Sprintf("%s on %s", t.Name, t.Relation()))
+	}
+	return done, nil
+}
+
+// leftRecordsSQL: a record of the table $2 is pending, in one of the partitions $1, or dead.
+const leftRecordsSQL = `
+SELECT EXISTS (
+  SELECT FROM unnest($1::bigint[]) AS leaf (number) CROSS JOIN LATERAL (
+    SELECT FROM {queue} r
+    WHERE r.partition = leaf.number AND r.status = 1 AND r.fully_qualified_table_name = $2{which}
+    LIMIT 1) pending)
+  OR EXISTS (
+    SELECT FROM maintenance.dead_records r WHERE r.fully_qualified_table_name = $2{which})`
+
+// compositeSQL: the key of a record has several columns.
+const compositeSQL = ` AND cardinality(r.key_values) > 1`
+
+// leftRecords reports whether such records of a table are left; which narrows them.
+func leftRecords(
+	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, t relation, which string,
+) (left bool, err error) {
+	sql := fill(leftRecordsSQL, "{queue}", quotedQueue(q), "{which}", which)
+	err = tx.QueryRow(ctx, sql, q.Partitions, t.String()).Scan(&left)
+	return left, err
+}
+
+// drain is what to do about records that are left.
+func drain(t relation) string {
+	return fmt.Sprintf("let loose_foreign_keys_cleanup work them off first, dead ones after "+
+		"`caretaker lfk retry --table %s`", catalog.Argument(t.String()))
+}
+
+// keepMeaning refuses while keys of several columns are left: the order of their values is known by
+// the trigger alone. Its lock is held, so no more can come.
+func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop []Trigger) error {
+	composite := func(t Trigger) bool {
+		return strings.HasPrefix(t.Function, valuesFunctionPrefix) && len(t.Arguments) > 2
+	}
+	if target.Partition || !slices.ContainsFunc(drop, composite) {
+		return nil
+	}
+	q, err := a.usableQueue(ctx, tx)
+	if err != nil || !q.Wide {
+		return err
+	}
+	if left, err := leftRecords(ctx, tx, q, target, compositeSQL); err != nil || !left {
+		return err
+	}
+	return a.refuse("records of %s are pending or dead, and without its trigger nobody knows the "+
+		"order of the values in their keys: %s", target, drain(target))
+}
+
+// checkLeft refuses to begin with a key while records are left from when the table was tracked before:
+// perhaps by another key, and then they would be taken for values of this one. --column id confirms that the
+// records hold ids. Where the table has no other unique key no confirmation is needed.
+func (r tracking) checkLeft(
+	ctx context.Context, tx pgx.Tx, p trackPlan, existing []Trigger,
+) error {
+	tracked := func(t Trigger) bool {
+		return t.OID == p.root.OID && strings.HasPrefix(t.Function, plainFunctionName)
+	}
+	byID := slices.Equal(p.function.key, []string{"id"})
+	if byID && (len(r.columns) > 0 || !p.queue.Managed) || slices.ContainsFunc(existing, tracked) {
+		return nil
+	}
+	if byID {
+		several := false
+		err := tx.QueryRow(ctx, severalKeysSQL, p.root.OID).Scan(&several)
+		if err != nil || !several {
+			return err
+		}
+	}
+	if left, err := leftRecords(ctx, tx, p.queue, p.root, ""); err != nil || !left {
+		return err
+	}
+	decide := ""
+	if byID {
+		decide = "if the records hold ids, add --column id; otherwise "
+	}
+	return r.refuse("records of %s are pending or dead from when it was tracked before, perhaps by "+
+		"another key: %s%s", p.root, decide, drain(p.root))
+}
+
+// dropUnused drops the functions of one table that only these triggers called.
+func dropUnused(ctx context.Context, tx pgx.Tx, dropped []Trigger) error {
+	names := make([]string, len(dropped))
+	for i, t := range dropped {
+		names[i] = t.Function
+	}
+	rows, _ := tx.Query(ctx, unusedFunctionsSQL, names, valuesFunctionPrefix, integerFunctionPrefix)
+	functions, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, f := range functions {
+		if err := run(ctx, tx, fill(dropFunctionSQL, "{function}", f)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trackedBelow finds the triggers on a table and on its partitions.
+func (a Admin) trackedBelow(
+	ctx context.Context, tx pgx.Tx, table string,
+) (target relation, below []Trigger, err error) {
+	if target, err = a.locate(ctx, tx, table); err != nil {
+		return target, nil, err
+	}
+	trees, err := readTrees(ctx, tx, target.OID)
+	if err != nil {
+		return target, nil, err
+	}
+	existing, err := triggers(ctx, tx)
+	copied := false
+	for _, rel := range trees[target.OID] {
+		for _, t := range existing {
+			switch {
+			case t.OID != rel.OID || rel.Inherited || !strings.HasPrefix(t.Function, plainFunctionName):
+			case t.Copied:
+				copied = true
+			default:
+				below = append(below, t)
+			}
+		}
+	}
+	switch {
+	case err != nil || len(below) > 0:
+	case copied:
+		err = a.refuse("%s is tracked by a trigger of %s that fires for each row of all its partitions: "+
+			"untrack that", target, target.Parent)
+	default:
+		err = a.refuse("%s is not tracked", target)
+	}
+	return target, below, err
+}

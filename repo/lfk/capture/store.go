@@ -1,0 +1,9 @@
+package capture
+
+import "github.com/caretaker-go/caretaker/repo/internal/pg"
+
+// Capture reads and repairs the triggers that record deleted rows, in one database.
+type Capture struct{ db *pg.Database }
+
+// NewCapture is for packages of repo.
+func NewCapture(db *pg.Database) Capture { return Capture{db} }

@@ -1,0 +1,342 @@
+// Package lfk has the SQL of loose_foreign_keys_cleanup: records of deleted rows, the tables that refer to them, and the
+// statements that delete, nullify or mark the children.
+package lfk
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+)
+
+// Actions of a loose foreign key, in the words of the definitions file.
+const (
+	AsyncDelete    = "async_delete"
+	AsyncNullify   = "async_nullify"
+	UpdateColumnTo = "update_column_to"
+)
+
+// LooseForeignKey is one definition: what becomes of the rows of Table whose Columns refer to a
+// deleted row of Parent. Tables are named as [catalog.ParseTable] reads them, columns literally.
+type LooseForeignKey struct {
+	Table, Parent string
+	// Columns of the child, one to four, which refer one by one to those of Key.
+	Columns []string
+	// Key are the parent's columns; none: those that are recorded, in their order.
+	Key []string
+	// OnDelete is one of the actions above.
+	OnDelete string
+	// TargetColumn and TargetValue belong to UpdateColumnTo.
+	TargetColumn, TargetValue string
+	// Conditions narrow the rows: all of them must hold.
+	Conditions []ColumnValue
+	// DeleteLimit caps the rows of one statement, whatever the action; 0: adaptive.
+	DeleteLimit int
+}
+
+// ColumnValue is an equality, the value in the text form that PostgreSQL converts to the column's
+// type.
+type ColumnValue struct{ Column, Value string }
+
+// String is the definition's identity in messages: "child.column -> parent", or, of several columns,
+// "child.(one, other) -> parent".
+func (k LooseForeignKey) String() string {
+	return k.Table + "." + ColumnList(k.Columns) + " -> " + k.Parent
+}
+
+// ColumnList names columns: "one", or "(one, other)".
+func ColumnList(columns []string) string {
+	if len(columns) == 1 {
+		return columns[0]
+	}
+	return "(" + strings.Join(columns, ", ") + ")"
+}
+
+// changes are the columns that the action sets; none: rows are deleted.
+func (k LooseForeignKey) changes() []string {
+	switch k.OnDelete {
+	case AsyncNullify:
+		return k.Columns
+	case UpdateColumnTo:
+		return []string{k.TargetColumn}
+	}
+	return nil
+}
+
+// Child is one definition in one home of its child table.
+type Child struct {
+	Key      LooseForeignKey
+	Database *pg.Database
+	Home     *childHome
+	// Detaching are the partitions of the table whose detachment is pending: statements on the table
+	// leave their rows out.
+	Detaching []*Child
+	// detaching are their names, in SQL; those of the partitions have the same.
+	detaching []string
+	// lock is how rows are locked before they are changed: an update that leaves unique columns alone
+	// gets along with the checks of foreign keys.
+	lock string
+	// key is what a statement can return of the rows it changes: see keyOfSQL.
+	key string
+	// mayKeep: see [Child.MayKeep]; tree: the table's name, if it is partitioned, for [lockTrees].
+	mayKeep bool
+	tree    []string
+	// order[i] is the position of column i's value in the recorded key; nil: the same order.
+	Order []int
+	// integers: the key is recorded as one integer.
+	integers bool
+	// parent is the table that the keys are of, where it is in the same database; else nil.
+	parent *ParentTable
+}
+
+// childHome is a child table with the columns that definitions name.
+type childHome struct {
+	catalog.Table
+	// columns by name; one that the table does not have is not there.
+	columns map[string]childColumn
+}
+
+// childColumn is a column of a child.
+type childColumn struct {
+	// Type without its modifiers: a cast to character(3) or bit would cut values off. Stored has them.
+	// Compared is the one that keys are compared as: bigint for all integers, of a domain the type that
+	// it is of.
+	Type, Stored, Compared string
+	// Class is that of KeyClassSQL.
+	Class  string
+	Unique bool
+}
+
+// MayKeep reports whether a row that a statement finds may be left as it is without an error: by a
+// BEFORE trigger, a rule, another server, or a move to a partition or a table that inherits.
+func (c *Child) MayKeep() bool { return c.mayKeep }
+
+// Table is the child table.
+func (c *Child) Table() catalog.Table { return c.Home.Table }
+
+// comparedSQL is the type that keys are compared with the column a as: any integer finds a bigint,
+// and a value that is out of a domain's range is not refused.
+const comparedSQL = `(
+  SELECT CASE WHEN t.oid IN ('smallint'::regtype, 'integer'::regtype) THEN 'bigint'
+    ELSE format_type(t.oid, -1) END
+  FROM ` + pg.BaseTypeSQL + ` t (oid))`
+
+// keepsRowsSQL: rows of the table k may be kept as they are, without an error, by a rule or by a trigger as in
+// keepingTriggersSQL. A foreign table has triggers and rules that are not known.
+const keepsRowsSQL = `(k.relkind = 'f' OR k.relhasrules OR k.relhastriggers AND EXISTS (
+    SELECT FROM pg_trigger t
+    WHERE t.tgrelid = k.oid AND t.tgenabled IN ('O', 'A') AND t.tgtype & 3 = 3 AND t.tgtype & 24 > 0))`
+
+// childTablesSQL: ordinary and partitioned tables count. A table whose enabled trigger refuses every
+// write is a leftover of a split database and is no home.
+//
+// A partition whose detachment was begun and not finished is no part of its table for statements: it is
+// a home of its own.
+//
+// keeping are the tables of which rows may be kept, or rows of one that inherits from them. DELETE and INSERT
+// move a row between partitions, or tables that inherit, and a statement whose snapshot is older finds the
+// deleted row alone. See also lockTreesSQL.
+const childTablesSQL = `
+WITH RECURSIVE named AS (
+  SELECT c.oid, w.written, n.nspname, c.relname, n.nspname = current_schema() AS here
+  FROM ` + catalog.NamedSQL + `
+  WHERE c.relkind IN ('r', 'p') AND NOT ` + catalog.ProtectedSQL + `
+), member (root, oid, detaching) AS (
+  SELECT oid, oid, false FROM named
+  UNION
+  SELECT m.root, i.inhrelid, i.inhdetachpending FROM pg_inherits i JOIN member m ON m.oid = i.inhparent
+), home AS (
+  SELECT oid, oid AS root, written, nspname, relname, here, false AS detaching FROM named
+  UNION ALL
+  SELECT c.oid, t.oid, t.written, n.nspname, c.relname, t.here, true FROM member m
+  JOIN named t ON t.oid = m.root JOIN pg_class c ON c.oid = m.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE m.detaching
+), keeping AS (
+  SELECT DISTINCT m.root FROM member m JOIN pg_class k ON k.oid = m.oid
+  WHERE k.oid <> m.root OR ` + keepsRowsSQL + `
+)
+SELECT c.written, c.nspname, c.relname, c.here, c.detaching, EXISTS (SELECT FROM keeping k WHERE k.root = c.root),
+  EXISTS (SELECT FROM pg_partitioned_table t WHERE t.partrelid = c.oid), ` + pg.KeyOfSQL + `,
+  coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''),
+  coalesce(format_type(a.atttypid, a.atttypmod), ''), coalesce(` + comparedSQL + `, ''), ` + pg.KeyClassSQL + `,
+  EXISTS (
+    SELECT FROM pg_index i
+    WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey))
+FROM home c
+LEFT JOIN pg_attribute a
+  ON a.attrelid = c.oid AND a.attname = ANY ($4) AND a.attnum > 0 AND NOT a.attisdropped`
+
+// childRow is a row of childTablesSQL: a column of a table.
+type childRow struct {
+	Written, Schema, Table string
+	// Detaching: the table is a partition of the one named, and its detachment is pending.
+	Here, Detaching, MayKeep, Partitioned bool
+	Key, Name                             string
+	childColumn
+}
+
+// Children finds the definitions whose child table has a home in this database. The result has an
+// entry a definition, nil where the table is not here. Without an application schema the error is a
+// [*dberr.NoSchemaError].
+func (d Children) Children(ctx context.Context, keys []LooseForeignKey) ([]*Child, error) {
+	written, columns := namesOf(keys)
+	schemas, names := catalog.SplitNames(written)
+	find := pg.NewQuery("find child tables", childTablesSQL, written, schemas, names, columns)
+	found, err := pg.Collect(ctx, d.db, find, pgx.RowToStructByPos[childRow])
+	if err == nil && len(found) == 0 {
+		_, err = d.db.ApplicationSchema(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	rows, homes, detaching := map[string]childRow{}, map[string]*childHome{}, map[string][]string{}
+	for _, r := range found {
+		name := r.Written
+		if r.Detaching {
+			name = strings.Join([]string{r.Written, r.Schema, r.Table}, "\x00")
+		}
+		if homes[name] == nil {
+			home := &childHome{catalog.Table{Schema: r.Schema, Name: r.Table}, map[string]childColumn{}}
+			rows[name], homes[name] = r, home
+			if r.Detaching {
+				detaching[r.Written] = append(detaching[r.Written], name)
+			}
+		}
+		homes[name].columns[r.Name] = r.childColumn
+	}
+	if err := pg.RenewTargets(ctx, d.db); err != nil {
+		return nil, err
+	}
+	children := make([]*Child, len(keys))
+	for i, key := range keys {
+		if home := homes[key.Table]; home != nil {
+			children[i] = child(d.db, key, home, rows[key.Table])
+			names := []string{}
+			for _, name := range detaching[key.Table] {
+				names = append(names, homes[name].SQL())
+				children[i].Detaching = append(children[i].Detaching, child(d.db, key, homes[name], rows[name]))
+			}
+			for _, c := range append([]*Child{children[i]}, children[i].Detaching...) {
+				c.detaching = names
+			}
+		}
+	}
+	return children, nil
+}
+
+// child is a definition whose child is in this database.
+func child(d *pg.Database, key LooseForeignKey, home *childHome, r childRow) *Child {
+	c := &Child{
+		Key: key, Database: d, Home: home, lock: "FOR UPDATE SKIP LOCKED", mayKeep: r.MayKeep,
+		key: cmp.Or(r.Key, textOf(key.Columns)),
+	}
+	if r.Partitioned {
+		c.tree = []string{home.SQL()}
+	}
+	changed := key.changes()
+	if len(changed) > 0 && !slices.ContainsFunc(changed, func(name string) bool {
+		return home.columns[name].Unique
+	}) {
+		c.lock = "FOR NO KEY UPDATE SKIP LOCKED"
+	}
+	return c
+}
+
+// textOf is what a statement can return of rows without a primary key.
+func textOf(columns []string) string {
+	if len(columns) == 1 {
+		return "t." + stmt.Quote(columns[0]) + "::text"
+	}
+	return "ROW(" + Referring(columns) + ")::text"
+}
+
+// Referring are columns of the child t.
+func Referring(columns []string) string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = "t." + stmt.Quote(c)
+	}
+	return strings.Join(names, ", ")
+}
+
+func namesOf(keys []LooseForeignKey) (tables, columns []string) {
+	for _, k := range keys {
+		tables = append(tables, k.Table)
+		columns = append(append(columns, k.Columns...), k.TargetColumn)
+		for _, c := range k.Conditions {
+			columns = append(columns, c.Column)
+		}
+	}
+	return tables, columns
+}
+
+// keyArguments are keys as the parameters of a statement, an array of texts a column.
+type keyArguments [][]string
+
+func (c *Child) arguments(keys []Key) (keyArguments, error) {
+	of := make(keyArguments, len(c.Key.Columns))
+	for i := range of {
+		of[i] = make([]string, len(keys))
+	}
+	for n, key := range keys {
+		values := key.Values()
+		if len(values) != len(of) {
+			return nil, fmt.Errorf("a key of %d values for %s", len(values), c.Key)
+		}
+		for i := range of {
+			at := i
+			if c.Order != nil {
+				at = c.Order[i]
+			}
+			of[i][n] = values[at]
+		}
+	}
+	return of, nil
+}
+
+// Query fills the child's identifiers into a statement whose parameters are the keys' first column
+// as $1, and own. Behind them come the other columns' and the values of the definition. A column
+// that does not exist has no type: the statement then fails by its name.
+func (c *Child) Query(
+	operation, template string, keys []Key, own []any, more ...string,
+) (pg.Query, error) {
+	arrays, err := c.arguments(keys)
+	if err != nil {
+		return pg.Query{}, err
+	}
+	args := stmt.Parameters(append([]any{arrays[0]}, own...))
+	var lists, names, matches []string
+	for i, column := range c.Key.Columns {
+		compared := cmp.Or(c.Home.columns[column].Compared, "text")
+		if c.integers {
+			// A column of another type is refused, as PostgreSQL has it.
+			compared = "bigint"
+		}
+		value := "$1::text[]"
+		if i > 0 {
+			value = args.Add(arrays[i]) + "::text[]"
+		}
+		list := value + "::" + compared + "[]"
+		name := fmt.Sprintf("k%d", i+1)
+		lists, names = append(lists, list), append(names, name)
+		matches = append(matches, "t."+stmt.Quote(column)+" = k."+name)
+	}
+	change, conditions, done := c.changeSQL(&args)
+	all := append([]string{
+		"{child}", c.Home.SQL(), "{conditions}", conditions,
+		"{column}", stmt.Quote(c.Key.Columns[0]), "{list}", lists[0], "{child_columns}", Referring(c.Key.Columns),
+		"{parents}", "unnest(" + strings.Join(lists, ", ") + ") WITH ORDINALITY AS k (" +
+			strings.Join(names, ", ") + ", n)",
+		"{matched}", strings.Join(matches, " AND "), "{parent_values}", strings.Join(names, ", "),
+		"{change}", change, "{returned}", c.key, "{done}", done, "{noted}", pg.ReceiptSQL,
+	}, more...)
+	sql := pg.Summary(c.Database, stmt.Fill(template, all...), c.key, "done")
+	return pg.NewQuery(operation+" "+c.Key.String(), sql, args...), nil
+}

@@ -1,0 +1,104 @@
+package lfk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+	"github.com/caretaker-go/caretaker/repo/reasons"
+)
+
+// The first existing schema of the search_path is the application's. A schema that is created later, such as
+// one with the role's name, can come before it: then all tables resolve to others, or to none. So the
+// queue that runs work is remembered by its OID, which no dump keeps.
+
+// QueueMovedError means that the search_path no longer leads to the queue.
+type QueueMovedError struct {
+	// Database is the configured name, Was the schema of the queue, Now the first one of Path.
+	Database, Was, Now, Path string
+	// Exists: there is a queue in Now, too.
+	Exists bool
+}
+
+// Error says what has changed, and what to do.
+func (e *QueueMovedError) Error() string { return "database " + e.Database + ": " + e.Reason() }
+
+// Reason is Error without the database.
+func (e *QueueMovedError) Reason() string { return e.Changed() + ": " + e.Advice() }
+
+// Advice says what to do.
+func (e *QueueMovedError) Advice() string {
+	return fmt.Sprintf("set search_path so that %s comes first, for the role or in databases.%s.url", e.Was, e.Database)
+}
+
+// Changed says what has changed.
+func (e *QueueMovedError) Changed() string {
+	changed := fmt.Sprintf("%s is in schema %s, but schema %s comes first in the search_path (%s) and has none",
+		queueTable, e.Was, e.Now, e.Path)
+	if e.Exists {
+		changed = fmt.Sprintf("%s was %s.%s, now it resolves to %s.%s by the search_path (%s)",
+			queueTable, e.Was, queueTable, e.Now, queueTable, e.Path)
+	}
+	return changed
+}
+
+// QueueMoved returns the text of the [QueueMovedError] of a database, "" if it has none: tables that are missing may be
+// where the queue is.
+func QueueMoved(ctx context.Context, d *pg.Database) string {
+	_, err := NewQueue(d).DeletedRecordsShape(ctx)
+	if moved, ok := errors.AsType[*QueueMovedError](err); ok {
+		return moved.Error()
+	}
+	return ""
+}
+
+// TypedReason is QUEUE_MOVED.
+func (e *QueueMovedError) TypedReason() string { return reasons.ReasonQueueMoved }
+
+// Public means that the text is fit for clients.
+func (e *QueueMovedError) Public() {}
+
+// queueHomeSQL finds the remembered queue; else that of the application schema, else one in another schema of
+// the search_path. One that does not exist any more, as after a restore, is forgotten. A queue elsewhere is
+// that of another application, unless caretaker has made one here.
+const queueHomeSQL = `
+  SELECT known.nspname, h.queue IS NOT NULL
+  FROM pg_class c JOIN pg_namespace known ON known.oid = c.relnamespace
+  LEFT JOIN maintenance.queue_home h ON h.queue = c.oid
+  WHERE c.relname = '` + queueTable + `' AND c.relkind = 'p' AND (h.queue IS NOT NULL
+    OR known.nspname = ANY (current_schemas(false)) OR EXISTS (SELECT FROM maintenance.queue_partitions))
+  ORDER BY h.queue IS NULL, known.nspname = current_schema() DESC, known.nspname LIMIT 1`
+
+// checkHome returns a [*QueueMovedError] if the queue that was read is not the one that is known.
+func (q *DeletedRecords) checkHome(database string) error {
+	if q.was == q.Schema {
+		return nil
+	}
+	q.Remembered = false
+	if !q.Exists {
+		// Names of partitions are taken where those of the other queue are.
+		q.leafSchema = q.Schema
+	}
+	return &QueueMovedError{Database: database, Was: q.was, Now: q.Schema, Path: q.path, Exists: q.Exists}
+}
+
+const rememberQueueSQL = `
+INSERT INTO maintenance.queue_home (queue) SELECT to_regclass($1)
+ON CONFLICT (only_row) DO UPDATE SET queue = EXCLUDED.queue`
+
+// RememberQueue lets runs work this queue, and no other one until it is gone.
+func RememberQueue(ctx context.Context, tx pgx.Tx, q DeletedRecords) error {
+	return pg.ExecAll(ctx, tx, stmt.Statement{SQL: rememberQueueSQL, Args: []any{q.SQL}})
+}
+
+// RememberQueue is the function of that name as a step of its own.
+func (d Queue) RememberQueue(ctx context.Context, p fencing.Permit, q DeletedRecords) error {
+	return pg.Transaction(ctx, d.db, "remember the queue", p, func(ctx context.Context, tx *pg.Changing) error {
+		return RememberQueue(ctx, tx, q)
+	})
+}

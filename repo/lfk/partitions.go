@@ -1,0 +1,230 @@
+package lfk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+)
+
+// Partitions of a queue that caretaker made. Every step is one transaction that waits at most 100
+// ms for each lock, so that no deletion of the application waits longer for us than that.
+
+// PartitionLimits bound each statement of a step on partitions.
+func PartitionLimits() fencing.Limits {
+	return fencing.Limits{Statement: 2 * time.Second, Lock: 100 * time.Millisecond}
+}
+
+// leavesOfGitLab is the schema where GitLab has its partitions.
+const leavesOfGitLab = "gitlab_partitions_dynamic"
+
+// addLeaves takes the schemas and bounds of the leaves. The next leaf goes where the newest one is.
+func (q *DeletedRecords) addLeaves(leaves [][]string) {
+	q.Leaves = len(leaves)
+	newest := int64(math.MinInt64)
+	for _, leaf := range leaves {
+		schema, bounds := leaf[0], leaf[1]
+		q.HasDefault = q.HasDefault || bounds == "DEFAULT"
+		list, ok := strings.CutPrefix(bounds, "FOR VALUES IN ")
+		if !ok {
+			continue
+		}
+		numbers := strings.FieldsFunc(list, func(r rune) bool { return r != '-' && (r < '0' || r > '9') })
+		for i, n := range numbers {
+			number, err := strconv.ParseInt(n, 10, 64)
+			if err != nil {
+				continue // the bounds are not those of a list of numbers
+			}
+			q.Partitions = append(q.Partitions, number)
+			if i == 0 && number > newest {
+				newest, q.leafSchema = number, schema
+			}
+		}
+	}
+	slices.Sort(q.Partitions)
+}
+
+// createLeafSQL makes a partition. Removal is by DELETE, so vacuum must keep up.
+const createLeafSQL = `
+CREATE TABLE {leaf} PARTITION OF {queue} FOR VALUES IN ({number})
+WITH (autovacuum_vacuum_scale_factor = 0.01)`
+
+// CreatePartition makes a partition and marks it as active from now on.
+func CreatePartition(ctx context.Context, tx pgx.Tx, q DeletedRecords, number int64) error {
+	return pg.ExecAll(ctx, tx, stmt.Statement{SQL: createLeaf(q, number), Args: nil},
+		stmt.Statement{SQL: markPartitionSQL, Args: []any{number}})
+}
+
+func createLeaf(q DeletedRecords, number int64) string {
+	return stmt.Fill(createLeafSQL, "{leaf}", stmt.Quote(q.leafSchema,
+		fmt.Sprintf("%s_%d", q.Name, number)),
+		"{queue}", q.SQL, "{number}", strconv.FormatInt(number, 10))
+}
+
+const markPartitionSQL = `
+INSERT INTO maintenance.queue_partitions (partition, active_since) VALUES ($1, now())
+ON CONFLICT (partition) DO UPDATE SET active_since = EXCLUDED.active_since`
+
+// RepairPartition makes the partition that new records are sent to if it is missing: without it
+// every deletion from a tracked table fails. It returns whether it had to.
+func (d Queue) RepairPartition(
+	ctx context.Context, p fencing.Permit, q DeletedRecords,
+) (repaired bool, err error) {
+	if !q.Repairable() {
+		return false, nil
+	}
+	err = pg.Transaction(ctx, d.db, "repair the queue's active partition", p,
+		func(ctx context.Context, tx *pg.Changing) error {
+			return CreatePartition(ctx, tx, q, q.Active)
+		})
+	return err == nil, err
+}
+
+// rollDueSQL: an unwritten partition has an empty file, however long it has been active.
+const rollDueSQL = `
+SELECT p.active_since <= now() - interval '24 hours' AND pg_relation_size(leaf.oid) > 0
+FROM maintenance.queue_partitions p
+JOIN pg_inherits i ON i.inhparent = to_regclass($2)
+JOIN pg_class leaf ON leaf.oid = i.inhrelid AND pg_get_expr(leaf.relpartbound, leaf.oid)
+  IN (format('FOR VALUES IN (%s)', $1::bigint), format('FOR VALUES IN (''%s'')', $1::bigint))
+WHERE p.partition = $1`
+
+// RollPartition lets new records go to a new partition once the active one has been so for 24 hours
+// and was ever written to. It returns the new partition's number, 0 when there was nothing to do.
+func (d Queue) RollPartition(ctx context.Context, p fencing.Permit, q DeletedRecords) (next int64, err error) {
+	var due bool
+	err = pg.QueryRow(ctx, d.db, "read the active partition", []any{&due}, rollDueSQL, q.Active, q.SQL)
+	if errors.Is(err, dberr.ErrNotFound) || (err == nil && !due) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	next = slices.Max(q.Partitions) + 1
+	err = pg.Transaction(ctx, d.db, "roll the queue's "+
+		"partition", p, func(ctx context.Context, tx *pg.Changing) error {
+		return pg.ExecAll(ctx, tx,
+			stmt.Statement{SQL: "LOCK TABLE ONLY " + q.SQL + " IN ACCESS EXCLUSIVE MODE", Args: nil},
+			stmt.Statement{SQL: createLeaf(q, next), Args: nil},
+			stmt.Statement{
+				SQL:  fmt.Sprintf("ALTER TABLE ONLY %s ALTER COLUMN partition SET DEFAULT %d", q.SQL, next),
+				Args: nil,
+			},
+			stmt.Statement{SQL: markPartitionSQL, Args: []any{next}})
+	})
+	if err != nil {
+		return 0, err
+	}
+	return next, nil
+}
+
+// emptyPartitionsSQL: in a queue of our own records with another status are not used.
+const emptyPartitionsSQL = `
+SELECT number, format('%I.%I', n.nspname, leaf.relname)
+FROM unnest($1::bigint[]) AS number
+JOIN pg_inherits i ON i.inhparent = to_regclass($2)
+JOIN pg_class leaf ON leaf.oid = i.inhrelid AND pg_get_expr(leaf.relpartbound, leaf.oid)
+  IN (format('FOR VALUES IN (%s)', number), format('FOR VALUES IN (''%s'')', number))
+JOIN pg_namespace n ON n.oid = leaf.relnamespace
+WHERE (
+  SELECT true FROM {queue} q WHERE q.partition = number AND q.status = 1
+  ORDER BY q.fully_qualified_table_name LIMIT 1) IS NULL
+ORDER BY number`
+
+const partitionStillPendingSQL = `
+SELECT EXISTS (
+  SELECT FROM {queue} WHERE partition = $1 AND status = 1
+  ORDER BY fully_qualified_table_name LIMIT 1)`
+
+const forgetFailuresSQL = `DELETE FROM maintenance.record_failures WHERE partition = $1`
+
+const forgetTracesSQL = `DELETE FROM maintenance.record_traces WHERE partition = $1`
+
+const unmarkPartitionSQL = `DELETE FROM maintenance.queue_partitions WHERE partition = $1`
+
+// DropPartitions drops every partition, at any position, that is neither the active nor the highest
+// and has no pending record, and returns their numbers. A partition that cannot be locked within
+// 100 ms stays for the next run.
+func (d Queue) DropPartitions(
+	ctx context.Context, p fencing.Permit, q DeletedRecords,
+) (dropped []int64, err error) {
+	candidates := slices.DeleteFunc(slices.Clone(q.Partitions), func(n int64) bool {
+		return n == q.Active || n == slices.Max(q.Partitions)
+	})
+	if len(candidates) == 0 {
+		return nil, nil
+	}
+	type leaf struct {
+		Number int64
+		Name   string
+	}
+	find := pg.NewQuery("find empty partitions", stmt.Fill(emptyPartitionsSQL, "{queue}", q.SQL), candidates,
+		q.SQL)
+	empty, err := pg.Collect(ctx, d.db, find, pgx.RowToStructByPos[leaf])
+	for _, l := range empty {
+		operation, gone := fmt.Sprintf("drop partition %d of the queue", l.Number), false
+		dropErr := pg.Transaction(ctx, d.db, operation, p, func(ctx context.Context, tx *pg.Changing) (err error) {
+			gone, err = dropIfEmpty(ctx, tx, q, l.Number, l.Name)
+			return err
+		})
+		if dropErr == nil && gone {
+			dropped = append(dropped, l.Number)
+		}
+		err = errors.Join(err, dropErr)
+	}
+	return dropped, err
+}
+
+// dropIfEmpty checks again under the partition's lock: a deletion that was not yet committed at the
+// first check may be now. Only then it locks the queue, which every deletion of the application
+// needs, for the time of the drop.
+func dropIfEmpty(
+	ctx context.Context, tx pgx.Tx, q DeletedRecords, number int64, leaf string,
+) (gone bool, err error) {
+	if err := pg.ExecAll(ctx, tx, stmt.Statement{
+		SQL:  "LOCK TABLE " + leaf + " IN ACCESS EXCLUSIVE MODE",
+		Args: nil,
+	}); err != nil {
+		return false, err
+	}
+	var pending bool
+	err = tx.QueryRow(ctx, stmt.Fill(partitionStillPendingSQL, "{queue}", q.SQL), number).Scan(&pending)
+	if err != nil || pending {
+		return false, err
+	}
+	err = pg.ExecAll(ctx, tx,
+		stmt.Statement{SQL: "LOCK TABLE ONLY " + q.SQL + " IN ACCESS EXCLUSIVE MODE", Args: nil},
+		stmt.Statement{SQL: "DROP TABLE " + leaf, Args: nil}, stmt.Statement{SQL: unmarkPartitionSQL, Args: []any{number}},
+		stmt.Statement{SQL: forgetFailuresSQL, Args: []any{number}}, stmt.Statement{SQL: forgetTracesSQL, Args: []any{number}})
+	return err == nil, err
+}
+
+const queueOwnerSQL = `
+SELECT quote_ident(pg_get_userbyid(c.relowner)), pg_has_role(c.relowner, 'USAGE')
+FROM pg_class c WHERE c.oid = to_regclass($1)`
+
+// RollsQueue says whose the queue of deleted records is, if caretaker made it and has to roll its
+// partitions, and our role may not; else "".
+func (d Queue) RollsQueue(ctx context.Context) (owner string, err error) {
+	q, err := d.DeletedRecordsShape(ctx)
+	if err != nil || !q.Managed || !q.Exists {
+		return "", err
+	}
+	var may bool
+	err = pg.QueryRow(ctx, d.db, "look whose the queue is", []any{&owner, &may}, queueOwnerSQL, q.SQL)
+	if may {
+		owner = ""
+	}
+	return owner, err
+}

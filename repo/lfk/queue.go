@@ -1,0 +1,400 @@
+package lfk
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+)
+
+// queueTable is GitLab's name of the table of deleted parents that every trigger can write to.
+const queueTable = "loose_foreign_keys_deleted_records"
+
+// QueueTables returns GitLab's names of the tables of deleted parents. GitLab's triggers route records to
+// all but the first one by the owner of the deleted row.
+func QueueTables() []string {
+	return []string{
+		queueTable, "loose_foreign_keys_organization_deleted_records",
+		"loose_foreign_keys_namespace_deleted_records", "loose_foreign_keys_project_deleted_records",
+		"loose_foreign_keys_user_deleted_records",
+	}
+}
+
+// QueueTable is one table of deleted parents, as it was when it was read.
+type QueueTable struct {
+	// Name without the schema.
+	Name string
+	// Exists is false where nothing has made the table yet. Partitioned is false for a table of
+	// another shape.
+	Exists, Partitioned bool
+	// Leaves are the tables that it is made of.
+	Leaves int
+	// Partitions are the numbers that the leaves are for, by their bounds, ascending; a leaf may have
+	// several. Besides them those of the pending records in a DEFAULT leaf, if it has one.
+	Partitions []int64
+	HasDefault bool
+	// Active is the number of the partition that new records go to; 0 if the column's default names
+	// none.
+	Active int64
+	SQL    string
+}
+
+// routed reports whether it is one of GitLab's queues by owner, whose ids are UUIDs.
+func (t *QueueTable) routed() bool { return t.Name != queueTable }
+
+// Owner is the column of a routed queue that names the owner of the deleted row, "" for the other one.
+func (t *QueueTable) Owner() string {
+	owner, _ := strings.CutPrefix(t.Name, "loose_foreign_keys_")
+	owner, _, ok := strings.Cut(owner, "_deleted_records")
+	if !ok || !t.routed() {
+		return ""
+	}
+	return owner + "_id"
+}
+
+// DeletedRecords is the queue of the loose foreign keys: the tables of deleted parents of one
+// database, as they were when they were read. The embedded one is that which every trigger can write
+// to.
+type DeletedRecords struct {
+	QueueTable
+	// Routed are GitLab's queues by owner, in the order of [QueueTables], whether they exist or not.
+	Routed []QueueTable
+	// Schema is the application schema: the first existing one of the connection's search_path.
+	Schema string
+	// Managed by caretaker: made by `caretaker lfk install`. Marked: its partitions are on record, as
+	// they are not after a restore of the application's schema alone.
+	Managed, Marked bool
+	// Wide: it is managed by caretaker and has the column key_values, for keys that are not one
+	// integer.
+	Wide bool
+	// Remembered: runs know that this is their queue.
+	Remembered bool
+	// At is when it was read, by the clock of the database: what is due is decided by it.
+	At time.Time
+	// leafSchema is where its newest leaf lies, and the next one will; before there is any, that of
+	// GitLab's partitions where there is such a schema, else our own.
+	leafSchema string
+	// was is the schema of the queue that is known, path the search_path.
+	was, path string
+}
+
+// Table is where the queue is.
+func (q *DeletedRecords) Table() catalog.Table { return catalog.Table{Schema: q.Schema, Name: q.Name} }
+
+// tables are all tables of the queue, whether they exist or not. [Record.Queue] is an index of them.
+func (q *DeletedRecords) tables() []*QueueTable {
+	all := []*QueueTable{&q.QueueTable}
+	for i := range q.Routed {
+		all = append(all, &q.Routed[i])
+	}
+	return all
+}
+
+// Existing are the tables of the queue that exist, by their index.
+func (q *DeletedRecords) Existing() iter.Seq2[int, *QueueTable] {
+	return func(yield func(int, *QueueTable) bool) {
+		for i, t := range q.tables() {
+			if t.Exists && !yield(i, t) {
+				return
+			}
+		}
+	}
+}
+
+// Union joins a statement's texts for each existing table. {partitions} is the list of the table's
+// partitions: as a parameter it would have PostgreSQL plan the statement for each call.
+func (q *DeletedRecords) Union(sql, operator string) string {
+	var parts []string
+	for i, t := range q.Existing() {
+		parts = append(parts,
+			stmt.Fill(q.Fill(i, sql), "{place}", strconv.Itoa(i), "{partitions}", t.list()))
+	}
+	return strings.Join(parts, operator)
+}
+
+// list is the array of the table's partitions in SQL.
+func (t *QueueTable) list() string {
+	return stmt.Fill(fmt.Sprint(t.Partitions), "[", "'{", " ", ",", "]", "}'::bigint[]")
+}
+
+// queueSQL has no parameters, so that a connection plans it once. It looks at each table with subqueries that
+// PostgreSQL cannot hash: else it may ask for the bounds of all partitions of the database, and wait for the
+// transaction that has locked one.
+const queueSQL = `
+SELECT n.nspname, w.name, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
+  EXISTS (SELECT FROM maintenance.queue_partitions),
+  ARRAY (
+    SELECT ARRAY[home.nspname::text, coalesce(pg_get_expr(leaf.relpartbound, leaf.oid), '')]
+    FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
+    JOIN pg_namespace home ON home.oid = leaf.relnamespace
+    WHERE i.inhparent = q.oid),
+  ARRAY (
+    SELECT ARRAY[a.attname::text, format_type(a.atttypid, NULL), coalesce(pg_get_expr(d.adbin, d.adrelid), '')]
+    FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = q.oid AND a.attname IN ('partition', 'key_values')),
+  to_regnamespace('` + leavesOfGitLab + `') IS NOT NULL,
+  clock_timestamp(), coalesce(home.was, n.nspname), coalesce(home.remembered, false), current_setting('search_path')
+FROM pg_namespace n
+CROSS JOIN (VALUES {queues}) AS w (place, name)
+LEFT JOIN pg_class q
+  ON q.relnamespace = n.oid AND q.relname = w.name AND q.relkind IN ('r', 'p', 'v', 'm', 'f')
+LEFT JOIN (` + queueHomeSQL + `) AS home (was, remembered) ON true
+WHERE n.nspname = current_schema()
+ORDER BY w.place`
+
+// readQueueSQL is queueSQL for [QueueTables].
+func readQueueSQL() string {
+	names := QueueTables()
+	for i, name := range names {
+		names[i] = fmt.Sprintf("(%d, '%s')", i, name)
+	}
+	return stmt.Fill(queueSQL, "{queues}", strings.Join(names, ", "))
+}
+
+// scanQueue reads a row of queueSQL.
+func scanQueue(row pgx.CollectableRow) (q DeletedRecords, err error) {
+	var leaves, columns [][]string
+	var ofGitLab bool
+	err = row.Scan(
+		&q.Schema, &q.Name, &q.Exists, &q.Partitioned, &q.Marked, &leaves, &columns, &ofGitLab,
+		&q.At, &q.was, &q.Remembered, &q.path,
+	)
+	q.SQL = stmt.Quote(q.Schema, q.Name)
+	q.leafSchema = "maintenance"
+	if ofGitLab {
+		q.leafSchema = leavesOfGitLab
+	}
+	q.addLeaves(leaves)
+	for _, c := range columns {
+		switch c[0] {
+		case "key_values":
+			q.Wide = c[1] == "text[]"
+		case "partition":
+			number, _, _ := strings.Cut(strings.TrimPrefix(c[2], "'"), "'")
+			q.Active, _ = strconv.ParseInt(number, 10, 64) // of another default it is 0
+		}
+	}
+	q.Managed = q.Marked || q.Wide
+	return q, err
+}
+
+// DeletedRecords reads the queue and its partitions. Without an application schema the error is a
+// [*dberr.NoSchemaError]. Where the search_path leads to another queue, or to none, it is a
+// [*QueueMovedError].
+func (d Queue) DeletedRecords(ctx context.Context) (DeletedRecords, error) {
+	q, err := d.DeletedRecordsShape(ctx)
+	if err == nil {
+		err = d.ReadDefault(ctx, &q)
+	}
+	return q, err
+}
+
+// ReadDefault adds the numbers of the records in DEFAULT leaves to a shape.
+func (d Queue) ReadDefault(ctx context.Context, q *DeletedRecords) error {
+	l := fencing.Limits{Statement: 5 * time.Second, Lock: time.Second}
+	for _, t := range q.Existing() {
+		if !t.HasDefault {
+			continue
+		}
+		sql := stmt.Fill(otherPartitionsSQL, "{queue}", t.SQL, "{partitions}", t.list())
+		find := pg.NewQuery("read the queue's default partition", sql)
+		others, err := pg.ReadRows(ctx, d.db, l, find, pgx.RowTo[int64])
+		if err != nil {
+			return err
+		}
+		t.Partitions = slices.Sorted(slices.Values(append(t.Partitions, others...)))
+	}
+	return nil
+}
+
+// ReadDeletedRecords is [Queue.DeletedRecordsShape] within a transaction. Without an application schema the error
+// is [pgx.ErrNoRows].
+func (d Queue) ReadDeletedRecords(ctx context.Context, tx pgx.Tx) (DeletedRecords, error) {
+	rows, _ := tx.Query(ctx, readQueueSQL())
+	read, err := pgx.CollectRows(rows, scanQueue)
+	if err != nil {
+		return DeletedRecords{}, err
+	}
+	q, err := joinQueue(read)
+	if err == nil {
+		err = q.checkHome(d.db.Name)
+	}
+	return q, err
+}
+
+// DeletedRecordsShape is [DeletedRecords] without the numbers of the records in a DEFAULT
+// leaf: it reads the catalogue alone. Its errors are those of DeletedRecords.
+func (d Queue) DeletedRecordsShape(ctx context.Context) (DeletedRecords, error) {
+	read, err := pg.Collect(ctx, d.db, pg.NewQuery("read the queue", readQueueSQL()), scanQueue)
+	if err != nil {
+		return DeletedRecords{}, err
+	}
+	q, err := joinQueue(read)
+	if err != nil {
+		_, err = d.db.ApplicationSchema(ctx)
+		return q, err
+	}
+	err = q.checkHome(d.db.Name)
+	return q, err
+}
+
+// joinQueue makes one queue of the rows of queueSQL. Without any the error is [pgx.ErrNoRows].
+func joinQueue(read []DeletedRecords) (DeletedRecords, error) {
+	if len(read) == 0 {
+		return DeletedRecords{}, pgx.ErrNoRows
+	}
+	q := read[0]
+	for _, r := range read[1:] {
+		q.Routed = append(q.Routed, r.QueueTable)
+	}
+	return q, nil
+}
+
+// otherPartitionsSQL are the numbers of pending records in the DEFAULT leaf, by a skip scan of its
+// index: the list of the others excludes all other leaves. The limit bounds the statement; the next
+// run finds what follows.
+const otherPartitionsSQL = `
+WITH RECURSIVE found (partition) AS (
+  SELECT '-9223372036854775808'::bigint
+  UNION ALL
+  SELECT (
+    SELECT q.partition FROM {queue} q
+    WHERE q.status = 1 AND q.partition <> ALL ({partitions}) AND q.partition > f.partition
+    ORDER BY q.partition LIMIT 1)
+  FROM found f WHERE f.partition IS NOT NULL
+)
+SELECT partition FROM found WHERE partition > '-9223372036854775808'::bigint LIMIT 1000`
+
+// ActiveMissing reports whether new records are sent to a partition that does not exist: every deletion
+// from a tracked table fails.
+func (t *QueueTable) ActiveMissing() bool {
+	return !t.HasDefault && !slices.Contains(t.Partitions, t.Active)
+}
+
+// Repairable reports whether the active partition is missing and known, so that it can be created.
+func (t *QueueTable) Repairable() bool { return t.Active != 0 && t.ActiveMissing() }
+
+// leafParentsSQL are the recorded table names with pending records in one leaf, by a skip scan of
+// its partial index: the cost grows with the names it finds, not with the records.
+const leafParentsSQL = `
+  WITH RECURSIVE parents (name) AS (
+    (SELECT fully_qualified_table_name FROM {queue} WHERE partition = leaf.number AND status = 1
+     ORDER BY fully_qualified_table_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT q.fully_qualified_table_name FROM {queue} q
+            WHERE q.partition = leaf.number AND q.status = 1
+              AND q.fully_qualified_table_name > p.name
+            ORDER BY q.fully_qualified_table_name LIMIT 1)
+    FROM parents p WHERE p.name IS NOT NULL
+  )`
+
+// dueParentsSQL: a time that is NULL sorts last and is due. LIMIT 1 keeps the planner from reading
+// all records at once, which it may for EXISTS.
+const dueParentsSQL = `
+SELECT DISTINCT due.name, {place}
+FROM unnest({partitions}) AS leaf (number)
+CROSS JOIN LATERAL (` + leafParentsSQL + `
+  SELECT p.name FROM parents p
+  CROSS JOIN LATERAL (
+    SELECT q.consume_after FROM {queue} q
+    WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name = p.name
+    ORDER BY q.consume_after LIMIT 1
+  ) oldest
+  WHERE oldest.consume_after <= now() OR oldest.consume_after IS NULL OR (
+    SELECT true FROM {queue} q
+    WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name = p.name
+      AND q.consume_after IS NULL
+    ORDER BY q.id LIMIT 1)
+) due`
+
+// QueuedParent is a recorded table name, and the tables of the queue that have such records, by their
+// index.
+type QueuedParent struct {
+	Name   string
+	Queues []int
+}
+
+// DueParents are the recorded table names that have pending records due now.
+func (d Queue) DueParents(ctx context.Context, q DeletedRecords, l fencing.Limits) ([]QueuedParent, error) {
+	return q.parents(ctx, d.db, l, "find parents with due records", dueParentsSQL)
+}
+
+const pendingParentsSQL = `
+SELECT DISTINCT pending.name, {place}
+FROM unnest({partitions}) AS leaf (number)
+CROSS JOIN LATERAL (` + leafParentsSQL + `
+  SELECT p.name FROM parents p WHERE p.name IS NOT NULL
+) pending`
+
+// PendingParents are the recorded table names that have pending records, due or not.
+func (d Queue) PendingParents(ctx context.Context, q DeletedRecords, l fencing.Limits) ([]QueuedParent, error) {
+	return q.parents(ctx, d.db, l, "find parents with pending records", pendingParentsSQL)
+}
+
+func (q *DeletedRecords) parents(
+	ctx context.Context, d *pg.Database, l fencing.Limits, operation, sql string,
+) (parents []QueuedParent, err error) {
+	text := q.Union(sql, "\nUNION ALL")
+	if text == "" {
+		return nil, nil
+	}
+	type found struct {
+		Name  string
+		Queue int
+	}
+	find := pg.NewQuery(operation, text+"\nORDER BY 1, 2")
+	rows, err := pg.ReadRows(ctx, d, l, find, pgx.RowToStructByPos[found])
+	for _, r := range rows {
+		if n := len(parents); n == 0 || parents[n-1].Name != r.Name {
+			parents = append(parents, QueuedParent{Name: r.Name})
+		}
+		last := &parents[len(parents)-1]
+		last.Queues = append(last.Queues, r.Queue)
+	}
+	return parents, err
+}
+
+// ParentNames are the recorded names of some parents.
+func ParentNames(parents []QueuedParent) []string {
+	names := make([]string, len(parents))
+	for i, p := range parents {
+		names[i] = p.Name
+	}
+	return names
+}
+
+// queueBacklogSQL reads in the order of the queue's index, so that it ends where the bound is: else
+// PostgreSQL may first make a bitmap of all that is pending.
+const queueBacklogSQL = `
+SELECT count(*), count(*) FILTER (WHERE consume_after IS NULL OR consume_after <= now()),
+  min(created_at),
+  (SELECT count(*) FROM (SELECT FROM maintenance.dead_records LIMIT $1) d), clock_timestamp()
+FROM ({pending}) pending`
+
+const pendingRecordsSQL = `
+  (SELECT consume_after, created_at FROM {queue} WHERE status = 1
+   ORDER BY partition, fully_qualified_table_name, consume_after, id LIMIT $1)`
+
+// QueueBacklog counts the pending and the dead records.
+func (d Queue) QueueBacklog(ctx context.Context, queue DeletedRecords, l fencing.Limits) (control.Backlog, error) {
+	var b control.Backlog
+	var pending []string
+	for i := range queue.Existing() {
+		pending = append(pending, queue.Fill(i, pendingRecordsSQL))
+	}
+	q := pg.NewQuery("count the backlog",
+		stmt.Fill(queueBacklogSQL, "{pending}", strings.Join(pending, "\n  UNION ALL")), control.BacklogCap+1)
+	_, err := pg.ReplicaRow(ctx, d.db, l, q, &b.Pending, &b.Due, &b.OldestAt, &b.Dead, &b.ReadAt)
+	return b.Capped(), err
+}

@@ -1,0 +1,93 @@
+package lfk
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/internal/stmt"
+)
+
+const remainingSQL = `
+SELECT k.n FROM {parents}
+CROSS JOIN LATERAL (SELECT FROM {child} t WHERE {matched}{conditions} LIMIT 1) c`
+
+// Remaining says which of the keys still have rows.
+func (c *Child) Remaining(ctx context.Context, keys []Key, l fencing.Limits) ([]Key, error) {
+	l.Before = lockTrees(c.tree)
+	var numbers []int64
+	keys, err := c.Asked(ctx, keys, l, func(keys []Key) error {
+		probe, err := c.Query("probe", remainingSQL, keys, nil)
+		if err == nil {
+			var args stmt.Parameters
+			probe.Check = pg.FailIf(c.changed(false, &args), args)
+			numbers, err = pg.ReadRows(ctx, c.Database, l, probe, pgx.RowTo[int64])
+		}
+		return err
+	})
+	return numbered(keys, numbers), err
+}
+
+const countChildrenSQL = `
+SELECT count(*) FROM (
+  SELECT FROM {parents}
+  CROSS JOIN LATERAL (SELECT FROM {child} t WHERE {matched}{conditions} LIMIT $2) c
+  LIMIT $2
+) capped`
+
+// Count counts the rows that Purge would change, up to limit.
+func (c *Child) Count(
+	ctx context.Context, keys []Key, limit int64, l fencing.Limits,
+) (n int64, err error) {
+	_, err = c.Asked(ctx, keys, l, func(keys []Key) error {
+		count, err := c.Query("count", countChildrenSQL, keys, []any{limit})
+		if err == nil {
+			err = pg.ReadRow(ctx, c.Database, l, count, &n)
+		}
+		return err
+	})
+	return n, err
+}
+
+// Asked asks for the rows of the keys; if that fails because the encoding of the child's database has
+// no characters for some, which no row can have then, of the others, which it returns.
+func (c *Child) Asked(
+	ctx context.Context, keys []Key, l fencing.Limits, ask func([]Key) error,
+) ([]Key, error) {
+	err := ask(keys)
+	if !dberr.Unencodable(err) {
+		return keys, err
+	}
+	if keys, err = c.encodable(ctx, keys, l); err == nil {
+		err = ask(keys)
+	}
+	return keys, err
+}
+
+// encodableSQL fails if the encoding of the database has no characters for a value.
+const encodableSQL = `SELECT cardinality($1::text[])`
+
+func (c *Child) encodable(ctx context.Context, keys []Key, l fencing.Limits) ([]Key, error) {
+	var values []string
+	for _, k := range keys {
+		values = append(values, k.Values()...)
+	}
+	var n int
+	err := pg.ReadRow(ctx, c.Database, l, pg.NewQuery("look for characters", encodableSQL, values), &n)
+	switch {
+	case !dberr.Unencodable(err):
+		return keys, err
+	case len(keys) == 1:
+		return nil, nil
+	}
+	first, err := c.encodable(ctx, keys[:len(keys)/2], l)
+	if err != nil {
+		return nil, err
+	}
+	second, err := c.encodable(ctx, keys[len(keys)/2:], l)
+	return slices.Concat(first, second), err
+}

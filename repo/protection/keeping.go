@@ -1,0 +1,154 @@
+package protection
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+)
+
+// A protection keeps more than its own target: whatever would take the protected row along is refused
+// before anything is deleted. What that is, is found upwards from the protected rows, which are few: by
+// foreign keys with ON DELETE CASCADE, by what jobs delete themselves, and by inheritance. Triggers and
+// rules cannot be followed. Behind all this the post-condition of [pg.Transaction] stays.
+
+// baseCascades are those of groups and projects, and of the user's own namespace and queue row.
+func baseCascades() []pg.JobCascade {
+	all := []pg.JobCascade{
+		{Child: "namespaces", Column: "parent_id", Parent: "namespaces", ParentColumn: "id"},
+		{
+			Child: "namespaces", Column: "owner_id", Parent: "users", ParentColumn: "id",
+			OnlyColumn: "type", Only: "= 'User'",
+		},
+		{Child: "projects", Column: "namespace_id", Parent: "namespaces", ParentColumn: "id"},
+		{
+			Child: "namespaces", Column: "id", Parent: "projects", ParentColumn: "project_namespace_id",
+			OnlyColumn: "type", Only: "= 'Project'",
+		},
+		{Child: "members", Column: "member_namespace_id", Parent: "namespaces", ParentColumn: "id"},
+		{
+			Child: "users", Column: "id", Parent: "members", ParentColumn: "user_id",
+			OnlyColumn: "user_type", Only: "= 6", Queued: true,
+		},
+		{Child: "namespace_details", Column: "namespace_id", Parent: "namespaces", ParentColumn: "id"},
+		{Child: "group_deletion_schedules", Column: "group_id", Parent: "namespaces", ParentColumn: "id"},
+		{Child: "ghost_user_migrations", Column: "user_id", Parent: "users", ParentColumn: "id"},
+		{Child: "users_ghost_user_migrations", Column: "user_id", Parent: "users", ParentColumn: "id"},
+	}
+	for i := range all {
+		all[i].Contains = true
+	}
+	return all
+}
+
+const inForceTargetsSQL = `
+SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
+WHERE ` + pg.ActiveSQL + ` ORDER BY p.kind, p.id`
+
+// target is a user or group.
+type target struct {
+	Kind string
+	ID   int64
+}
+
+// Keeping are the users and groups that protections keep: their own, and those of others that would be
+// deleted with them.
+type Keeping map[target]*pg.Protection
+
+// Of is the protection that keeps a user or group, nil if none does.
+func (k Keeping) Of(kind string, id int64) *pg.Protection { return k[target{kind, id}] }
+
+// steps are what jobs delete. begun: jobs that delete other targets do not count, as they decide for
+// themselves.
+func steps(d *pg.Database, begun bool) []pg.JobCascade {
+	return slices.DeleteFunc(slices.Concat(baseCascades(), d.JobCascades), func(c pg.JobCascade) bool {
+		return begun && c.Queued
+	})
+}
+
+// keptKeys are the keys in rows of a child that protections keep.
+type keptKeys struct {
+	child *lfk.Child
+	found map[lfk.Key]*pg.Protection
+}
+
+// keep finds what the protections in force keep, in a transaction.
+func keep(
+	ctx context.Context, tx *pg.Changing, steps []pg.JobCascade, keys ...keptKeys,
+) (Keeping, error) {
+	rows, _ := tx.Query(ctx, inForceTargetsSQL)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[pg.Protection])
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	k := &keeper{
+		tx: tx, own: map[catalog.Table][]*cascade{}, above: map[catalog.Table][]catalog.Table{}, below: map[catalog.Table][]catalog.Table{},
+		kinds: map[catalog.Table]string{}, kept: Keeping{}, seen: map[string]bool{},
+	}
+	if err := k.read(ctx, tx.Database, steps, keys); err != nil {
+		return nil, err
+	}
+	return k.kept, k.climb(ctx, all)
+}
+
+// Keeping reads what the protections in force keep.
+func (d Protections) Keeping(ctx context.Context, l fencing.Limits) (Keeping, error) {
+	return keeping(ctx, d.db, steps(d.db, false), l)
+}
+
+// KeptKeys reads the recorded keys in rows of children that PostgreSQL cannot delete without a protected
+// row, each with the protection, in the order of the children. What only triggers delete is not found. A
+// child that fails a statement, as without a column of its definition, has none: its deletions fail, too.
+func (d Protections) KeptKeys(
+	ctx context.Context, children []*lfk.Child, l fencing.Limits,
+) (kept []map[lfk.Key]*pg.Protection, err error) {
+	var keys []keptKeys
+	for _, c := range children {
+		found := map[lfk.Key]*pg.Protection{}
+		kept, keys = append(kept, found), append(keys, keptKeys{c, found})
+	}
+	_, err = keeping(ctx, d.db, nil, l, keys...)
+	refused, ok := errors.AsType[*dberr.Error](err)
+	switch {
+	case !ok || refused.SQLState == "" || refused.Class() == dberr.ClassLock || refused.Class() == dberr.ClassTimeout:
+		return kept, err
+	case len(children) == 1:
+		_, err = keeping(ctx, d.db, nil, l)
+		return []map[lfk.Key]*pg.Protection{{}}, err
+	}
+	half := len(children) / 2
+	if kept, err = d.KeptKeys(ctx, children[:half], l); err != nil {
+		return nil, err
+	}
+	others, err := d.KeptKeys(ctx, children[half:], l)
+	return append(kept, others...), err
+}
+
+// keeping is keep in a transaction of its own, for reads. It takes one statement where nothing is
+// protected, and none in a database without protections.
+func keeping(
+	ctx context.Context, d *pg.Database, steps []pg.JobCascade, l fencing.Limits, keys ...keptKeys,
+) (kept Keeping, err error) {
+	if known, err := pg.ProtectedTargets(ctx, d); err != nil || known.Check == "" {
+		return nil, err
+	}
+	q := pg.NewQuery("look for protections", inForceTargetsSQL)
+	found, err := pg.ReadRows(ctx, d, l, q, pgx.RowToStructByPos[pg.Protection])
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	l.ReadOnly = true
+	err = pg.Transaction(ctx, d, "look for what protections keep", fencing.Permit{Limits: l},
+		func(ctx context.Context, tx *pg.Changing) (err error) {
+			kept, err = keep(ctx, tx, steps, keys...)
+			return err
+		})
+	return kept, err
+}

@@ -1,0 +1,218 @@
+// Package protection has the SQL of protected users and groups, and finds what has to stay with them.
+package protection
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/internal/pg"
+)
+
+const protectionColumns = `p.kind, p.id, p.reason, p.protected_by, p.since, p.until`
+
+// DeletionBegunError says that it is too late to protect a user or group: the deletion of the user,
+// or of the group or one above it, has begun.
+type DeletionBegunError struct {
+	Kind string
+	ID   int64
+}
+
+// Error says what to do.
+func (e *DeletionBegunError) Error() string {
+	return fmt.Sprintf("the deletion of %s %d has begun, it is too late to protect it; "+
+		"ListJobs (caretaker jobs) has its job, CancelJob (caretaker jobs cancel) stops it where it is",
+		e.Kind, e.ID)
+}
+
+// Details are the reason and the metadata that clients get.
+func (e *DeletionBegunError) Details() (string, map[string]string) {
+	return "DELETION_BEGUN", map[string]string{"kind": e.Kind, "id": strconv.FormatInt(e.ID, 10)}
+}
+
+// NotAGroupError says that the id of a group to protect is that of another namespace.
+type NotAGroupError struct {
+	ID int64
+	// Owner is the user whose personal namespace it is; 0: it is a project's.
+	Owner int64
+}
+
+// Error says what to protect instead.
+func (e *NotAGroupError) Error() string {
+	if e.Owner == 0 {
+		return fmt.Sprintf("%d is the namespace of a project: protect its group", e.ID)
+	}
+	return fmt.Sprintf("%d is the namespace of user %d: protect user %[2]d", e.ID, e.Owner)
+}
+
+const (
+	// shareUserSQL waits for a transaction that decides about the user, and lets none begin.
+	shareUserSQL = `SELECT FROM users WHERE id = $1::bigint FOR SHARE`
+
+	// shareGroupsSQL does so with the group and all above it, whose deletion would take it along.
+	// UNION ends the walk at a repeated id, OFFSET 0 keeps it a look-up.
+	shareGroupsSQL = aboveSQL + `
+SELECT n.id FROM namespaces n WHERE n.id IN (SELECT id FROM up) ORDER BY n.id FOR SHARE OF n`
+
+	aboveSQL = `
+WITH RECURSIVE up (id) AS (
+  SELECT $1::bigint
+  UNION
+  SELECT n.parent_id::bigint
+  FROM up CROSS JOIN LATERAL (
+    SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
+)`
+
+	// notAGroupSQL finds a namespace of another type. That of a user had none for long.
+	notAGroupSQL = `
+SELECT CASE WHEN n.type = 'Project' THEN 0 ELSE coalesce(n.owner_id, 0)::bigint END
+FROM namespaces n WHERE n.id = $1::bigint AND n.type IS DISTINCT FROM 'Group'`
+
+	userBegunSQL = `SELECT EXISTS (SELECT FROM maintenance.user_removals WHERE user_id = $1)`
+
+	groupBegunSQL = aboveSQL + `
+SELECT EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id IN (SELECT id FROM up))`
+
+	protectSQL = `
+INSERT INTO maintenance.protected_targets AS p (kind, id, reason, protected_by, until)
+VALUES ($1, $2, $3, $4,
+  CASE WHEN $5::interval > interval '0' THEN clock_timestamp() + $5::interval END)
+ON CONFLICT (kind, id) DO UPDATE
+SET reason = EXCLUDED.reason, protected_by = EXCLUDED.protected_by, since = EXCLUDED.since,
+  until = EXCLUDED.until
+WHERE p.until < coalesce(EXCLUDED.until, 'infinity')
+RETURNING ` + protectionColumns
+)
+
+// protectLimits bound the wait for a transaction that begins a deletion.
+func protectLimits() fencing.Limits {
+	return fencing.Limits{Statement: 10 * time.Second, Lock: 5 * time.Second, Transaction: 20 * time.Second}
+}
+
+// Protect protects p.ID for ttl, 0 for good. It extends a protection that exists, but never
+// shortens it: then it returns the one that exists. To shorten one, call [Protections.Unprotect] first. The user or
+// group need not exist yet.
+//
+// It locks the rows that a deletion locks before it decides: whichever of the two comes first, the
+// other one sees it. The error is a [*DeletionBegunError] where the deletion did, and a [*NotAGroupError]
+// where a group is none.
+func (d Protections) Protect(
+	ctx context.Context, p pg.Protection, ttl time.Duration,
+) (protected pg.Protection, err error) {
+	needs, share, begun := catalog.ReferencesOf("users", "id"), shareUserSQL, userBegunSQL
+	if p.Kind == control.KindGroup {
+		needs, share, begun = catalog.ReferencesOf("namespaces", "id parent_id type owner_id"), shareGroupsSQL, groupBegunSQL
+	}
+	tables, err := catalog.Present(ctx, d.db, needs)
+	if err != nil {
+		return protected, err
+	}
+	do := func(ctx context.Context, tx *pg.Changing) error {
+		if tables.Has(needs...) {
+			if err := refuseBegun(ctx, tx, p, share, begun); err != nil {
+				return err
+			}
+		}
+		rows, _ := tx.Query(ctx, protectSQL, p.Kind, p.ID, p.Reason, p.By, ttl)
+		protected, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[pg.Protection])
+		if errors.Is(err, pgx.ErrNoRows) {
+			// The longer one that kept its place: this transaction has its row locked.
+			rows, _ = tx.Query(ctx, protectedTargetSQL, p.Kind, p.ID)
+			protected, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[pg.Protection])
+		}
+		return err
+	}
+	// What it changes is nobody's work: no run or job has to hold anything.
+	err = pg.Transaction(ctx, d.db, "protect "+p.Kind, fencing.Permit{Guard: fencing.Unguarded(), Limits: protectLimits()}, do)
+	return protected, err
+}
+
+func refuseBegun(ctx context.Context, tx pgx.Tx, p pg.Protection, share, begun string) error {
+	if _, err := tx.Exec(ctx, share, p.ID); err != nil {
+		return err
+	}
+	if p.Kind == control.KindGroup {
+		var owner int64
+		err := tx.QueryRow(ctx, notAGroupSQL, p.ID).Scan(&owner)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return cmp.Or[error](err, &NotAGroupError{p.ID, owner})
+		}
+	}
+	var is bool
+	err := tx.QueryRow(ctx, begun, p.ID).Scan(&is)
+	if err == nil && is {
+		err = &DeletionBegunError{p.Kind, p.ID}
+	}
+	return err
+}
+
+const unprotectSQL = `
+DELETE FROM maintenance.protected_targets p
+WHERE p.kind = $1 AND p.id = $2 AND ` + pg.ActiveSQL + ` RETURNING ` + protectionColumns
+
+// Unprotect ends a protection and returns it. Without one in force the error is [dberr.ErrNotFound].
+func (d Protections) Unprotect(ctx context.Context, kind string, id int64) (pg.Protection, error) {
+	ended, err := pg.Collect(ctx, d.db, pg.NewQuery("unprotect "+kind, unprotectSQL, kind, id), pgx.RowToStructByPos[pg.Protection])
+	if err == nil && len(ended) == 0 {
+		err = dberr.ErrNotFound
+	}
+	if err != nil {
+		return pg.Protection{}, err
+	}
+	return ended[0], nil
+}
+
+const protectionsSQL = `
+SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
+WHERE (p.kind, p.id) > ($1, $2::bigint) AND ($3 = '' OR p.kind = $3) AND ` + pg.ActiveSQL + `
+ORDER BY p.kind, p.id LIMIT $4`
+
+// Protections reads the next limit protections in force behind one, of one kind or, with "", of all,
+// by kind and id.
+func (d Protections) Protections(
+	ctx context.Context, kind string, behind pg.Protection, limit int,
+) ([]pg.Protection, error) {
+	q := pg.NewQuery("list protections", protectionsSQL, behind.Kind, behind.ID, kind, limit)
+	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[pg.Protection])
+}
+
+const protectedTargetSQL = `
+SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
+WHERE p.kind = $1 AND p.id = $2::bigint AND ` + pg.ActiveSQL
+
+// Protecting is the protection that keeps a user or group from being deleted: its own, or that of a user
+// or group that would be deleted with it. Nil: nothing does. begun: the deletion has begun, and what has
+// a job of its own does not keep it any more.
+func (d Protections) Protecting(
+	ctx context.Context, kind string, id int64, begun bool, l fencing.Limits,
+) (*pg.Protection, error) {
+	kept, err := keeping(ctx, d.db, steps(d.db, begun), l)
+	return kept.Of(kind, id), err
+}
+
+// OwnProtection is the protection of a user or group itself, nil if there is none.
+func (d Protections) OwnProtection(
+	ctx context.Context, kind string, id int64, l fencing.Limits,
+) (*pg.Protection, error) {
+	q := pg.NewQuery("look for a protection", protectedTargetSQL, kind, id)
+	found, err := pg.ReadRows(ctx, d.db, l, q, pgx.RowToStructByPos[pg.Protection])
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return &found[0], nil
+}
+
+// Protecting is [Protecting] in a transaction, which holds the lock on the row of the target.
+func Protecting(ctx context.Context, tx *pg.Changing, kind string, id int64) (*pg.Protection, error) {
+	kept, err := keep(ctx, tx, steps(tx.Database, false))
+	return kept.Of(kind, id), err
+}

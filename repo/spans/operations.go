@@ -1,0 +1,219 @@
+package spans
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.30.0"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/caretaker-go/caretaker/repo/dberr"
+)
+
+// Operation is one that has not ended.
+type Operation struct {
+	// tracer makes its span, with these attributes.
+	tracer     trace.Tracer
+	attributes []attribute.KeyValue
+	spans      *Spans
+	name       string
+	started    time.Time
+	// rows that came back or were changed.
+	Rows int64
+	// failed are the statements that the server refused; the operation may have succeeded at a
+	// second try.
+	Failed int
+	// waited for a connection, which it has asked for at asked.
+	Waited time.Duration
+	Asked  time.Time
+	// queued are jobs by kind, of the last try of a transaction; dryRun: it is rolled back.
+	queued map[string]int
+	dryRun bool
+	// routine: a look at the clock or the catalogue, which is worth a span only if it failed or was
+	// slow.
+	Routine bool
+	// affected are in place of the rows what the statement itself says that it has changed.
+	affected []*int64
+	// sent is what has been sent last, for the metrics.
+	Sent Sent
+}
+
+type operationKey struct{}
+
+// Untraced is a context without spans.
+func Untraced(ctx context.Context) context.Context {
+	return trace.ContextWithSpan(ctx, noop.Span{})
+}
+
+// OperationOf is the operation of a context, nil if there is none.
+func OperationOf(ctx context.Context) *Operation {
+	o, _ := ctx.Value(operationKey{}).(*Operation)
+	return o
+}
+
+// End counts the operation, and makes its span if there is to be one.
+func (o *Operation) End(ctx context.Context, err error) {
+	if o == nil {
+		return
+	}
+	if err != nil {
+		o.queued = nil
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	if len(o.affected) > 0 {
+		o.Rows = 0
+	}
+	for _, n := range o.affected {
+		o.Rows += *n
+	}
+	ended := time.Now() //nolint:forbidigo // a span's time is the host's
+	cutOff := errors.Is(err, context.Canceled)
+	kind, text := describe(err)
+	took := ended.Sub(o.started)
+	if !o.spans.count(o, took, !cutOff && kind != "" || o.Failed > 0) {
+		return
+	}
+	_, span := o.tracer.Start(ctx, o.name, trace.WithTimestamp(o.started),
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(o.attributes...),
+		trace.WithAttributes(semconv.DBQuerySummary(o.name), attribute.Int64("pgx.rows_affected", o.Rows)))
+	defer span.End(trace.WithTimestamp(ended))
+	if o.Failed > 0 {
+		span.SetAttributes(attribute.Int("maintenance.statements_failed", o.Failed))
+	}
+	if o.Waited >= longWait {
+		span.SetAttributes(attribute.Float64("maintenance.connection_seconds", o.Waited.Seconds()))
+	}
+	switch {
+	case cutOff:
+		// A statement that was cut off because its caller was stopped has not failed.
+		span.SetAttributes(attribute.String("maintenance.outcome", "interrupted"))
+	case kind != "":
+		RecordError(span, kind, dberr.SQLState(err), text)
+	}
+}
+
+// RecordError marks a span as failed: the class of the error, its SQLSTATE or "", and a text that
+// quotes nothing.
+func RecordError(span trace.Span, kind, state, text string) {
+	span.SetAttributes(semconv.ErrorTypeKey.String(kind))
+	if state != "" {
+		span.SetAttributes(semconv.DBResponseStatusCode(state))
+	}
+	span.AddEvent(semconv.ExceptionEventName,
+		trace.WithAttributes(semconv.ExceptionType(kind), semconv.ExceptionMessage(text)))
+	span.SetStatus(codes.Error, text)
+}
+
+// longWait is from when on the wait for a connection is shown on the span.
+const longWait = 100 * time.Millisecond
+
+// Affected is, among the variables that a statement's row is read into, the number of rows that
+// the statement has changed: what the server says of one that ends with SELECT is the row itself.
+type Affected struct{ Rows *int64 }
+
+// WithAffected takes them from the variables, for the operation that is begun with the context.
+func WithAffected(ctx context.Context, into []any) (context.Context, []any) {
+	var changed []*int64
+	into = slices.Clone(into)
+	for i, v := range into {
+		if a, ok := v.(Affected); ok {
+			into[i] = a.Rows
+			changed = append(changed, a.Rows)
+		}
+	}
+	return context.WithValue(ctx, operationKey{}, &Operation{affected: changed}), into
+}
+
+// CountQueued counts jobs that are queued in the transaction of a context, if it is committed.
+func CountQueued(ctx context.Context, kind string, n int) {
+	if o := OperationOf(ctx); o != nil {
+		if o.queued == nil {
+			o.queued = map[string]int{}
+		}
+		o.queued[kind] += n
+	}
+}
+
+// Try begins a try of a transaction, and forgets what the one before has queued.
+func (o *Operation) Try(dryRun bool) {
+	if o != nil {
+		o.queued, o.dryRun = nil, dryRun
+	}
+}
+
+// Sent is a statement, or several that were sent together, until it has ended.
+type Sent struct {
+	SQL string
+	// began is zero of overhead.
+	Began time.Time
+	// failure is the first one.
+	Failure error
+}
+
+// describe is an error's class and its description in words that quote nothing: of the server's
+// errors the SQLSTATE and PostgreSQL's name of it. What has not failed has no class: that a lease
+// is lost is a failure, that a row is not there, or must be kept, is an answer.
+func describe(err error) (kind, text string) {
+	state := dberr.SQLState(err)
+	switch {
+	case err == nil:
+		return "", ""
+	case state != "":
+		return state, (&dberr.Error{SQLState: state}).Condition()
+	case errors.Is(err, dberr.ErrLeaseLost):
+		return "LEASE_LOST", dberr.ErrLeaseLost.Error()
+	case errors.Is(err, dberr.ErrJobLost):
+		return "JOB_LOST", dberr.ErrJobLost.Error()
+	case errors.Is(err, context.Canceled):
+		return "cancelled", "cancelled"
+	case errors.Is(err, dberr.ErrUnreachable), errors.Is(err, context.DeadlineExceeded), disconnected(err):
+		return "unreachable", dberr.ErrUnreachable.Error()
+	case dberr.Ours(err):
+		return "", ""
+	}
+	return "_OTHER", "the database did not answer, or not as expected"
+}
+
+// disconnected reports whether there was no connection, or none any more.
+func disconnected(err error) bool {
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	_, network := errors.AsType[net.Error](err)
+	return connecting || network || pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// Begin begins an operation, whose span, if there is to be one, tracer makes with these attributes. It is nil, and costs
+// nothing, where nothing is traced.
+func Begin(
+	ctx context.Context, tracer trace.Tracer, attributes []attribute.KeyValue, name string,
+) (context.Context, *Operation) {
+	var o *Operation
+	if spans := spansOf(ctx); spans != nil && recording(ctx) {
+		o = &Operation{
+			tracer: tracer, attributes: attributes, spans: spans, name: name,
+			started: time.Now(), //nolint:forbidigo // a span's time is the host's
+		}
+		if to := OperationOf(ctx); to != nil && to.spans == nil {
+			o.affected = to.affected
+		}
+	}
+	return context.WithValue(ctx, operationKey{}, o), o
+}
+
+// Work returns the worker or kind of job that the statements of a context are for, "" for bookkeeping.
+func Work(ctx context.Context) string { return scopeOf(ctx).work }
+
+// WithOperation returns a context of an operation.
+func WithOperation(ctx context.Context, o *Operation) context.Context {
+	return context.WithValue(ctx, operationKey{}, o)
+}
