@@ -7,15 +7,15 @@ import (
 	"github.com/caretaker-go/caretaker/repo/control"
 )
 
-// BacklogSample is a worker's backlog at a moment of the last day.
+// BacklogSample is the backlog of a worker at one moment of the last day.
 type BacklogSample = control.BacklogSample
 
-// backlogStep is how far apart the points of a backlog's curve are.
+// backlogStep is the time between two points of a backlog curve.
 const backlogStep = 4 * time.Minute
 
-// SampleBacklogs keeps the backlogs as they are now, in main, so that all replicas show the same curve and a restart loses
-// none of it. To be called once a minute; what else is known of that minute already wins. A worker that is not used here, or
-// has a database that does not answer, is left out.
+// SampleBacklogs stores the current backlogs in main: all replicas show the same curve, and a
+// restart loses nothing. Call it once a minute. A sample that main already has for this minute
+// wins. Workers that are not used here, or have a database that does not answer, are skipped.
 func (s *Service) SampleBacklogs(ctx context.Context) error {
 	var samples []BacklogSample
 	for _, w := range s.Workers {
@@ -43,8 +43,8 @@ func (s *Service) SampleBacklogs(ctx context.Context) error {
 	return s.Main.History.SampleBacklogs(ctx, samples)
 }
 
-// BacklogSamples are those of the last day, by worker, the oldest first, four minutes apart; each is the highest of its
-// time.
+// BacklogSamples returns the samples of the last day by worker, oldest first, four minutes apart.
+// Each sample is the highest of its four minutes.
 func (s *Service) BacklogSamples(ctx context.Context) (map[string][]BacklogSample, error) {
 	all, err := s.Main.History.BacklogSamples(ctx, backlogStep)
 	byWorker := map[string][]BacklogSample{}

@@ -1,7 +1,7 @@
-// Package service is what the edges call: runs, status, pauses, fires, jobs, flags, and the one list of
-// workers.
+// Package service is the API for the edges: runs, status, pauses, fires, jobs, flags, and the one
+// list of workers.
 //
-// The engine that runs a worker is package run; what a worker does is in a package of its own. A worker
-// touches leases, spans, metrics, records and pauses through its [run.Execution] only. Errors for callers
-// are those of package run, and those of package repo that it names.
+// Package run is the engine that runs a worker. Each worker has a package of its own, and uses
+// leases, spans, metrics, records and pauses only through its [run.Execution]. Errors for callers
+// come from package run, and from the packages of repo that it names.
 package service

@@ -1,8 +1,8 @@
 package service
 
-// Processed is how many of the things that its worker's backlog has as due a run has dealt with, in
-// whatever way, by its counts; known is false for a worker whose counts do not say. Clients ask it,
-// too: it needs no service.
+// Processed returns how many of the due items in its worker's backlog a run has handled, with any
+// outcome. known is false for a worker whose counts do not include that number. Clients call it
+// too: it requires no service.
 func Processed(worker string, counts map[string]int64) (n int64, known bool) {
 	for _, line := range new(Config).list() {
 		if line.name != worker {

@@ -13,8 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// beginWorker lets the counters of a worker that is used exist from the start, so that the first event is an increase of
-// something.
+// beginWorker creates the counters of a used worker at 0, so that the first event is an increase.
 func (s *Service) beginWorker(ctx context.Context, w *run.Worker) {
 	m := s.Metrics
 	for _, d := range w.LeaseDatabases(s.Runner) {
@@ -38,7 +37,7 @@ func (s *Service) beginWorker(ctx context.Context, w *run.Worker) {
 	}
 }
 
-// beginJobs lets the counters of jobs exist from the start.
+// beginJobs creates the counters of jobs at 0.
 func (s *Service) beginJobs() {
 	m := s.Metrics
 	ctx := context.Background()

@@ -13,22 +13,21 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// figures are what the gauges show of the records in main: read when somebody asks, and at most
-// every [run.BacklogAge]. What
-// could not be read is missing: old figures would look like new ones.
+// figures are the values of the gauges from the records in main. A scrape reads them, at most once
+// per [run.BacklogAge]. A figure that cannot be read is missing: an old one would look current.
 type figures struct {
 	mu      sync.Mutex
 	readAt  time.Time
 	workers []control.WorkerFigures
 	runs    []control.RunFigures
-	// flags and jobs are nil if they could not be read.
+	// flags and jobs are nil if reading them failed.
 	flags map[string]bool
 	jobs  []jobqueue.JobCount
-	// used are the workers of which something is shown.
+	// used are the workers with gauges.
 	used map[*run.Worker]bool
 }
 
-// read reads what it can: one figure that fails hides no other, unless main does not answer at all.
+// read reads the figures. A failing figure hides no other, unless main does not answer at all.
 func (f *figures) read(ctx context.Context, s *Service) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -51,8 +50,8 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	f.workers, f.runs, f.flags, f.jobs = nil, nil, nil, nil
 	var err error
 	if f.workers, err = s.Main.History.WorkerFigures(ctx, names); !errors.Is(err, fault.ErrUnreachable) {
-		// Where the scheduler is off nobody else may close these: what has died is counted in this reading
-		// or the next.
+		// Where the scheduler is off, no other caller may close abandoned runs. This reading or the
+		// next counts them.
 		_ = s.CloseAbandoned(ctx)
 		f.runs, _ = s.Main.History.RunFigures(ctx, workers, databases)
 		f.flags, _ = s.Main.Flags.FeatureFlags(ctx)
@@ -60,7 +59,7 @@ func (f *figures) read(ctx context.Context, s *Service) {
 			f.readAt = time.Now()
 			return
 		}
-		// Last, because it can take longest.
+		// Last, because this query can take the longest.
 		if f.jobs, err = s.Main.Jobs.CountJobs(ctx); err == nil && f.jobs == nil {
 			f.jobs = []jobqueue.JobCount{}
 		}
@@ -68,15 +67,15 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	f.readAt = time.Now()
 }
 
-// shown reports whether there is anything to show of a worker.
+// shown reports whether a worker has gauges.
 func (f *figures) shown(w *run.Worker) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.used[w]
 }
 
-// readUsed reads which workers are used. One whose database does not answer is as it was before. The counters of a worker
-// that is now used begin with 0.
+// readUsed reads which workers are used. A worker whose database does not answer keeps its previous
+// state. The counters of a worker that becomes used start at 0.
 func (f *figures) readUsed(ctx context.Context, s *Service) {
 	if f.used == nil {
 		f.used = map[*run.Worker]bool{}
@@ -93,7 +92,7 @@ func (f *figures) readUsed(ctx context.Context, s *Service) {
 	}
 }
 
-// gaugeStates are the states of jobs as the gauge has them, by River's.
+// gaugeStates maps River's job states to the label values of the gauge.
 func gaugeStates() map[string]string {
 	return map[string]string{
 		"available": "waiting", "pending": "waiting", "scheduled": "scheduled", "retryable": "retryable",

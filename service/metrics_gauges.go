@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// gauges are read when somebody asks, of what has no state of being paused, failing or switched off: the databases.
+// gauges are the instruments that a scrape reads: of workers, fires, jobs and databases.
 type gauges struct {
 	meter metric.Meter
 	all   []metric.Observable
@@ -75,7 +75,7 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 	return g, errors.Join(g.errs...)
 }
 
-// observe registers the gauges: they are read when somebody asks, from figures at most [run.BacklogAge] old.
+// observe registers the gauges. A scrape reads them from figures at most [run.BacklogAge] old.
 func (s *Service) observe() error {
 	g, err := newGauges(s.Metrics.Meter)
 	if err != nil {

@@ -95,7 +95,7 @@ func (g gaugesAt) figures(s *Service, f *figures) {
 	}
 }
 
-// queue shows the kinds that this process knows: others are of older or newer versions.
+// queue writes the kinds that this process knows. Other kinds are from older or newer versions.
 func (g gaugesAt) queue(s *Service, all []jobqueue.JobCount) {
 	states := gaugeStates()
 	for _, kind := range s.JobKinds() {
@@ -146,7 +146,7 @@ func countHeld(leases []run.Lease) (n int64) {
 	return n
 }
 
-// heldFor is by the host's clock.
+// heldFor uses the host's clock.
 func heldFor(leases []run.Lease) (longest time.Duration) {
 	for _, l := range leases {
 		if !l.Expired {

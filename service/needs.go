@@ -13,9 +13,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
-// Needs returns what the workers that are configured, and the jobs, do with the tables of the
-// application in one database, whether caretaker's role may or not: by their lists, the definitions
-// and the foreign keys.
+// Needs returns what the configured workers and the jobs do with the application's tables in one
+// database, whether or not caretaker's role has the privileges. It follows the workers' lists, the
+// definitions and the foreign keys.
 func (s *Service) Needs(ctx context.Context, d *repo.Database) (*catalog.Needs, error) {
 	n, err := d.Schema.Needs(ctx, bulk.ForRemoval(map[string][]string{}))
 	if err != nil {

@@ -14,16 +14,18 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// ErrUnknownPath means that there is no path outside with one of the ids.
+// ErrUnknownPath means that no path outside the database has one of the ids.
 var ErrUnknownPath = errors.New("unknown path")
 
-// MaxAck is how many paths one call marks as done.
+// MaxAck is the maximum number of paths in one call.
 const MaxAck = 1000
 
-// AckOutside marks up to [MaxAck] paths as done, and returns them by id: whoever removes repositories
-// says so that nothing is left there. Those that are done already stay as they were. by is who asks.
+// AckOutside marks up to [MaxAck] paths as done, and returns them by id. The client that removes
+// repositories calls it once nothing is left at these paths. Paths that are already done do not
+// change. by names the caller.
 //
-// Errors: [*fault.InvalidArgumentError]; [ErrUnknownPath], with nothing marked; [fault.ErrUnreachable].
+// Errors: [*fault.InvalidArgumentError]; [ErrUnknownPath], with nothing marked;
+// [fault.ErrUnreachable].
 func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]rowset.OutsidePath, error) {
 	if len(ids) == 0 || len(ids) > MaxAck {
 		text := fmt.Sprintf("from 1 to %d of them: ListOutside lists the ids", MaxAck)

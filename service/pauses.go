@@ -12,16 +12,17 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
-// minPause and maxPause bound a pause's ttl: a run hears of it with its heartbeat, and what is longer than a year is
-// meant to last until ResumeWorker.
+// minPause and maxPause bound a pause's ttl. A run learns of a pause with its heartbeat. A pause of
+// more than a year should last until ResumeWorker.
 const minPause, maxPause = time.Second, 365 * 24 * time.Hour
 
-// AllowedTTL says what a pause's ttl may be.
+// AllowedTTL describes the valid ttl of a pause.
 const AllowedTTL = "from 1s to 8760h, which is 365 days; leave it out to pause until ResumeWorker"
 
-// PauseWorker keeps a worker, or with the name [AllWorkers] every one, from starting runs on every replica, for ttl or,
-// if that is 0, until ResumeWorker. Runs at work end after the statement in flight, and so do the jobs that do the
-// worker's destroying; for all workers, every job. It replaces a pause of the same name.
+// PauseWorker keeps a worker, or every worker with the name [AllWorkers], from starting runs on any
+// replica. The pause lasts for ttl or, if ttl is 0, until ResumeWorker. Running runs end after
+// their current statement, and so do the jobs that delete for the worker; for all workers, every
+// job. It replaces a pause of the same name.
 func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl time.Duration) (WorkerStatus, error) {
 	name, reason, by = strings.TrimSpace(name), strings.TrimSpace(reason), strings.TrimSpace(by)
 	if err := run.CheckReason(reason); err != nil {
@@ -43,8 +44,9 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 	return s.pauseStatus(ctx, name)
 }
 
-// ResumeWorker ends a worker's pause, or with the name [AllWorkers] that of all: workers that are paused by themselves
-// stay so. What is not paused stays as it is. by is for the log.
+// ResumeWorker ends a worker's pause, or with the name [AllWorkers] the pause of all workers.
+// Workers with a pause of their own stay paused. Without a pause nothing changes. by is for the
+// log.
 func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStatus, error) {
 	name = strings.TrimSpace(name)
 	if err := s.pausable(name); err != nil {
@@ -63,7 +65,7 @@ func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStat
 	return st, err
 }
 
-// pausable refuses names of nothing.
+// pausable returns an error for a name that is not a worker or [AllWorkers].
 func (s *Service) pausable(name string) error {
 	if name == fault.AllWorkers {
 		return nil
@@ -72,10 +74,10 @@ func (s *Service) pausable(name string) error {
 	return err
 }
 
-// noPauseOfAll is how things stand with all workers, as a rule.
+// noPauseOfAll is the status of all workers without a global pause.
 const noPauseOfAll = "there is no global pause"
 
-// pauseStatus is what PauseWorker and ResumeWorker answer with. For all workers it has no more than the pause.
+// pauseStatus is the answer of PauseWorker and ResumeWorker. For all workers it has only the pause.
 func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, error) {
 	if name != fault.AllWorkers {
 		w, err := s.Worker(name)

@@ -18,20 +18,21 @@ import (
 // Protection keeps a user or group from being deleted.
 type Protection = repo.Protection
 
-// ErrUnknownProtection means that nothing of that kind and id is protected.
+// ErrUnknownProtection means that no protection has that kind and id.
 var ErrUnknownProtection = errors.New("unknown protection")
 
-// maxProtection bounds a protection's ttl: what is longer is for good.
+// maxProtection bounds a protection's ttl. A longer protection is permanent.
 const maxProtection = 10 * 365 * 24 * time.Hour
 
-// AllowedProtection says what a protection's ttl may be.
+// AllowedProtection describes the valid ttl of a protection.
 const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out to protect for good"
 
-// Protect keeps a user or group, and every group above it, from being deleted, for ttl or, if that
-// is 0, for good: see docs/veto.md. A protection in force is replaced by a longer one only, and
-// returned otherwise.
+// Protect keeps a user or group, and every group above it, from being deleted for ttl, or
+// permanently if ttl is 0: see docs/veto.md. Only a longer protection replaces one in force.
+// Otherwise Protect returns the protection in force.
 //
-// Errors: [*fault.InvalidArgumentError], [*repo.DeletionBegunError], [*fault.RefusedError], [fault.ErrUnreachable].
+// Errors: [*fault.InvalidArgumentError], [*repo.DeletionBegunError], [*fault.RefusedError],
+// [fault.ErrUnreachable].
 func (s *Service) Protect(
 	ctx context.Context, p Protection, ttl time.Duration,
 ) (Protection, error) {
@@ -63,7 +64,7 @@ func (s *Service) Protect(
 	return protected, nil
 }
 
-// Unprotect ends a protection, and returns it as it was. by is for the log.
+// Unprotect ends a protection and returns its previous state. by is for the log.
 //
 // Errors: [*fault.InvalidArgumentError], [ErrUnknownProtection], [fault.ErrUnreachable].
 func (s *Service) Unprotect(
@@ -85,8 +86,8 @@ func (s *Service) Unprotect(
 	return ended, nil
 }
 
-// Protections are the next limit protections in force behind one, of one kind or, with "", of all,
-// by kind and id.
+// Protections returns the next limit protections in force after a given one, by kind and id. It
+// lists one kind or, with "", all kinds.
 func (s *Service) Protections(
 	ctx context.Context, kind string, behind Protection, limit int,
 ) ([]Protection, error) {

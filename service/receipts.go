@@ -24,13 +24,13 @@ type Receipt = control.Receipt
 
 // ReceiptFilter selects receipts.
 type ReceiptFilter struct {
-	// Database has the receipts; "": main.
+	// Database contains the receipts; "": main.
 	Database string
 	control.ReceiptFilter
 }
 
-// Receipts lists receipts of a database, the newest first. before is for the next page, 0 if there
-// is none. Errors: [fault.ErrUnknownDatabase], [fault.ErrUnreachable].
+// Receipts lists receipts of a database, newest first. before selects the next page; 0 selects the
+// first. Errors: [fault.ErrUnknownDatabase], [fault.ErrUnreachable].
 func (s *Service) Receipts(
 	ctx context.Context, f ReceiptFilter,
 ) (receipts []Receipt, before int64, err error) {

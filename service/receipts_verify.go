@@ -12,36 +12,37 @@ import (
 	"github.com/caretaker-go/caretaker/repo/dberr"
 )
 
-// ReceiptHead names a receipt of a database. Kept elsewhere, it shows later whether that receipt was
-// removed before its time or the chain up to it was written again. It does not show which receipts
-// before it were removed: only their own heads do.
+// ReceiptHead names a receipt of a database. A copy kept elsewhere proves later whether that
+// receipt was removed early, or the chain up to it rewritten. It does not show which earlier
+// receipts were removed: only their own heads do.
 type ReceiptHead struct {
 	Database string `json:"database"`
 	Sequence int64  `json:"sequence"`
 	// Hash is hexadecimal, "" before the first receipt.
 	Hash string `json:"hash"`
-	// Until is until when the receipt is kept, by the configuration of the time; zero if unknown.
+	// Until is the time at which the receipt expires, by the configuration in force then; zero if
+	// unknown.
 	Until time.Time `json:"until,omitzero"`
 }
 
-// ReceiptCheck is what the verification of a database's receipts has found.
+// ReceiptCheck is the result of verifying a database's receipts.
 type ReceiptCheck struct {
-	// ReceiptHead is the newest receipt that there is.
+	// ReceiptHead is the newest receipt in the database.
 	ReceiptHead
-	// Receipts is how many were read, Pruned up to which one they were pruned.
+	// Receipts is the number of receipts read. Pruned is the last pruned receipt.
 	Receipts int64 `json:"receipts"`
 	Pruned   int64 `json:"pruned"`
-	// Findings say what is wrong, at most 100 of them; MoreFindings is how many there are besides.
+	// Findings are the problems, at most 100; MoreFindings is the number of further ones.
 	Findings     []string `json:"findings"`
 	MoreFindings int      `json:"moreFindings"`
-	// Unchecked says which heads are of receipts that were pruned since.
+	// Unchecked are the heads whose receipts were pruned since.
 	Unchecked []string `json:"unchecked"`
 }
 
-// maxFindings is how many findings are named.
+// maxFindings is the maximum number of findings listed.
 const maxFindings = 100
 
-// HeadOfReceipts reads the head of a database's receipts, which are kept for this time.
+// HeadOfReceipts reads the head of a database's receipts. keep is how long receipts are kept.
 func HeadOfReceipts(
 	ctx context.Context, d *repo.Database, keep time.Duration,
 ) (ReceiptHead, error) {
@@ -53,9 +54,9 @@ func HeadOfReceipts(
 	return head, err
 }
 
-// VerifyReceipts reads all receipts of a database, page by page, and recomputes the chain: what is
-// missing, altered or inserted is a finding. known are heads that were read before. Receipts may be
-// written and pruned meanwhile.
+// VerifyReceipts reads all receipts of a database, page by page, and recomputes the chain. A
+// missing, altered or inserted receipt is a finding. known are heads that were read before.
+// Receipts may be written and pruned meanwhile.
 func VerifyReceipts(
 	ctx context.Context, d *repo.Database, known []ReceiptHead,
 ) (ReceiptCheck, error) {
@@ -79,7 +80,7 @@ func VerifyReceipts(
 		if err != nil || end.PrunedSequence == begin.PrunedSequence {
 			return v.ReceiptCheck, err
 		}
-		// What was pruned meanwhile looks as if it were missing: once more.
+		// Receipts pruned meanwhile look like missing ones: verify again.
 	}
 }
 
@@ -99,9 +100,9 @@ func (c *ReceiptCheck) find(format string, args ...any) {
 	c.Findings = append(c.Findings, fmt.Sprintf(format, args...))
 }
 
-// run reads all receipts, those written meanwhile too, and returns the head as it is at the end.
+// run reads all receipts, including those written meanwhile, and returns the head at the end.
 func (v *verification) run(ctx context.Context) (end control.ReceiptHead, err error) {
-	// From the lowest number on: a forged receipt may be before the first one.
+	// Start at the lowest number: a forged receipt may come before the first one.
 	from, last := int64(math.MinInt64), int64(math.MinInt64)
 	for {
 		page, err := v.database.Receipts.CheckReceipts(ctx, from, v.Hash)
@@ -128,7 +129,7 @@ func (v *verification) run(ctx context.Context) (end control.ReceiptHead, err er
 	}
 }
 
-// check compares a receipt with the one before it.
+// check compares a receipt with the previous one.
 func (v *verification) check(r control.CheckedReceipt) {
 	v.Receipts++
 	switch expected := v.Sequence + 1; {
@@ -149,7 +150,7 @@ func (v *verification) check(r control.CheckedReceipt) {
 	v.checkKnown(r.Sequence, r.Hash)
 }
 
-// checkKnown compares a receipt with the heads that were read before.
+// checkKnown compares a receipt with the known heads.
 func (v *verification) checkKnown(sequence int64, hash string) {
 	for _, k := range v.known {
 		if k.Database == v.Database && k.Sequence == sequence && k.Hash != hash {
@@ -159,7 +160,7 @@ func (v *verification) checkKnown(sequence int64, hash string) {
 	}
 }
 
-// checkEnd compares the last receipt with the head, and the heads that were read before with both.
+// checkEnd compares the last receipt with the head, and the known heads with both.
 func (v *verification) checkEnd(end control.ReceiptHead) {
 	switch {
 	case end.Sequence > v.Sequence:

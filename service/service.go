@@ -23,17 +23,17 @@ import (
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
-// Config is what a Service needs. Databases is required, with main first. The fields with keys come from package config:
-// they are read from the configuration, or get their defaults there.
+// Config configures a Service. Databases is required, with main first. Fields with keys are read
+// from the configuration, or get their defaults, in package config.
 type Config struct {
 	// Databases in the order of the rotation: main, ci, sec, then the others by name.
 	Databases []*repo.Database
 	// Replica names this process in leases and runs; empty: a [run.ReplicaName].
 	Replica string
-	// SchedulerOff says that nothing starts by itself here; only GetStatus cares.
+	// SchedulerOff means that no run starts by itself here. Only GetStatus uses it.
 	SchedulerOff bool
-	// Queue takes deferred jobs; nil: workers that queue jobs are not configured. With loose foreign keys
-	// only there is none.
+	// Queue takes deferred jobs; nil: workers that queue jobs are not configured. With loose
+	// foreign keys only, there is no queue.
 	Queue jobqueue.JobQueue
 	// Use is what caretaker is for here: gitlab, every worker, or loose_foreign_keys, these alone, which
 	// needs fewer tables of its own and shows nothing else: [guide](guide-any-postgresql.md).
@@ -44,17 +44,17 @@ type Config struct {
 	Receipts ReceiptsConfig `key:"receipts"`
 	// Load says from which load of a database on runs and jobs slow down.
 	Load load.Config `key:"load"`
-	// Logger gets one line a run; nil: slog.Default.
+	// Logger gets one line per run; nil: slog.Default.
 	Logger *slog.Logger
 
-	// workers have the settings of the workers: see [Settings].
+	// workers hold the settings of the workers: see [Settings].
 	workers []worker
 }
 
-// Condition is why a worker is, or is not, running now.
+// Condition is the state of a worker: why it is running or not.
 type Condition string
 
-// The conditions, in the order in which they win.
+// The conditions, highest priority first.
 const (
 	ConditionRunning            Condition = "RUNNING"
 	ConditionPaused             Condition = "PAUSED"
@@ -66,10 +66,10 @@ const (
 	ConditionIdle               Condition = "IDLE"
 )
 
-// Backlog is what is left for a worker to do, as the message of that name says.
+// Backlog is the remaining work of a worker, as in the message of that name.
 type Backlog = control.Backlog
 
-// WorkerStatus is where a worker stands. Nil and zero times mean that there is none.
+// WorkerStatus is the status of a worker. Nil and zero times mean that the value does not exist.
 type WorkerStatus struct {
 	Worker, Schedule    string
 	NextRunAt           time.Time
@@ -78,21 +78,21 @@ type WorkerStatus struct {
 	CurrentRun, LastRun *run.Run
 	LastSuccessAt       time.Time
 	Backlog             Backlog
-	// NotUsed is why nothing of the worker is of interest: it is not configured, or not enabled on this server or any that
-	// has a ledger for it; "" if it is used.
+	// NotUsed is why the worker is not used: it is not configured, or not enabled on this server or
+	// any server that has a ledger for it; "" if it is used.
 	NotUsed string
-	// BacklogUnknown: this server has not been able to read any of it since it was started.
+	// BacklogUnknown: this server has read none of the backlog since its start.
 	BacklogUnknown  bool
 	Condition       Condition
 	ConditionDetail string
 	// Failing is set with ConditionFailing.
 	Failing *Failing
-	// Databases are those of a worker that has several, those with a problem first.
+	// Databases are those of a worker with several, those with a problem first.
 	Databases []DatabaseStatus
 }
 
-// Service is what the edges call: the engine of runs, the pool of jobs, the dispatcher of schedules, and the methods
-// here. They may be called from any goroutine.
+// Service is the API for the edges: the engine of runs, the pool of jobs, the dispatcher of
+// schedules, and the methods here. Any goroutine may call them.
 type Service struct {
 	*run.Runner
 	*job.Pool
@@ -105,20 +105,20 @@ type Service struct {
 	gauges               metric.Registration
 	// definitions are the loose foreign keys in use, read from definitionsFile.
 	definitions atomic.Pointer[[]lfk.LooseForeignKey]
-	// definitionsRefused is why the last reload of definitionsFile failed, nil if it did not.
+	// definitionsRefused is why the last reload of definitionsFile failed; nil: it succeeded.
 	definitionsRefused atomic.Pointer[string]
 	definitionsFile    string
-	// migrated: main has been found so.
+	// migrated is set once main has been seen migrated.
 	migrated atomic.Bool
 }
 
-// New makes a Service. It does not connect; an error names the configuration key that is wrong.
+// New makes a Service without connecting. An error names the wrong configuration key.
 func New(c Config) (*Service, error) {
 	if len(c.Databases) == 0 || c.Databases[0].Name != "main" {
 		return nil, errors.New("databases.main.url is required")
 	}
 	for _, d := range c.Databases {
-		// Who makes another Service on databases in use changes nothing of them.
+		// A second Service on databases in use must not change them.
 		if d.KeepKeys != c.Receipts.KeepKeys || d.LooseForeignKeysOnly != c.LooseForeignKeysOnly() {
 			d.KeepKeys, d.LooseForeignKeysOnly = c.Receipts.KeepKeys, c.LooseForeignKeysOnly()
 		}
@@ -147,7 +147,7 @@ func New(c Config) (*Service, error) {
 	return s, err
 }
 
-// Healthy reports whether main can work: it answers, can be written to, and has once been found migrated.
+// Healthy reports whether main answers, accepts writes, and has once been seen migrated.
 func (s *Service) Healthy(ctx context.Context) error {
 	if err := s.Main.StillWritable(ctx); err != nil || s.migrated.Load() {
 		return err
@@ -157,8 +157,8 @@ func (s *Service) Healthy(ctx context.Context) error {
 	return err
 }
 
-// Shutdown takes no new runs, stops those at work after the statement in flight, and waits until their leases are free
-// and their ends recorded, or ctx ends.
+// Shutdown starts no new runs, and stops running ones after their current statement. It waits until
+// their leases are released and their ends recorded, or ctx ends.
 func (s *Service) Shutdown(ctx context.Context) error {
 	if err := s.Active.Shutdown(ctx); err != nil {
 		return err

@@ -20,9 +20,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
-// Status returns where a worker stands, or where all do (""). It answers even while databases do
-// not: the condition is FAILING then. Optional workers that were never enabled on any server and
-// have never run are not among all.
+// Status returns the status of a worker, or of all workers (""). It answers even while databases do
+// not: the condition is FAILING then. All workers does not include optional ones that were never
+// enabled on any server and have never run.
 func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, error) {
 	workers, err := s.named(name)
 	if err != nil {
@@ -45,17 +45,17 @@ func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, erro
 	}), nil
 }
 
-// maxParallel is how many workers are read side by side. A worker takes up to three connections of
-// main, which are there for work.
+// maxParallel is the number of workers read at the same time. Each takes up to three connections of
+// main, which work needs too.
 const maxParallel = 3
 
-// problem is a condition that a worker may be in. Its text is "" if the worker is not.
+// problem is a possible condition of a worker. Its text is "" if the condition does not apply.
 type problem struct {
 	condition Condition
 	text      string
 }
 
-// status returns where a worker stands: its first problem is the condition, remarks follow.
+// status returns the status of a worker: its first problem is the condition, then come the remarks.
 func (s *Service) status(
 	ctx context.Context, w *run.Worker, shared func() overview,
 ) WorkerStatus {
@@ -72,11 +72,11 @@ func (s *Service) status(
 		throttled = s.throttled(ctx, w, st, early)
 	}
 	if st.CurrentRun == nil {
-		// Without a cron no other server has a ledger of its fires either.
+		// Without a cron, no other server has a ledger of its fires either.
 		disabled := w.Config.Disabled() && fires.Cron == ""
 		st.NotUsed = cmp.Or(r.missing, when(disabled, schedule.NotEnabled(w.Name)))
 	}
-	// No backlog of a worker that is not configured is shown, unless it has one.
+	// The backlog of a worker that is not configured is shown only if it has entries.
 	none := st.Backlog.Pending == 0 && st.Backlog.Dead == 0
 	st.BacklogUnknown = st.BacklogUnknown || r.missing != "" && none
 	st.conclude(slices.Concat(r.remarks, answering, []string{
@@ -102,7 +102,7 @@ func (s *Service) status(
 	return st
 }
 
-// conclude takes the first problem that has a text for the condition; the remarks follow it.
+// conclude sets the condition to the first problem with a text, and appends the remarks.
 func (st *WorkerStatus) conclude(remarks []string, ranked []problem) {
 	for _, p := range ranked {
 		switch {
@@ -160,7 +160,7 @@ func idle(st WorkerStatus) string {
 	return detail
 }
 
-// refused is why the file of loose foreign keys was not reloaded, for their worker.
+// refused returns why the file of loose foreign keys was not reloaded, for their worker.
 func (s *Service) refused(w *run.Worker) string {
 	if why := s.definitionsRefused.Load(); why != nil && w.Name == lfk.Name {
 		return *why
@@ -168,9 +168,9 @@ func (s *Service) refused(w *run.Worker) string {
 	return ""
 }
 
-// throttled is what slows the worker down, "" if nothing does: the load that its running run waits
-// for, the load of its databases now, or what ended its last run early if this server starts
-// another before the schedule.
+// throttled returns what slows the worker down, or "". That is the load that its current run waits
+// for, the load of its databases now, or what ended its last run early. The last counts only if
+// this server starts another run before the schedule.
 func (s *Service) throttled(
 	ctx context.Context, w *run.Worker, st WorkerStatus, early string,
 ) string {
@@ -178,7 +178,7 @@ func (s *Service) throttled(
 		if slow, here := s.SlowedBy(st.CurrentRun.ID); here {
 			return slow
 		}
-		// Its server says so with each heartbeat.
+		// The run's server reports this with each heartbeat.
 		if slow := reasons.ReadReason(st.CurrentRun.Reason); slow.Code == fault.ReasonThrottled {
 			return slow.Detail
 		}
@@ -197,8 +197,8 @@ func (s *Service) throttled(
 	return when(resumed, early)
 }
 
-// lastRun is why the last run ended early, or what it could not do although it succeeded. Both are
-// "" if neither applies, and while a run is running.
+// lastRun returns why the last run ended early, or what it could not do although it succeeded. Both
+// are "" if neither applies, and during a run.
 func lastRun(w *run.Worker, st WorkerStatus) (early, undone string) {
 	r := st.LastRun
 	if st.CurrentRun != nil || r == nil {

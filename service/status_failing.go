@@ -17,10 +17,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
-// FailureClass is what kind of problem keeps a worker from its work.
+// FailureClass is the kind of problem that keeps a worker from running.
 type FailureClass string
 
-// The classes, as the API has them.
+// The classes, named as in the API.
 const (
 	FailureUnreachable FailureClass = "UNREACHABLE"
 	FailureSchema      FailureClass = "SCHEMA"
@@ -35,20 +35,20 @@ const (
 
 // Failing is why the condition of a worker is FAILING.
 type Failing struct {
-	// Since is the end of the first run that failed since the last success, or when a database ceased
-	// to answer; zero where it is not known.
+	// Since is the end of the first failed run after the last success, or when a database stopped
+	// answering; zero if unknown.
 	Since time.Time
 	Class FailureClass
-	// Message is in words fit for clients.
+	// Message is a text fit for clients.
 	Message string
-	// Database with the problem, empty where it is not known.
+	// Database has the problem; empty if unknown.
 	Database string
 }
 
-// failing returns what keeps a worker from its work, each message once: databases first, then this
-// process, then runs that failed. The remarks are on runs that could not reach databases which
-// answer again. While a database is away, no run is one of these. A full disk answers: the next run
-// shows whether it is still full.
+// failing returns what keeps a worker from running, each message once: databases first, then this
+// process, then failed runs. The remarks are about runs that could not reach databases which answer
+// again. While a database is unreachable, failed runs do not count. A full disk answers: only the
+// next run shows whether it is still full.
 func (s *Service) failing(
 	ctx context.Context, w *run.Worker, r reading,
 ) (found []Failing, remarks []string) {
@@ -62,7 +62,7 @@ func (s *Service) failing(
 		add(s.failingOf(ctx, err))
 	}
 	if queue, ok := s.queue.(interface{ Problem() (time.Time, error) }); ok && w.Databases == nil {
-		// Workers that have no turn by database live on jobs.
+		// Workers without a turn by database depend on jobs.
 		since, err := queue.Problem()
 		f := s.failingOf(ctx, err)
 		if f.Class != "" && f.Class != FailureUnreachable {
@@ -97,7 +97,7 @@ func failingText(found []Failing) string {
 	return strings.Join(summarize(texts, "problems"), "; ")
 }
 
-// failingOf puts an error of a status call into words: nothing for none.
+// failingOf describes an error of a status call; nil gives the zero value.
 func (s *Service) failingOf(ctx context.Context, err error) Failing {
 	refused, ok := errors.AsType[*dberr.Error](err)
 	if err == nil || errors.Is(err, context.Canceled) {
@@ -108,7 +108,7 @@ func (s *Service) failingOf(ctx context.Context, err error) Failing {
 	case ok:
 		f.Class, f.Database = failureClass(refused.Class()), refused.Database
 		if f.Class == FailureUnreachable {
-			// However many statements have met it: it is one trouble.
+			// Any number of statements may have met it: it is one problem.
 			f.Message = strings.Trim(
 				"database "+f.Database+": "+refused.Condition()+": "+refused.Why(), ": ")
 		}
@@ -136,7 +136,7 @@ func failureClass(c dberr.Class) FailureClass {
 // why joins the reason and the error of a run, each of which may be "".
 func why(reason, text string) string { return strings.Trim(reason+"; "+text, "; ") }
 
-// failedRun puts the newest run on a database, which failed, into words.
+// failedRun describes the newest run on a database, which failed.
 func failedRun(record control.Failure) Failing {
 	what, on := record.Error, ""
 	if !strings.Contains(record.Error, record.Reason) {
@@ -168,9 +168,8 @@ func failedRun(record control.Failure) Failing {
 	return f
 }
 
-// recovered reports whether all databases of a run that could not reach some can work again, and
-// no other server holds its fence rows. Then the worker is healthy, even if its next run is far
-// off.
+// recovered reports whether all databases that a run could not reach work again, and no other
+// server holds its fence rows. Then the worker is healthy, even if its next run is far off.
 func (s *Service) recovered(ctx context.Context, w *run.Worker, record control.Failure) bool {
 	name, databases := w.Name, s.Databases
 	if record.Database != "" {
@@ -185,12 +184,12 @@ func (s *Service) recovered(ctx context.Context, w *run.Worker, record control.F
 	})
 }
 
-// heartbeatTimeout is how long the scheduler may have no heartbeat: it checks the fires every few
+// heartbeatTimeout is how long the scheduler may miss heartbeats. It checks the fires every few
 // seconds.
 const heartbeatTimeout = time.Minute
 
-// schedulerProblem is what keeps scheduled runs from starting here. Whether main answers the status
-// call finds out by itself.
+// schedulerProblem returns what keeps scheduled runs from starting here. It does not check whether
+// main answers: the status call finds out by itself.
 func (s *Service) schedulerProblem(ctx context.Context, last schedule.Heartbeat) Failing {
 	if time.Since(last.At) >= heartbeatTimeout {
 		return Failing{
@@ -207,22 +206,21 @@ func (s *Service) schedulerProblem(ctx context.Context, last schedule.Heartbeat)
 	return f
 }
 
-// DatabaseStatus is where a worker stands on one of its databases.
+// DatabaseStatus is the status of a worker on one of its databases.
 type DatabaseStatus struct {
 	Name string
 	run.KnownBacklog
-	// Problem is what keeps its runs from their work there; "": nothing does.
+	// Problem is what keeps the worker from running there; "": nothing.
 	Problem string
 }
 
-// rank orders databases by what needs attention: a problem, something dead, something due.
+// rank orders databases by what requires attention: a problem, dead items, due items.
 func (d DatabaseStatus) rank() int {
 	attention := []bool{d.Problem != "", d.Backlog.Dead > 0, d.Backlog.Due > 0, true}
 	return slices.Index(attention, true)
 }
 
-// databasesOf are the databases of a worker that has several, by rank, and within it in the order
-// of the rotation.
+// databasesOf returns the databases of a worker with several, by rank and then in rotation order.
 func databasesOf(w *run.Worker, places []databaseStatus, found []Failing) (all []DatabaseStatus) {
 	if len(w.Databases) < 2 {
 		return nil
@@ -238,10 +236,10 @@ func databasesOf(w *run.Worker, places []databaseStatus, found []Failing) (all [
 	return all
 }
 
-// maxListed is how many problems, and how many remarks of databases, a status has in words.
+// maxListed is the maximum number of problems, and of database remarks, listed in a status.
 const maxListed = 5
 
-// summarize are the first of some texts, and how many more there are.
+// summarize returns the first texts, and the number of further ones.
 func summarize(texts []string, what string) []string {
 	if more := len(texts) - maxListed; more > 0 {
 		return append(slices.Clone(texts[:maxListed]), fmt.Sprintf("%d more %s", more, what))

@@ -15,40 +15,40 @@ import (
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
-// overview is what main knows of all workers at once.
+// overview holds what main knows of all workers together.
 type overview struct {
 	pauses []run.Pause
 	failed []jobqueue.FailedJobs
 	err    error
 }
 
-// overview is read once for each status call.
+// overview reads main once per status call.
 func (s *Service) overview(ctx context.Context) (o overview) {
 	if o.err = s.CloseAbandoned(ctx); o.err == nil {
 		o.pauses, o.err = s.Main.Flags.Pauses(ctx)
 	}
 	if o.err == nil && s.queue != nil {
-		// It is an extra: without it everything else is shown.
+		// Optional: without failed jobs everything else is still shown.
 		o.failed, _ = s.Main.Jobs.FailedJobs(ctx)
 	}
 	return o
 }
 
-// reading is what is read of a worker for its status alone.
+// reading holds what is read for the status of one worker.
 type reading struct {
 	places []databaseStatus
-	// failures are the newest runs on its databases, where those failed.
+	// failures are the newest runs on its databases, if they failed.
 	failures []control.Failure
-	// missing is what the worker needs and does not have, "" if nothing.
+	// missing is what the worker requires and does not have; "": nothing.
 	missing string
-	// off is why no fire starts the worker here, "" if fires do.
+	// off is why fires do not start the worker here; "" if they do.
 	off     string
 	remarks []string
 	errs    []error
 }
 
-// read reads side by side where a worker stands. While main does not answer, at least the run in
-// this process is known.
+// read reads the parts of a worker's status in parallel. While main does not answer, at least the
+// run in this process is known.
 func (s *Service) read(
 	ctx context.Context, w *run.Worker, shared func() overview,
 ) (st WorkerStatus, r reading) {
@@ -110,18 +110,18 @@ func (s *Service) off(w *run.Worker) string {
 	return ""
 }
 
-// databaseStatus is what a worker's status has from one of its databases.
+// databaseStatus is the part of a worker's status from one database.
 type databaseStatus struct {
 	run.KnownBacklog
 	leases []run.Lease
-	// err: the database does not answer now.
+	// err is set if the database does not answer now.
 	err error
 }
 
-// leasesTimeout is how long a database may take to show its leases.
+// leasesTimeout is how long reading the leases of a database may take.
 const leasesTimeout = 2 * time.Second
 
-// readBacklogs reads leases and backlogs of the worker's databases side by side: those that do not
+// readBacklogs reads leases and backlogs of the worker's databases in parallel: those that do not
 // answer must not delay the others.
 func (s *Service) readBacklogs(ctx context.Context, w *run.Worker) []databaseStatus {
 	homes := w.LeaseDatabases(s.Runner)
@@ -138,7 +138,7 @@ func (s *Service) readBacklogs(ctx context.Context, w *run.Worker) []databaseSta
 	return places
 }
 
-// writableLeases lists the leases of a name in a database that can be written to.
+// writableLeases lists the leases of a name in a database that accepts writes.
 func writableLeases(ctx context.Context, d *repo.Database, name string) ([]run.Lease, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, leasesTimeout, dberr.ErrUnreachable)
 	defer cancel()
@@ -180,7 +180,7 @@ func (s *Service) Leases(ctx context.Context, name string) (out []run.Lease, err
 	return out, nil
 }
 
-// named returns the worker of a name, all workers for "".
+// named returns the worker with a name, or all workers for "".
 func (s *Service) named(name string) ([]*run.Worker, error) {
 	if name == "" {
 		return s.Workers, nil

@@ -11,8 +11,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// SetFeatureFlag switches a flag; runs read it at their start. One that no worker reads, and that was
-// never set, is most likely mistyped: [ErrUnknownFlag].
+// SetFeatureFlag switches a flag, which runs read at their start. A flag that no worker reads and
+// that was never set is probably a typo: [ErrUnknownFlag].
 func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool) error {
 	if len(name) > 128 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || strings.TrimLeft(name, "0123456789_") != name || name == "" {
 		return &fault.InvalidArgumentError{Field: "name", Description: "lower-case letters, digits and underscores, beginning with a letter, at most 128"}
@@ -40,7 +40,8 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 	return nil
 }
 
-// FeatureFlags are the flags that caretaker knows, off unless set, and all others that have been set.
+// FeatureFlags returns the flags that caretaker knows, off unless set, and all others that were
+// set.
 func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
 	set, err := s.Main.Flags.FeatureFlags(ctx)
 	if err != nil {

@@ -2,20 +2,20 @@ package service
 
 import "strings"
 
-// What an installation uses: the values of the key use.
+// Values of the key use: what an installation uses.
 const (
 	UseGitLab           = "gitlab"
 	UseLooseForeignKeys = "loose_foreign_keys"
 )
 
-// LooseForeignKeysOnly says that nothing else is used: neither the workers that know GitLab's
-// tables nor jobs, plans and protections, and that their tables may not be there.
+// LooseForeignKeysOnly reports whether only loose foreign keys are used. Then there are no workers
+// of GitLab tables, no jobs, plans or protections, and their tables may be missing.
 func (c *Config) LooseForeignKeysOnly() bool { return c.Use == UseLooseForeignKeys }
 
 // uses reports whether a worker of the list is used.
 func (c *Config) uses(w worker) bool { return w.looseForeignKeys || !c.LooseForeignKeysOnly() }
 
-// unused are the workers that are not used.
+// unused returns the names of the workers that are not used.
 func (c *Config) unused() (names []string) {
 	for _, w := range c.list() {
 		if !c.uses(w) {
@@ -25,7 +25,7 @@ func (c *Config) unused() (names []string) {
 	return names
 }
 
-// Workers are the names of the workers that are used, in the order in which they are shown.
+// Workers returns the names of the used workers, in display order.
 func (c *Config) Workers() (names []string) {
 	for _, w := range c.list() {
 		if c.uses(w) {
@@ -35,7 +35,7 @@ func (c *Config) Workers() (names []string) {
 	return names
 }
 
-// Unused says why a key that is given has no effect; "" if it has one. It is for package config.
+// Unused returns why a given key has no effect; "" if it has one. Package config calls it.
 func (c *Config) Unused(key string) string {
 	for _, name := range c.unused() {
 		if strings.HasPrefix(key, "workers."+name+".") {

@@ -8,23 +8,23 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// Waiting is something in one database that a worker will not work on now.
+// Waiting is an item in one database that a worker does not process now.
 type Waiting struct {
 	Database string
 	jobqueue.Waiting
 }
 
-// WaitingList is what a worker's backlog counts as dead, or as deferred: the first 100 of each
-// database. The zero value is that of a worker that has no such list.
+// WaitingList is what a worker's backlog counts as dead or deferred: the first 100 of each
+// database. The zero value belongs to a worker without such a list.
 type WaitingList struct {
-	// Listed says that the worker has one.
+	// Listed reports whether the worker has a list.
 	Listed bool
 	Items  []Waiting
-	// NotRead are the databases that could not be read just now.
+	// NotRead are the databases that could not be read.
 	NotRead []string
 }
 
-// Waiting lists what a worker will not work on now. Its error is that there is no such worker.
+// Waiting lists the items that a worker does not process now. It fails for an unknown worker.
 func (s *Service) Waiting(ctx context.Context, name string, dead bool) (list WaitingList, err error) {
 	w, err := s.Worker(name)
 	if err != nil || w.Waiting == nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// list is the list of workers, in the order in which they are shown. Settings, runs, job kinds and metrics of
-// a worker come from its line.
+// list is the list of workers, in display order. Settings, runs, job kinds and metrics of a worker
+// come from its line.
 func (c *Config) list() []worker {
 	if c.workers == nil {
 		c.workers = []worker{
@@ -39,30 +39,30 @@ type worker struct {
 	name string
 	// settings point to the struct of the worker's settings.
 	settings any
-	// build makes the worker of them, with the kinds of job that belong to it.
+	// build makes the worker from its settings, with its kinds of job.
 	build func(run.Deps) (*run.Worker, []job.Kind, error)
-	// looseForeignKeys: it belongs to them, whatever the application is.
+	// looseForeignKeys marks a worker of loose foreign keys, for any application.
 	looseForeignKeys bool
 }
 
 // constructor makes a worker of settings C.
 type constructor[C any] func(run.Deps, C) (*run.Worker, []job.Kind, error)
 
-// line is the line of a worker in the list.
+// line returns the line of a worker in the list.
 func line[C any](name string, build constructor[C]) worker {
 	settings := new(C)
 	withSettings := func(d run.Deps) (*run.Worker, []job.Kind, error) { return build(d, *settings) }
 	return worker{name: name, settings: settings, build: withSettings}
 }
 
-// forLooseForeignKeys says that the worker is used wherever loose foreign keys are.
+// forLooseForeignKeys marks the worker as used wherever loose foreign keys are.
 func (w worker) forLooseForeignKeys() worker {
 	w.looseForeignKeys = true
 	return w
 }
 
-// Settings are the settings of the worker that has settings of type C, to be read and set. Copies of a Config
-// share them. It panics if no worker of the list has such settings.
+// Settings returns the settings of type C, to be read and set. Copies of a Config share them. It
+// panics if no worker of the list has such settings.
 func Settings[C any](c *Config) *C {
 	for _, w := range c.list() {
 		if settings, ok := w.settings.(*C); ok {
@@ -72,7 +72,7 @@ func Settings[C any](c *Config) *C {
 	panic(fmt.Sprintf("no worker has settings of type %T", *new(C)))
 }
 
-// Sections are the settings of the workers by the key of their section, for package config.
+// Sections returns the settings of the workers by the key of their section, for package config.
 func (c *Config) Sections() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {
 		for _, w := range c.list() {
@@ -116,9 +116,9 @@ func (s *Service) addWorkers(c Config) error {
 
 func (s *Service) looseForeignKeys() []lfkrepo.LooseForeignKey { return *s.definitions.Load() }
 
-// ReloadDefinitions reads the file of loose foreign keys again, if there is one, and returns the number of
-// its definitions. A running run keeps the definitions with which it started. An error names what to fix, and
-// leaves the previous definitions in use.
+// ReloadDefinitions reads the file of loose foreign keys again, if there is one, and returns the
+// number of its definitions. A current run keeps its definitions. An error names what to fix, and
+// the previous definitions stay in use.
 func (s *Service) ReloadDefinitions() (n int, err error) {
 	if s.definitionsFile == "" {
 		return 0, nil

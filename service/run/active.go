@@ -9,13 +9,13 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// active are the runs of this process, until it stops.
+// active holds the runs of this process, until it stops.
 type active struct {
 	mu      sync.Mutex
 	idle    *sync.Cond
 	runs    map[*Execution]struct{}
 	stopped bool
-	// Stopping closes with stopped; background is what Shutdown waits for besides the runs.
+	// Stopping closes at shutdown. background is what Shutdown waits for besides the runs.
 	Stopping   chan struct{}
 	background sync.WaitGroup
 }
@@ -26,7 +26,7 @@ func newActive() *active {
 	return a
 }
 
-// register lets a run in unless the service is stopping.
+// register adds a run unless the service is stopping.
 func (a *active) register(x *Execution) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,14 +46,15 @@ func (a *active) unregister(x *Execution) {
 	}
 }
 
-// IsStopping reports whether no more runs are started, because the process stops.
+// IsStopping reports whether the process is stopping and starts no more runs.
 func (a *active) IsStopping() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.stopped
 }
 
-// Go calls do in a goroutine that Shutdown waits for; false: the process stops, and it is not called.
+// Go calls do in a goroutine that Shutdown waits for. It returns false, without a call, when
+// stopping.
 func (a *active) Go(do func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -63,7 +64,7 @@ func (a *active) Go(do func()) bool {
 	return !a.stopped
 }
 
-// local is the run with this id if it is at work in this process.
+// local returns the run with this id if it is running in this process.
 func (a *active) local(id string) *Execution {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,7 +76,7 @@ func (a *active) local(id string) *Execution {
 	return nil
 }
 
-// AtWork is a run of the worker in this process, nil if there is none.
+// AtWork returns the worker's current run in this process, or nil.
 func (a *active) AtWork(w *Worker) *Run {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,8 +93,8 @@ func (a *active) AtWork(w *Worker) *Run {
 	return nil
 }
 
-// Shutdown takes no new runs, stops those at work after the statement in flight, and waits until their leases are free
-// and their ends recorded, or ctx ends.
+// Shutdown starts no new runs, and stops running ones after their current statement. It waits until
+// their leases are released and their ends recorded, or ctx ends.
 func (a *active) Shutdown(ctx context.Context) error {
 	a.mu.Lock()
 	if !a.stopped {

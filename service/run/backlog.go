@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// BacklogAge is how old a figure may be before it is read again.
+	// BacklogAge is the age from which a figure is read again.
 	BacklogAge = 15 * time.Second
-	// maxAge is how old one may be that is dear to read.
+	// maxAge is the maximum age of a figure that is expensive to read.
 	maxAge = time.Minute
-	// BacklogPatience is how long one reading may take.
+	// BacklogPatience is the timeout of one reading.
 	BacklogPatience = 2 * time.Second
 )
 
-// backlogs keeps the last known backlog of each worker and database, so that status calls and
-// metrics cost at most one bounded query every [BacklogAge], and less often where that takes long:
-// a 200th of the time goes into it, until figures are as old as [maxAge].
+// backlogs caches the last known backlog of each worker and database. Status calls and metrics cost
+// at most one bounded query per [BacklogAge]. An expensive reading is repeated less often: it takes
+// up to 1/200 of the time, until figures are as old as [maxAge].
 type backlogs struct {
 	mu    sync.Mutex
 	known map[backlogKey]*backlogEntry
@@ -37,28 +37,28 @@ type backlogKey struct {
 	database *repo.Database
 }
 
-// KnownBacklog is the backlog of a worker in a database as it was read last, with a remark on it.
+// KnownBacklog is the last backlog read of a worker in a database, with a remark on it.
 type KnownBacklog struct {
 	Backlog control.Backlog
 	Remark  string
-	// Known: it has been read since this server was started, at MeasuredAt by the host's clock.
+	// Known: read since this server started, at MeasuredAt by the host's clock.
 	Known      bool
 	MeasuredAt time.Time
 }
 
 type backlogEntry struct {
-	// stale figures are read again, however young they are.
+	// stale marks figures to be read again at any age.
 	stale  atomic.Bool
 	mu     sync.Mutex
 	readAt time.Time
-	// took is how long the newest reading took; 0 if it failed.
+	// took is the duration of the newest reading; 0 if it failed.
 	took time.Duration
 	KnownBacklog
-	// failure is why the newest reading failed.
+	// failure is the error of the newest reading.
 	failure error
 }
 
-// manyPending is from how many on the end of a run is no reason to count again.
+// manyPending is the backlog from which the end of a run does not cause a new count.
 const manyPending = 100_000
 
 // due reports whether to read again.
@@ -82,7 +82,7 @@ func (b *backlogs) Get(
 	if trouble == nil && e.due() {
 		e.stale.Store(false)
 		began := time.Now()
-		// What is read is for others too: this caller may go away.
+		// Others share the result, so the reading survives the end of this caller.
 		ctx, cancel := context.WithTimeoutCause(
 			context.WithoutCancel(ctx), BacklogPatience, dberr.ErrUnreachable)
 		defer cancel()
@@ -106,8 +106,8 @@ func (b *backlogs) Get(
 	return known
 }
 
-// Renew lets the next Get read figures that others would soon have to. It is for who comes each
-// [maxAge] and has time: then nobody else waits for what is dear to read.
+// Renew makes the next Get read figures that would soon expire. A caller that comes every [maxAge]
+// and has time uses it, so that no other caller waits for an expensive reading.
 func (b *backlogs) Renew(w *Worker, d *repo.Database) {
 	e := b.entry(backlogKey{w.Name, d})
 	e.mu.Lock()
@@ -117,7 +117,7 @@ func (b *backlogs) Renew(w *Worker, d *repo.Database) {
 	}
 }
 
-// readRemark says why a backlog was not read from the replica that there is.
+// readRemark returns why a backlog was not read from the configured replica.
 func readRemark(reader *repo.Reader, d *repo.Database) string {
 	if _, why := reader.Source(); why != "" {
 		return "backlog of " + d.Name + " read from its primary: the replica was left out as " + why
@@ -137,7 +137,7 @@ func (b *backlogs) entry(key backlogKey) *backlogEntry {
 	return e
 }
 
-// forget makes the next status read afresh: a run has just changed the backlog.
+// forget makes the next status read again, because a run has changed the backlog.
 func (b *backlogs) forget(w *Worker, d *repo.Database) {
 	b.entry(backlogKey{w.Name, d}).stale.Store(true)
 }

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Backoff paces a loop that must never stop: after each failure in a row it waits longer, so that not
-// all replicas meet a database at once that comes back. A Backoff is for one goroutine.
+// Backoff paces a loop that must never stop. It waits longer after each failure in a row, so that
+// not all replicas reach a recovering database at once. A Backoff is for one goroutine.
 type Backoff struct {
-	// First is the wait after the first failure; each further one doubles it, up to Most. The actual
-	// wait is drawn at random between half of it and the whole.
+	// First is the wait after the first failure. Each further failure doubles it, up to Most. The
+	// actual wait is random, between half of it and all of it.
 	First, Most time.Duration
 	failures    int
 }
 
-// After says how long to wait after a try that ended with err: 0 after a success. changed: it is the
-// first failure after a success, or the first success after a failure; only those are worth a line
-// in the log.
+// After returns how long to wait after a try that ended with err; 0 after a success. changed
+// reports the first failure after a success, or the first success after a failure: only these are
+// worth a log line.
 func (b *Backoff) After(err error) (wait time.Duration, changed bool) {
 	if err == nil {
 		changed, b.failures = b.failures > 0, 0

@@ -16,10 +16,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// A dry run of a worker with Candidates says one by one what a run would work on. The first 1,000
-// are on record, all are in the digest. A request with that digest is done only if they are still
-// the same: its run first looks at them as a dry run does, by the same code and with the lease held.
-// It then works on nothing else.
+// A dry run of a worker with Candidates lists one by one what a run would process. The record has
+// the first 1,000, the digest covers all. A request with that digest runs only if the candidates
+// have not changed: holding the lease, its run first finds them with the code of the dry run. It
+// then works on nothing else.
 
 // Actions of candidates.
 const (
@@ -31,35 +31,35 @@ const (
 )
 
 const (
-	// maxCandidates is how many are on record.
+	// maxCandidates is the maximum number on record.
 	maxCandidates = 1000
-	// maxCandidateText is how many bytes of a name or reason are.
+	// maxCandidateText is the maximum length of a name or reason in bytes.
 	maxCandidateText = 500
 )
 
-// candidates are what a dry run has found so far.
+// candidates are the findings of a dry run so far.
 type candidates struct {
 	digest hash.Hash
 	first  []control.Candidate
 	more   int64
-	// partial: some could not be looked at.
+	// partial: some could not be checked.
 	partial bool
-	// actions are those of all of them, where a run is to be held to them; else nil.
+	// actions has the actions of all candidates if they restrict a run; else nil.
 	actions map[target]string
 }
 
-// target is what a candidate is about.
+// target identifies the subject of a candidate.
 type target struct {
 	kind string
 	id   int64
 }
 
-// maxSkippedLogged is how many of what a run passes over are logged.
+// maxSkippedLogged is the maximum number of skipped targets logged.
 const maxSkippedLogged = 100
 
 // MayTouch reports whether the run may do one of these actions with a target. A run with an
-// expected digest does what its candidates were planned for, and nothing with anything else, such
-// as what has become due since they were looked at. What was to be postponed it may do after all.
+// expected digest does only what its candidates were planned for. It skips everything else, such as
+// targets that have become due since. A target planned as postponed may be processed after all.
 func (x *Execution) MayTouch(kind string, id int64, actions ...string) bool {
 	if x.allowed == nil {
 		return true
@@ -74,17 +74,17 @@ func (x *Execution) MayTouch(kind string, id int64, actions ...string) bool {
 	return false
 }
 
-// HasAllowed reports whether the run may work on expected targets alone.
+// HasAllowed reports whether the run is restricted to expected targets.
 func (x *Execution) HasAllowed() bool { return x.allowed != nil }
 
-// Candidate notes what a run would work on, in its order. Only dry runs note it.
+// Candidate records what a run would process, in its order. Only dry runs record it.
 func (x *Execution) Candidate(c control.Candidate) {
 	if !x.DryRun {
 		return
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	// No field can hold what ends it.
+	// No field can contain its separator.
 	_, _ = fmt.Fprintf(x.found.digest, "%s %d %s %q\n", c.Kind, c.ID, c.Action, c.Reason)
 	if x.found.actions != nil {
 		x.found.actions[target{c.Kind, c.ID}] = c.Action
@@ -97,7 +97,7 @@ func (x *Execution) Candidate(c control.Candidate) {
 	x.found.first = append(x.found.first, c)
 }
 
-// cut shortens a text of a candidate: a thousand of them must fit into an answer.
+// cut shortens a text of a candidate: 1,000 of them must fit into an answer.
 func cut(text string) string {
 	if len(text) <= maxCandidateText {
 		return text
@@ -109,15 +109,15 @@ func cut(text string) string {
 	return text[:most] + "…"
 }
 
-// CandidatesPartial says that not all candidates could be looked at: then there is no digest.
+// CandidatesPartial marks that not all candidates could be checked: then there is no digest.
 func (x *Execution) CandidatesPartial() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.found.partial = true
 }
 
-// keepCandidates puts what was found into a run's record, with names. complete: the work has ended
-// without an error. Names that cannot be read are left out: they decide nothing.
+// keepCandidates stores the candidates in a run's record, with names. complete reports whether the
+// work ended without an error. Names that cannot be read are left out: they decide nothing.
 func (x *Execution) keepCandidates(ctx context.Context, into *Run, complete bool) {
 	if !x.DryRun || !x.Worker.Candidates {
 		return
@@ -146,7 +146,7 @@ func (x *Execution) keepCandidates(ctx context.Context, into *Run, complete bool
 	}
 }
 
-// orPlanChanged turns a run that found other candidates than expected into an error.
+// orPlanChanged turns a run that found unexpected candidates into an error.
 func orPlanChanged(run Run, err error) (Run, error) {
 	if err != nil || run.State != control.RunSkipped || run.Reason != fault.ReasonPlanChanged {
 		return run, err
@@ -156,8 +156,8 @@ func orPlanChanged(run Run, err error) (Run, error) {
 	}}
 }
 
-// checkCandidates looks at all candidates as a dry run does. The run ends here unless they are those
-// expected; its record has those of now.
+// checkCandidates finds all candidates like a dry run. Unless they are the expected ones, the run
+// ends here, and its record has the current ones.
 func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 	if x.expected == "" {
 		return nil
@@ -188,7 +188,7 @@ func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 	return &fault.SkippedError{Reason: fault.ReasonPlanChanged, Text: fmt.Sprintf(text, x.Snapshot().ID)}
 }
 
-// dryRunWithin is a dry run in the place of a run, at its time and in its trace, with its limit of time.
+// dryRunWithin returns a dry run in place of a run, with its time, its trace and its time limit.
 func (r *Runner) dryRunWithin(x *Execution) *Execution {
 	run := x.Snapshot()
 	run.DryRun, run.Counts, run.Tables = true, map[string]int64{}, nil
@@ -201,16 +201,16 @@ func (r *Runner) dryRunWithin(x *Execution) *Execution {
 	}
 }
 
-// runLog is the log of a run.
+// runLog returns the logger of a run.
 func runLog(logger *slog.Logger, run Run, database *repo.Database) *slog.Logger {
 	return logger.With("worker", run.Worker, "run_id", run.ID, "database", database.Name,
 		"dry_run", run.DryRun)
 }
 
-// digestForm is the form of a digest.
+// digestForm matches a digest.
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// validDigest refuses an expected digest that no run could have.
+// validDigest returns an error for an expected digest that no run could have.
 func validDigest(w *Worker, req Request) error {
 	field := "expected_digest"
 	switch {

@@ -21,7 +21,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// execute is the one loop around every worker: steps 4 and 5 of the package comment.
+// execute is the loop around every worker: steps 4 and 5 of the package comment.
 func (r *Runner) execute(ctx context.Context, x *Execution) {
 	defer r.Active.unregister(x)
 	defer r.History.Prune(context.WithoutCancel(ctx))
@@ -30,7 +30,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	close(x.begun)
 	run := x.Snapshot()
 	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "started_at", run.StartedAt)
-	// 4. The worker works, while its leases and its record are kept alive.
+	// 4. The worker runs, while its leases and its record are kept alive.
 	background, stopBackground := context.WithCancel(ctx)
 	ended := r.keepAlive(background, x)
 	working := repo.ReadBy(spans.WithWork(ctx, x.Worker.Name), x.reader)
@@ -70,7 +70,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	x.cancel(nil)
 }
 
-// report is the run's one wide log line, its span's end, its metrics.
+// report writes the run's one wide log line, ends its span and updates its metrics.
 func (r *Runner) report(ctx context.Context, x *Execution, run Run, err error) {
 	x.recordEnd(ctx, x.Span, &run, err)
 	duration := x.ended.Sub(x.started)
@@ -98,10 +98,10 @@ func (r *Runner) report(ctx context.Context, x *Execution, run Run, err error) {
 	}
 }
 
-// runFinished is the message of the line that every run has at its end.
+// runFinished is the message of the log line at the end of every run.
 const runFinished = "run finished"
 
-// lineOf is what that line says, besides which run it is.
+// lineOf returns the attributes of that line, without those that name the run.
 func lineOf(run Run, duration time.Duration) []any {
 	attrs := []any{
 		"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason,
@@ -114,8 +114,8 @@ func lineOf(run Run, duration time.Duration) []any {
 	return attrs
 }
 
-// newID is a UUID version 7 of a time of main's clock, so that ids are in the order of the runs on whatever replica.
-// The microseconds stand where RFC 9562 (6.2, method 3) wants them.
+// newID returns a UUID version 7 of a time of main's clock, so that ids sort by the start of the
+// runs on any replica. The microseconds are placed as in RFC 9562 (6.2, method 3).
 func newID(at time.Time) string {
 	id := uuid.New()
 	fraction := uint64(at.Nanosecond()%1_000_000) << 12 / 1_000_000 //nolint:gosec // nanoseconds are not negative
@@ -123,7 +123,7 @@ func newID(at time.Time) string {
 	return id.String()
 }
 
-// conclude sets the state, reason and error of a run by what its work returned.
+// conclude sets the state, reason and error of a run from the error of its work.
 func conclude(run *Run, workErr error) {
 	var skipped *fault.SkippedError
 	var stopped fault.StopError

@@ -20,9 +20,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/load"
 )
 
-// Execution is a run at work: all that a worker needs of the runner.
+// Execution is a run in progress: all that a worker needs from the runner.
 type Execution struct {
-	// Database the run is on, Flags as they were at its start, MaxRuntime its time limit.
+	// Database of the run, Flags at its start, MaxRuntime as its time limit.
 	Database   *repo.Database
 	Flags      map[string]bool
 	MaxRuntime time.Duration
@@ -36,25 +36,25 @@ type Execution struct {
 	leases  *leaseSet
 	reader  *repo.Reader
 	loads   *load.Loads
-	// started and ended are of the host's clock.
+	// started and ended use the host's clock.
 	started, ended time.Time
 	cancel         context.CancelCauseFunc
-	// stopRequested ends, with its reason, when the run is to stop after the statement in flight.
+	// stopRequested ends, with its reason, when the run must stop after its current statement.
 	stopRequested context.Context //nolint:containedctx // a signal with a cause
 	requestStop   context.CancelCauseFunc
-	// begun closes when the lease is taken, planned when the candidates have been found to be those
-	// expected, Done when the run has ended or was refused.
+	// begun closes when the lease is taken, planned when the candidates were found as expected, and
+	// Done when the run has ended or was refused.
 	begun, planned, Done chan struct{}
-	// expected is the digest that its candidates must have, "" for any.
+	// expected is the digest that its candidates must have; "": any.
 	expected string
-	// allowed is what it may work on, with which actions, once these have been found; nil: everything.
+	// allowed has the expected targets with their actions, once they are found; nil: everything.
 	allowed map[target]string
-	// skipped is how much it has passed over for that.
+	// skipped counts the targets skipped for that reason.
 	skipped atomic.Int64
 
 	mu  sync.Mutex
 	run Run
-	// limit is what stopped the run before it was through, "" if nothing did.
+	// limit is what stopped the run before its work was done; "": nothing.
 	limit string
 	// linked are the spans that the run's span is linked to.
 	linked map[string]bool
@@ -68,36 +68,37 @@ type Execution struct {
 	throttle load.Throttle
 }
 
-// errNoHeartbeat: nobody could have paused or cancelled the run, and main is too busy for it.
+// errNoHeartbeat: main is too busy for heartbeats, so no pause or cancel could have stopped the
+// run.
 var errNoHeartbeat = fault.StopError{Early: true, Reason: reasons.Reason{
 	Code: fault.ReasonThrottled, Detail: "main has not taken the run's heartbeats for " + heartbeatTimeout.String(),
 }}
 
-// cancelled stops a run for CancelRun, whose message says who wanted that.
+// cancelled stops a run for CancelRun. The message names the caller.
 func cancelled(message string) fault.StopError {
 	return fault.StopError{Reason: reasons.Reason{Code: "CANCELLED"}, Message: message}
 }
 
-// Now is T, the instant at which the run started by main's clock: what is due is decided by it.
+// Now returns the start of the run by main's clock. It decides what is due.
 func (x *Execution) Now() time.Time {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.run.StartedAt
 }
 
-// elapsed is how long the run has been at work.
+// elapsed returns how long the run has been running.
 func (x *Execution) elapsed() time.Duration { return time.Since(x.started) }
 
-// Left is the time until the run's limit.
+// Left returns the time until the run's limit.
 func (x *Execution) Left() time.Duration { return x.MaxRuntime - x.elapsed() }
 
-// Stopped says why the run must stop after the statement in flight; nil: it need not.
+// Stopped returns why the run must stop after its current statement, or nil.
 func (x *Execution) Stopped() error { return context.Cause(x.stopRequested) }
 
-// RequestStop makes the run stop after the statement in flight; the first reason counts.
+// RequestStop makes the run stop after its current statement. The first reason counts.
 func (x *Execution) RequestStop(why error) { x.requestStop(why) }
 
-// refuse ends a run that could not start; those who wait for it get the reason.
+// refuse ends a run that could not start. Its waiters get the reason.
 func (x *Execution) refuse(why error) {
 	x.mu.Lock()
 	x.refused = why
@@ -155,8 +156,8 @@ func (x *Execution) Report(change func(*Run)) {
 	change(&x.run)
 }
 
-// Limit says what stopped the run before it was through, so that more is left. The reason in its
-// record may say more, or something else.
+// Limit records what stopped the run before its work was done. The reason in its record may say
+// more, or something else.
 func (x *Execution) Limit(what, reason string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -167,7 +168,7 @@ func (x *Execution) Limit(what, reason string) {
 // DryRunOver is the limit, and reason, of dry runs of workers without a time limit of their own.
 const DryRunOver = "the time of a dry run was over: the counts are of what was seen until then"
 
-// Snapshot is a copy of the record as it is now.
+// Snapshot returns a copy of the current record.
 func (x *Execution) Snapshot() Run {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -178,7 +179,8 @@ func (x *Execution) Snapshot() Run {
 	return run
 }
 
-// Origin is a job that this run queues, without arguments. It leads to the run, whose span is always in the trace.
+// Origin returns a job, without arguments, that this run queues. It refers to the run, whose span
+// is always in the trace.
 func (x *Execution) Origin(ctx context.Context) jobqueue.Job {
 	by := x.source()
 	return jobqueue.Job{

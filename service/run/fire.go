@@ -14,8 +14,8 @@ import (
 // ErrFireTaken means that another replica has claimed the fire.
 var ErrFireTaken = errors.New("another replica has claimed the fire")
 
-// recordFire claims the fire of a run and records the run: at work, or why it cannot start. A further
-// run of a round has no fire to claim.
+// recordFire claims the fire of a run and records the run as running, or why it cannot start. A
+// further run of a round has no fire to claim.
 func (r *Runner) recordFire(ctx context.Context, x *Execution, s *starting) error {
 	before, run, lease := time.Now(), x.Snapshot(), leaseInMain(r.Main, x)
 	if s.refused != nil {
@@ -26,7 +26,7 @@ func (r *Runner) recordFire(ctx context.Context, x *Execution, s *starting) erro
 	switch {
 	case err == nil:
 	case errors.Is(err, dberr.ErrUnreachable):
-		// The answer is lost: the run may be on record all the same.
+		// The answer is lost: the run may still be on record.
 		lost := err
 		if err = retryUnreachable(ctx, func() (err error) {
 			stored, err = r.Main.Runs.Run(ctx, run.ID)
@@ -37,7 +37,7 @@ func (r *Runner) recordFire(ctx context.Context, x *Execution, s *starting) erro
 	case errors.Is(err, dberr.ErrNotFound):
 		return ErrFireTaken
 	case s.refused == nil:
-		// Perhaps it is the lease that cannot be taken: then there is a record that says so.
+		// Perhaps only the lease cannot be taken: then record the refusal.
 		s.refused = err
 		return r.recordFire(ctx, x, s)
 	default:
@@ -64,7 +64,7 @@ func (r *Runner) claim(
 	return r.Main.Runs.ClaimFire(ctx, claim, run, ttl, lease)
 }
 
-// workFire is work for a run that is on record whatever becomes of it.
+// workFire runs a run that is already on record.
 func (r *Runner) workFire(ctx context.Context, x *Execution, began time.Time) {
 	why := r.retryWhileMainUnreachable(x, func() error {
 		return fault.RecoverPanic(func() error { return r.takeLease(ctx, x, began) })
@@ -94,8 +94,8 @@ func (r *Runner) workFire(ctx context.Context, x *Execution, began time.Time) {
 	r.reportRefused(ctx, x, why)
 }
 
-// retryWhileMainUnreachable does something again as long as main does not answer, up to half the time after which
-// a run without a heartbeat is taken for dead.
+// retryWhileMainUnreachable repeats do while main does not answer, for up to half the time after
+// which a run without a heartbeat counts as dead.
 func (r *Runner) retryWhileMainUnreachable(x *Execution, do func() error) error {
 	pace := Backoff{First: endWait, Most: 5 * time.Second}
 	for began := time.Now(); ; {
@@ -112,13 +112,13 @@ func (r *Runner) retryWhileMainUnreachable(x *Execution, do func() error) error 
 	}
 }
 
-// mainIsSilent reports whether an error says that main does not answer.
+// mainIsSilent reports whether an error means that main does not answer.
 func mainIsSilent(main *repo.Database, err error) bool {
 	silent, _ := fault.UnreachableDatabase(err)
 	return errors.Is(err, dberr.ErrUnreachable) && silent == main.Name
 }
 
-// endedAs is the record of a run that could not start, which has no fire.
+// endedAs sets the record of a run without a fire that could not start.
 func (x *Execution) endedAs(stored Run) {
 	x.Report(func(r *Run) {
 		stored.Fire = r.Fire
@@ -139,10 +139,10 @@ func setRefused(run *Run, why error) {
 	run.State, run.Reason = control.RunSkipped, reason.String()
 }
 
-// reportRefused logs, counts and traces a run of the schedule that could not start, once.
+// reportRefused logs, counts and traces a scheduled run that could not start, once.
 func (r *Runner) reportRefused(ctx context.Context, x *Execution, why error) {
 	run := x.Snapshot()
-	// The reason on record has the words of whoever has paused the worker, the log has its code.
+	// The reason on record has the pause's text, the log has its code.
 	logged := run
 	logged.Reason = fault.SkipReason(why).Code
 	attrs := lineOf(logged, 0)

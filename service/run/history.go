@@ -10,26 +10,25 @@ import (
 )
 
 const (
-	// pruneInterval is how often a process prunes, pruneRounds how many statements it then sends at
-	// most.
+	// pruneInterval is how often a process prunes. pruneRounds is the maximum number of statements
+	// each time.
 	pruneInterval = time.Hour
 	pruneRounds   = 20
 )
 
-// history deletes runs, fires and receipts that are older than they are kept, main being the first
-// database.
+// history deletes runs, fires and receipts after their retention time. main is the first database.
 type history struct {
 	databases []*repo.Database
 	active    *active
 	logger    *slog.Logger
-	// Keep is how long runs and fires are kept, receiptsKeep how long receipts are; 0: for good.
+	// Keep is how long runs and fires are kept, receiptsKeep how long receipts are; 0: permanently.
 	Keep, receiptsKeep time.Duration
 
 	mu       sync.Mutex
 	prunedAt time.Time
 }
 
-// due says, once an hour, that it is time to prune.
+// due reports, once an hour, that it is time to prune.
 func (h *history) due() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -40,8 +39,8 @@ func (h *history) due() bool {
 	return due
 }
 
-// Prune deletes old history at the end of a run, whatever started it, and when fires are checked:
-// nothing grows where the scheduler is off, or where no run ever starts.
+// Prune deletes old history at the end of any run, and when fires are checked. So history does not
+// grow where the scheduler is off, or where no run ever starts.
 func (h *history) Prune(ctx context.Context) {
 	if !h.due() {
 		return
@@ -60,7 +59,7 @@ func (h *history) Prune(ctx context.Context) {
 	}
 }
 
-// rounds sends statements as long as there is more. failed is the message where one fails.
+// rounds sends statements while more rows remain. failed is the log message of a failing one.
 func (h *history) rounds(
 	ctx context.Context, d *repo.Database, failed string, prune func() (more bool, err error),
 ) {

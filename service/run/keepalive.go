@@ -20,19 +20,20 @@ import (
 )
 
 const (
-	// heartbeat is how often a run records that it is alive, and reads whether it shall stop.
+	// heartbeat is how often a run records that it is alive, and checks whether to stop.
 	heartbeat = time.Second
-	// countsDelay is how soon counts are on record: if the process dies, nobody else knows what its
-	// batches have committed.
+	// countsDelay is how soon counts are recorded. If the process dies, only the record knows what
+	// its batches have committed.
 	countsDelay = 250 * time.Millisecond
-	// heartbeatTimeout is how long a run on main may go without a heartbeat that succeeds: it could
-	// not be paused meanwhile.
+	// heartbeatTimeout is how long a run on main may have no successful heartbeat: it could not be
+	// paused meanwhile.
 	heartbeatTimeout = 15 * time.Second
 )
 
-// keepAlive renews the run's leases and its record until ctx ends. The channel closes when both have stopped.
+// keepAlive renews the run's leases and its record until ctx ends. The channel closes when both
+// stop.
 func (r *Runner) keepAlive(ctx context.Context, x *Execution) <-chan struct{} {
-	// A span for every heartbeat would bury what the run's trace is for.
+	// A span for every heartbeat would bury the useful spans of the trace.
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContextFromContext(ctx))
 	var wait sync.WaitGroup
 	if x.leases != nil {
@@ -47,9 +48,9 @@ func (r *Runner) keepAlive(ctx context.Context, x *Execution) <-chan struct{} {
 	return ended
 }
 
-// heartbeats saves the progress every second, and sooner when something was counted. While main does
-// not answer, a run on another database goes on: its lease decides, not its record. A run on main
-// ends after heartbeatTimeout, since nobody could stop it.
+// heartbeats saves the progress every second, and sooner after a count. While main does not answer,
+// a run on another database continues: its lease decides, not its record. A run on main ends after
+// heartbeatTimeout, since no pause or cancel could reach it.
 func (r *Runner) heartbeats(ctx context.Context, x *Execution) {
 	pace, heard := Backoff{First: heartbeat, Most: 5 * heartbeat}, time.Now()
 	for {
@@ -79,7 +80,7 @@ func (r *Runner) heartbeats(ctx context.Context, x *Execution) {
 	}
 }
 
-// sleep waits for so long, or until something wakes it.
+// sleep waits for a duration, or until it is woken.
 func sleep(ctx context.Context, wait time.Duration, woken <-chan struct{}) {
 	select {
 	case <-ctx.Done():
@@ -88,8 +89,8 @@ func sleep(ctx context.Context, wait time.Duration, woken <-chan struct{}) {
 	}
 }
 
-// heartbeat saves the progress, with what slows the run down as its reason for now, and stops the run
-// if somebody has asked for that.
+// heartbeat saves the progress, with what slows the run down as its current reason. It stops the
+// run if a cancel or pause asks for that.
 func (r *Runner) heartbeat(ctx context.Context, x *Execution) error {
 	run := x.Snapshot()
 	if slow := x.throttle.Reason(); slow != "" {
@@ -110,7 +111,7 @@ func (r *Runner) heartbeat(ctx context.Context, x *Execution) error {
 	return nil
 }
 
-// pausedBy says whose the pause of a worker is and why, "" if nobody knows.
+// pausedBy returns who paused a worker and why, or "" if that cannot be read.
 func pausedBy(ctx context.Context, main *repo.Database, w *Worker) string {
 	state, err := main.Runs.StartState(ctx, w.Name)
 	if err != nil || state.Pause == nil {
@@ -122,15 +123,15 @@ func pausedBy(ctx context.Context, main *repo.Database, w *Worker) string {
 // runEnd is a run that has ended.
 type runEnd struct {
 	run Run
-	// closed: others have closed its record, as abandoned, which this end corrects.
+	// closed: another process closed its record as abandoned. This end corrects it.
 	closed bool
-	// err is what the run's work returned.
+	// err is the error of the run's work.
 	err error
 }
 
-// record writes the end of the run, and only then shows it to those who wait, and reports it. If
-// main does not answer, that is tried again in the background: the run's lease is free by then, and
-// its caller gets the record as we know it.
+// record writes the end of the run, then shows it to its waiters and reports it. If main does not
+// answer, it retries in the background. The run's lease is released by then, and its caller gets
+// the record as this process knows it.
 func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 	stored, closed, err := r.Main.Runs.FinishRun(ctx, run)
 	if err != nil {
@@ -149,9 +150,9 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 	}
 }
 
-// reportEnd reports a run's end unless that may still come on record: until then others may close
-// and report it. Whoever closes the record of a run reports its end, so that this is done once.
-// recordErr is why it could not be recorded.
+// reportEnd reports a run's end unless it may still be recorded: until then another process may
+// close and report it. The process that closes a run's record reports its end, so that this happens
+// once. recordErr is why the end could not be recorded.
 func (r *Runner) reportEnd(ctx context.Context, x *Execution, e runEnd, recordErr error) (done bool) {
 	switch {
 	case recordErr == nil && e.closed:
@@ -170,22 +171,21 @@ func (r *Runner) reportEnd(ctx context.Context, x *Execution, e runEnd, recordEr
 	return true
 }
 
-// neverRecorded is logged of a run whose process stops before main has taken its end.
+// neverRecorded is logged for a run whose process stops before main has recorded its end.
 const neverRecorded = "end of the run not recorded, others will close it as LEASE_LOST"
 
-// notRecorded is logged of a run whose end main refuses to take.
+// notRecorded is logged for a run whose end main rejects.
 const notRecorded = "end of the run not recorded, it will show as LEASE_LOST: look at maintenance.runs, its triggers and its rights"
 
-// isPermanent says that a statement would fail in the same way if it were tried again.
+// isPermanent reports whether a statement would fail in the same way again.
 func isPermanent(err error) bool {
 	refused, ok := errors.AsType[*dberr.Error](err)
 	return ok && !errors.Is(err, dberr.ErrUnreachable) && (refused.Class() == dberr.ClassData || refused.Class() == dberr.ClassSchema)
 }
 
-// recordLater tries as long as main does not answer: no runs start meanwhile, so that these are few.
-// The last try is made when the process stops; what is not recorded then is closed and reported by
-// others as abandoned. That may have happened before, and the answer to what corrects the record
-// have been lost.
+// recordLater retries while main does not answer. No runs start meanwhile, so these are few. The
+// last try is made when the process stops. Then other processes close and report unrecorded ends as
+// abandoned. Perhaps one already did, and the answer to this correction was lost.
 func (r *Runner) recordLater(ctx context.Context, x *Execution, e runEnd) {
 	pace := Backoff{First: time.Second, Most: 5 * time.Second}
 	wait, _ := pace.After(dberr.ErrUnreachable)
@@ -211,8 +211,8 @@ func (r *Runner) recordLater(ctx context.Context, x *Execution, e runEnd) {
 	x.Log.ErrorContext(ctx, neverRecorded, x.endLine(e.run, e.err)...)
 }
 
-// CloseAbandoned closes the runs of processes that died. Each is logged, counted and traced once, by
-// the process that closes it: nobody else is left to do so.
+// CloseAbandoned closes the runs of processes that died. The process that closes a run logs, counts
+// and traces it once: the run's own process cannot.
 func (r *Runner) CloseAbandoned(ctx context.Context) error {
 	runs, err := r.Main.Runs.CloseAbandonedRuns(ctx)
 	for _, run := range runs {
@@ -224,11 +224,11 @@ func (r *Runner) CloseAbandoned(ctx context.Context) error {
 	return err
 }
 
-// recount completes the counts of a run whose end was not clean. They were saved up to a quarter of a
-// second before its process died, and nobody has heard of a commit whose answer was lost. A database that
-// does not answer leaves them as they are, until a later run settles them.
+// recount completes the counts of a run whose end was not clean. They were saved up to a quarter of
+// a second before its process died, and miss a commit whose answer was lost. A database that does
+// not answer leaves them as they are, until a later run settles them.
 func recount(ctx context.Context, r *Runner, w *Worker, run *Run) (complete bool) {
-	// Whoever asked may be gone: nobody closes the run a second time.
+	// The caller may be gone, but the run is closed only once.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaseMargin)
 	defer cancel()
 	var found []control.RunCount
@@ -246,8 +246,8 @@ func recount(ctx context.Context, r *Runner, w *Worker, run *Run) (complete bool
 	return err == nil
 }
 
-// settle completes the counts of a run whose end is on record. A clean end deletes its journal, and settles
-// the runs before it that had no clean end: they cannot commit anything any more.
+// settle completes the counts of a run whose end is on record. A clean end deletes its journal, and
+// settles the runs before it that had no clean end: they can no longer commit anything.
 func settle(ctx context.Context, r *Runner, x *Execution, run *Run) {
 	counted := false
 	for _, n := range run.Counts {
@@ -263,7 +263,7 @@ func settle(ctx context.Context, r *Runner, x *Execution, run *Run) {
 	case x.Database != r.Main:
 		_ = x.Database.Runs.ForgetRunCounts(ctx, run.ID)
 	}
-	// What fails here is settled by the next run.
+	// The next run settles what fails here.
 	unsettled, _ := r.Main.Runs.UnsettledRuns(ctx, *run)
 	for _, before := range unsettled {
 		if !recount(ctx, r, x.Worker, &before) {
@@ -275,7 +275,7 @@ func settle(ctx context.Context, r *Runner, x *Execution, run *Run) {
 	}
 }
 
-// recordAbandoned is what report is for a run whose process lives.
+// recordAbandoned replaces report for a run whose process died.
 func recordAbandoned(ctx context.Context, r *Runner, run Run) {
 	ctx, span := abandonedSpan(ctx, r, run)
 	took := run.FinishedAt.Sub(run.StartedAt)
@@ -283,21 +283,22 @@ func recordAbandoned(ctx context.Context, r *Runner, run Run) {
 	log := r.Logger.With("worker", run.Worker, "run_id", run.ID, "database", databaseOrMain(run), "dry_run", run.DryRun)
 	log.Log(ctx, slog.LevelError, runFinished, append(lineOf(run, took), "died_on", run.Replica, "error", errors.New(run.Error))...)
 	r.Metrics.addRun(ctx, run, took)
-	// One of a worker that only other versions know needs nothing more.
+	// A run of a worker that only other versions know requires nothing more.
 	if w, err := r.Worker(run.Worker); err == nil && w.Sli {
 		r.Metrics.addSLI(ctx, run)
 	}
 }
 
-// reportLateEnd is what report is for a run that others have closed and reported meanwhile: its process had
-// only stood still, or could not reach main. Its record has the real end now, but is not counted again.
+// reportLateEnd replaces report for a run that another process has already closed and reported. Its
+// own process had only stalled, or could not reach main. Its record has the real end now, but is
+// not counted again.
 func reportLateEnd(ctx context.Context, x *Execution, run Run, err error) {
 	spans.Withhold(x.Span)
 	x.Span.End()
 	x.Log.WarnContext(ctx, "the run had been taken for dead, its record is corrected", x.endLine(run, err)...)
 }
 
-// endLine is what the log says of an end that has no line of its own.
+// endLine returns the log attributes of an end without a line of its own.
 func (x *Execution) endLine(run Run, err error) []any {
 	attrs := lineOf(run, x.ended.Sub(x.started))
 	if err != nil {
@@ -306,8 +307,8 @@ func (x *Execution) endLine(run Run, err error) []any {
 	return attrs
 }
 
-// abandonedSpan is the span of a run in its trace, in the place and with the id of the one that has died with its process.
-// It is a root: which span was the caller's nobody knows any more.
+// abandonedSpan starts the span of a run whose process died, in its trace, with the place and id of
+// the lost one. It is a root: the caller's span is no longer known.
 func abandonedSpan(ctx context.Context, r *Runner, run Run) (context.Context, trace.Span) {
 	var of trace.SpanContextConfig
 	of.TraceID, _ = trace.TraceIDFromHex(run.TraceID) // none is on record: a trace of its own
@@ -321,8 +322,8 @@ func abandonedSpan(ctx context.Context, r *Runner, run Run) (context.Context, tr
 	return ctx, span
 }
 
-// databaseOrMain is the database of a run in the log, in metrics and in traces: main of a worker that
-// has no turn by database.
+// databaseOrMain returns the database of a run for the log, metrics and traces: main for a worker
+// without a turn by database.
 func databaseOrMain(run Run) string {
 	if run.Database == "" {
 		return MainDatabase

@@ -15,11 +15,11 @@ import (
 	"github.com/caretaker-go/caretaker/repo/fencing"
 )
 
-// leaseSet is what a run holds: its lease, and a fence row of the same name in every other database
-// that it writes to.
+// leaseSet holds the leases of a run: its lease, and a fence row of the same name in every other
+// database that it writes to.
 //
-// A permit to write is one of permits, renewal takes them all: it waits for the statements in
-// flight, whose share locks it would otherwise have to outlast, and is not starved by them.
+// A write takes one of the permits, renewal takes them all. So renewal waits for the running
+// statements, whose share locks would block it anyway, and they cannot starve it.
 type leaseSet struct {
 	name, holder string
 	ttl          time.Duration
@@ -29,23 +29,23 @@ type leaseSet struct {
 
 	permits *semaphore.Weighted
 
-	// acquireMu is held while a row is taken, so that batches side by side take one row once. It waits
+	// acquireMu is held while a row is taken, so that parallel batches take a row once. It waits
 	// for no statement.
 	acquireMu sync.Mutex
 
-	// rows guards what follows, and is never held while a database is asked.
+	// rows guards the fields below, and is never held during a query.
 	rows sync.Mutex
 	held map[*repo.Database]heldLease
-	// everHeld are the names of all databases in which there has been one.
+	// everHeld are the names of all databases in which the run has held a row.
 	everHeld []string
 }
 
-// allPermits is more than a run ever has out.
+// allPermits is more than the permits that a run ever uses at once.
 const allPermits = 1 << 30
 
 type heldLease struct {
 	fencing.Fence
-	// until is by our own monotonic clock, counted from before the request that took or renewed it:
+	// until uses the host's monotonic clock, from before the request that took or renewed the row:
 	// never later than expires_at.
 	until time.Time
 }
@@ -58,8 +58,8 @@ func (r *Runner) newLeaseSet(x *Execution, ttl time.Duration) *leaseSet {
 	}
 }
 
-// unreleased are the leases of runs that have ended while their database did not answer: nobody but
-// this process waits for them to expire, and it need not.
+// unreleased are the leases of ended runs whose database did not answer. Only other processes must
+// wait for them to expire.
 type unreleased struct {
 	mu     sync.Mutex
 	fences map[*repo.Database][]fencing.Fence
@@ -80,14 +80,14 @@ func (l *unreleased) has(d *repo.Database, f fencing.Fence) bool {
 	return slices.Contains(l.fences[d], f)
 }
 
-// databases are those in which the run has had a row.
+// databases returns those in which the run has held a row.
 func (l *leaseSet) databases() []string {
 	l.rows.Lock()
 	defer l.rows.Unlock()
 	return slices.Sorted(slices.Values(l.everHeld))
 }
 
-// get is what is held in a database; false: nothing is.
+// get returns the row held in a database, or false.
 func (l *leaseSet) get(d *repo.Database) (heldLease, bool) {
 	l.rows.Lock()
 	defer l.rows.Unlock()
@@ -95,7 +95,7 @@ func (l *leaseSet) get(d *repo.Database) (heldLease, bool) {
 	return h, ok
 }
 
-// fenced are the databases other than home in which a row is held.
+// fenced returns the databases other than home in which a row is held.
 func (l *leaseSet) fenced() (databases []*repo.Database) {
 	l.rows.Lock()
 	defer l.rows.Unlock()
@@ -107,8 +107,8 @@ func (l *leaseSet) fenced() (databases []*repo.Database) {
 	return databases
 }
 
-// acquired notes that the statement that recorded the run has taken the lease, which was asked for at
-// this time.
+// acquired records that the statement that recorded the run has taken the lease. asked is the time
+// of that request.
 func (l *leaseSet) acquired(d *repo.Database, epoch int64, asked time.Time) {
 	l.add(d, heldLease{fencing.Fence{Name: l.name, Holder: l.holder, Epoch: epoch}, asked.Add(l.ttl)})
 }
@@ -129,8 +129,8 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (heldLease, er
 	}
 	ttl := l.ttl
 	if d != l.home {
-		// A fence must not outlast the lease, or whoever takes that over would find it held. The next
-		// renewal makes both last longer.
+		// A fence must not outlast the lease, or the next holder of the lease would find it held.
+		// The next renewal extends both.
 		if ttl = l.usableFor(l.home); ttl < time.Millisecond {
 			return heldLease{}, dberr.ErrLeaseLost
 		}
@@ -152,15 +152,15 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (heldLease, er
 	return h, nil
 }
 
-// usableFor is for how long the row of a database may still be used: a second less than it is held.
-// Negative: nothing is held there.
+// usableFor returns how long the row of a database may still be used: one second less than it is
+// held. Negative: no row is held.
 func (l *leaseSet) usableFor(d *repo.Database) time.Duration {
 	h, _ := l.get(d)
 	return time.Until(h.until) - statementMargin
 }
 
-// fence takes the fence rows of other databases at the start of a run. If one is held, everything
-// is given back. A database that does not answer is left for the work to meet: it fails the run.
+// fence takes the fence rows of other databases at the start of a run. If one is held, it releases
+// everything. A database that does not answer is skipped: the work meets it and fails the run.
 func (l *leaseSet) fence(ctx context.Context, databases []*repo.Database) error {
 	for _, d := range databases {
 		_, err := l.acquire(ctx, d)
@@ -172,8 +172,8 @@ func (l *leaseSet) fence(ctx context.Context, databases []*repo.Database) error 
 	return nil
 }
 
-// For a run a database is unreachable if another run writes there, or if the fence there has run
-// out because the database did not answer.
+// To a run, a database is unreachable if another run writes there, or if the fence there has
+// expired because the database did not answer.
 var (
 	errFenceHeld    = fmt.Errorf("fence held by another run: %w", dberr.ErrUnreachable)
 	errFenceExpired = fmt.Errorf("fence not renewed in time: %w", dberr.ErrUnreachable)
@@ -198,8 +198,8 @@ func (l *leaseSet) ensureFence(ctx context.Context, d *repo.Database) error {
 	return err
 }
 
-// renewLoop renews every third of the TTL until ctx ends; a renewal that does not get through is tried
-// again every second as long as the lease holds.
+// renewLoop renews every third of the TTL until ctx ends. It retries a failed renewal every second
+// while the lease holds.
 func (l *leaseSet) renewLoop(ctx context.Context) {
 	wait := l.ttl / renewals
 	for {
@@ -219,12 +219,12 @@ func (l *leaseSet) renewLoop(ctx context.Context) {
 	}
 }
 
-// renew renews the fence rows before the lease, so that whoever takes the lease over finds the
-// fences expired too. A database that does not answer costs the run its children there, which the
-// next write notices, not its lease.
+// renew renews the fence rows before the lease, so that the next holder of the lease finds the
+// fences expired too. If a database does not answer, the run loses its children there, not its
+// lease. The next write notices that.
 //
-// Every statement ends before the lease does. A permit that is still out then is one that the
-// worker has forgotten, and the run ends.
+// Every statement ends before the lease does. If a permit is still out then, the worker has
+// forgotten it, and the run ends.
 func (l *leaseSet) renew(ctx context.Context) error {
 	home, _ := l.get(l.home)
 	waiting, cancel := context.WithDeadline(ctx, home.until.Add(-statementMargin/2))
@@ -263,16 +263,16 @@ func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database) error {
 	return err
 }
 
-// expired says that the lease has run out: a process that was stopped beyond it may have nothing
-// left to write, and so not hear of it otherwise.
+// expired reports whether the lease has expired. A process that was stopped for longer than its
+// lease may have nothing left to write, and so would not learn of it otherwise.
 func (l *leaseSet) expired() bool {
 	h, ok := l.get(l.home)
 	return ok && time.Now().After(h.until)
 }
 
-// release gives everything back. What cannot be reached expires by itself.
+// release releases all rows. Rows in unreachable databases expire by themselves.
 func (l *leaseSet) release(ctx context.Context) error {
-	// The fences first: whoever takes the lease next needs them.
+	// The fences first: the next holder of the lease needs them.
 	left := l.fenced()
 	if _, ok := l.get(l.home); ok {
 		left = append(left, l.home)
@@ -297,15 +297,15 @@ func (l *leaseSet) release(ctx context.Context) error {
 	return err
 }
 
-// How often what ends a run is tried that a database does not answer to, and how long to wait in
-// between.
+// Number of tries, and the wait between them, for the end of a run while a database does not
+// answer.
 const (
 	endTries = 3
 	endWait  = 500 * time.Millisecond
 )
 
-// retryUnreachable does something up to three times while the database does not answer: a connection that
-// was ended costs the next run nothing.
+// retryUnreachable calls do up to three times while the database does not answer, so that an ended
+// connection does not delay the next run.
 func retryUnreachable(ctx context.Context, do func() error) (err error) {
 	for try := 1; ; try++ {
 		if err = do(); !errors.Is(err, dberr.ErrUnreachable) || try == endTries {

@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// Metrics are the instruments of docs/metrics.md. Nothing in the control flow depends on them.
+// Metrics are the instruments of docs/metrics.md. No control flow depends on them.
 type Metrics struct {
 	Meter      metric.Meter
 	Runs       metric.Int64Counter
@@ -51,10 +51,10 @@ func newMetrics() (*Metrics, error) {
 	return m, errors.Join(errs[:]...)
 }
 
-// MainDatabase is the label of workers that have no turn by database.
+// MainDatabase is the label of workers without a turn by database.
 const MainDatabase = "main"
 
-// addRun counts the end of a run. What a dry run would do is nothing to count, or to alert on.
+// addRun counts the end of a run. It does not count dry runs, so that no alert fires on them.
 func (m *Metrics) addRun(ctx context.Context, run Run, duration time.Duration) {
 	if run.DryRun {
 		return
@@ -87,7 +87,7 @@ func (m *Metrics) AddJob(ctx context.Context, kind, outcome string) {
 	m.Jobs.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))
 }
 
-// AddHold counts a job that was postponed, by what held it.
+// AddHold counts a postponed job by the reason.
 func (m *Metrics) AddHold(ctx context.Context, kind, reason string) {
 	m.JobsHeld.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", reasons.ReadReason(reason).Code)))
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// PausesUnknown is why nothing is worked while main does not answer.
+// PausesUnknown is why no job runs while main does not answer.
 const PausesUnknown = "the pauses cannot be read"
 
-// PauseFor is the pause among all that holds a worker, nil if there is none: that of all workers
-// before its own.
+// PauseFor returns the pause that holds a worker, or nil. The pause of all workers comes before its
+// own.
 func PauseFor(worker string, all []Pause) (own *Pause) {
 	for i, p := range all {
 		switch p.Worker {
@@ -27,18 +27,18 @@ func PauseFor(worker string, all []Pause) (own *Pause) {
 	return own
 }
 
-// recentPauses are the pauses in force as jobs know them: read by one of them every second, for all. While main does not
-// answer they are those of before, for a few seconds.
+// recentPauses caches the pauses in force for jobs: one of them reads once a second, for all. While
+// main does not answer, the previous pauses apply for a few seconds.
 type recentPauses struct {
 	main *repo.Database
 
 	mu sync.Mutex
-	// TriedAt is when they were last asked for, ReadAt when that last succeeded.
+	// TriedAt is the last attempt to read them, ReadAt the last success.
 	TriedAt, ReadAt time.Time
 	known           []Pause
 }
 
-// Get is what is in force; false: nobody knows.
+// Get returns the pauses in force, or false if they are unknown.
 func (r *recentPauses) Get(ctx context.Context) ([]Pause, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,7 +54,7 @@ func (r *recentPauses) Get(ctx context.Context) ([]Pause, bool) {
 	return r.known, time.Since(r.ReadAt) < pausesLife
 }
 
-// Invalidate lets a pause that was set or ended here count at once here.
+// Invalidate makes a pause that was set or ended here apply here at once.
 func (r *recentPauses) Invalidate() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,8 +62,10 @@ func (r *recentPauses) Invalidate() {
 }
 
 const (
-	// pausesAge is how old the pauses may be that jobs go by, pausesPatience how long one reading may take.
+	// pausesAge is the maximum age of the pauses that jobs follow, pausesPatience the timeout of a
+	// reading.
 	pausesAge, pausesPatience = time.Second, time.Second
-	// pausesLife is how old they may be while readings fail: the kill switch is pulled when main is slow.
+	// pausesLife is their maximum age while readings fail: operators use the kill switch when main
+	// is slow.
 	pausesLife = 5 * time.Second
 )

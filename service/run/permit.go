@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// Permit lets one step write. Whoever got it without an error defers End at once:
+// Permit lets one step write. The caller that got it without an error defers End at once:
 //
 //	permit, err := x.Permit(ctx, d, table, limits)
 //	if err != nil {
@@ -24,18 +24,18 @@ import (
 //	defer permit.End(&err)
 //	return d.Purge(ctx, permit.Permit, …)
 //
-// A run's lease is not renewed in between. So hold a permit for one call of repo, and ask for no
-// second one meanwhile: a renewal that waits would block both for ever.
+// A run's lease is not renewed until then. So hold a permit for one call of repo, and request no
+// second one meanwhile: a waiting renewal would block both forever.
 type Permit struct {
 	fencing.Permit
-	// open is what has to be given back, nil for a job and for a dry run.
+	// open is what End closes; nil for a job and for a dry run.
 	open *openPermit
 }
 
-// Writer hands out permits: the [Execution] of a run, or an attempt of a job.
+// Writer issues permits: the [Execution] of a run, or an attempt of a job.
 type Writer interface {
-	// Permit is for the rows of a table of a database; the zero Table is for those of no table of
-	// the application. Its limits are these, or shorter ones.
+	// Permit allows writes to the rows of a table of a database. The zero Table stands for rows of
+	// no application table. The permit has these limits, or shorter ones.
 	Permit(ctx context.Context, d *repo.Database, t catalog.Table, l fencing.Limits) (Permit, error)
 }
 
@@ -46,10 +46,10 @@ type openPermit struct {
 	ended    atomic.Bool
 }
 
-// Permit waits while the database or the table is over a limit of its load. It fails with what has
-// stopped the run, [repo.ErrLeaseLost], or [repo.ErrUnreachable] where another run holds the fence
-// of the database. The permit has the run's fence as its guard, ends before the lease does,
-// and names the run in receipts.
+// Permit waits while the database or the table is over a limit of its load. It fails with the
+// reason that stopped the run, [dberr.ErrLeaseLost], or [dberr.ErrUnreachable] where another run
+// holds the fence of the database. The permit has the run's fence as its guard, ends before the
+// lease does, and names the run in receipts.
 func (x *Execution) Permit(
 	ctx context.Context, d *repo.Database, t catalog.Table, l fencing.Limits,
 ) (Permit, error) {
@@ -59,7 +59,7 @@ func (x *Execution) Permit(
 	if err := x.waitForLoad(ctx, d, t); err != nil {
 		return Permit{}, err
 	}
-	// A row in another database takes time, in which the lease is to be renewed.
+	// Taking a row in another database takes time. The lease must be renewable meanwhile.
 	if err := x.leases.ensureFence(ctx, d); err != nil {
 		return Permit{}, err
 	}
@@ -75,15 +75,15 @@ func (x *Execution) Permit(
 	return Permit{permit, &openPermit{Execution: x, database: d}}, nil
 }
 
-// source is the run, as receipts name it.
+// source returns the run as receipts name it.
 func (x *Execution) source() fencing.Source {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return fencing.Source{RunID: x.run.ID, Worker: x.Worker.Name, RequestedBy: x.run.RequestedBy}
 }
 
-// End gives the permit back. *err is how the step ended; behind the end of the lease an error
-// becomes [repo.ErrLeaseLost]. A second End does nothing.
+// End returns the permit. *err is the result of the step. After the end of the lease, an error
+// becomes [dberr.ErrLeaseLost]. A second End does nothing.
 func (p Permit) End(err *error) {
 	o := p.open
 	if o == nil || o.ended.Swap(true) {
@@ -93,7 +93,7 @@ func (p Permit) End(err *error) {
 	o.reader.Wrote(o.database.Database)
 }
 
-// WithPermit does a step that writes, on no table in particular, with a permit.
+// WithPermit runs a writing step, for no table in particular, with a permit.
 func (x *Execution) WithPermit(
 	ctx context.Context, d *repo.Database, l fencing.Limits, do func(fencing.Permit) error,
 ) (err error) {
@@ -105,11 +105,11 @@ func (x *Execution) WithPermit(
 	return do(permit.Permit)
 }
 
-// statementMargin is what a statement's end stays before the lease's.
+// statementMargin is the time between the end of a statement and the end of the lease.
 const statementMargin = time.Second
 
-// waitForRenewal takes a permit as soon as no renewal holds or awaits them all. Its error is why
-// the run stops.
+// waitForRenewal takes a permit once no renewal holds or awaits them all. Its error is why the run
+// stops.
 func (x *Execution) waitForRenewal(ctx context.Context) error {
 	if x.leases.permits.TryAcquire(1) {
 		return nil
@@ -126,7 +126,7 @@ func (x *Execution) waitForRenewal(ctx context.Context) error {
 	return nil
 }
 
-// permit is one whose turn it is, its limits cut to what is left of the lease.
+// permit returns the permit itself, with limits cut to the remaining time of the lease.
 func (l *leaseSet) permit(d *repo.Database, limits fencing.Limits) (fencing.Permit, error) {
 	fence, _ := l.get(d)
 	left, fenceLeft := l.usableFor(l.home), l.usableFor(d)
@@ -142,11 +142,12 @@ func (l *leaseSet) permit(d *repo.Database, limits fencing.Limits) (fencing.Perm
 	return fencing.Permit{Guard: fence.Guard(), Limits: limits}, nil
 }
 
-// end is the end of a permit with an error or none, and returns what that means for the run.
+// end ends a permit with an error or nil, and returns what that means for the run.
 func (l *leaseSet) end(err error) error {
 	defer l.permits.Release(1)
 	if err != nil && l.expired() {
-		// Whatever it says: a process that was stopped beyond its lease has also missed the answer.
+		// Any error: a process that was stopped for longer than its lease has also missed the
+		// answer.
 		err = fmt.Errorf("%w: %w", dberr.ErrLeaseLost, err)
 	}
 	if errors.Is(err, dberr.ErrLeaseLost) {
@@ -161,8 +162,8 @@ var (
 	errDryPermit  = &fault.FailedError{Text: "the worker has asked for a permit to write in a dry run"}
 )
 
-// close ends the permits: a goroutine that the worker has left behind gets no more. It fails if one
-// is still out. Nothing renews the leases any more.
+// close ends the permits: a goroutine that outlives the worker gets no more. It fails if a permit
+// is still out. The leases are no longer renewed.
 func (l *leaseSet) close() error {
 	if !l.permits.TryAcquire(allPermits) {
 		return errPermitOpen

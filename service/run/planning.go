@@ -11,7 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
-// Planning is a dry run that is no run: it is not recorded, has no lease and logs nothing.
+// Planning returns a dry run for a plan: it is not recorded, has no lease and logs nothing.
 func (r *Runner) Planning(ctx context.Context, p *plan.Plan) *Execution {
 	return &Execution{
 		Database: p.Main(), DryRun: true, MaxRuntime: plan.MaxTime, Worker: &Worker{}, metrics: r.Metrics,
@@ -22,5 +22,6 @@ func (r *Runner) Planning(ctx context.Context, p *plan.Plan) *Execution {
 	}
 }
 
-// Planner adds to a plan what a job or worker would do. A refusal is no error: it goes into the plan.
+// Planner adds to a plan what a job or worker would do. A refusal goes into the plan and is no
+// error.
 type Planner func(ctx context.Context, x *Execution, p *plan.Plan) error

@@ -10,12 +10,12 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// ResumesAfterLoad reports whether ResumeRuns continues what the load has ended.
+// ResumesAfterLoad reports whether ResumeRuns continues a run that the load ended.
 func (r *Runner) ResumesAfterLoad(w *Worker) bool {
 	return !w.Config.Disabled() && w.Databases == nil && !r.Loads.Off() && time.Until(w.Next(time.Now())) >= minResumeGap
 }
 
-// endedByLoad says that the load has ended the worker's last run and is over by now, and that the next
+// endedByLoad reports whether the load ended the worker's last run, that load is over, and the next
 // fire is far away.
 func endedByLoad(ctx context.Context, r *Runner, w *Worker) (bool, error) {
 	if !r.ResumesAfterLoad(w) {
@@ -30,8 +30,8 @@ func endedByLoad(ctx context.Context, r *Runner, w *Worker) (bool, error) {
 		r.Loads.StillExceeded(ctx, r.Main, reason) == nil, nil
 }
 
-// Unfinished is the reason of a run that must not wait for the worker's schedule, "" if there is none
-// to be: it continues the work of one which died, or which the load has ended.
+// Unfinished returns the reason for a run that must not wait for the worker's schedule, or "". Such
+// a run continues the work of a run that died, or that the load ended.
 func (r *Runner) Unfinished(ctx context.Context, w *Worker) (reason string, err error) {
 	if w.Abandoned != nil {
 		abandoned, err := w.Abandoned(ctx)
@@ -48,11 +48,11 @@ func (r *Runner) Unfinished(ctx context.Context, w *Worker) (reason string, err 
 	return reasonAfterLoad, nil
 }
 
-// minResumeGap is how near the next fire is when nothing needs to be resumed before it.
+// minResumeGap is the time before the next fire in which nothing is resumed.
 const minResumeGap = 5 * time.Minute
 
-// SlowedBy is what slows a run at work in this process down, "" if nothing does; false: it is not at
-// work here.
+// SlowedBy returns what slows a run in this process down, or "". here is false if the run is not
+// running here.
 func (r *Runner) SlowedBy(id string) (why string, here bool) {
 	x := r.Active.local(id)
 	if x == nil {
@@ -61,8 +61,8 @@ func (r *Runner) SlowedBy(id string) (why string, here bool) {
 	return x.throttle.Reason(), true
 }
 
-// The reasons of runs that continue what another has left, besides the schedule. One after the load
-// does whatever the schedule's would: the other may not even have begun.
+// The reasons of runs that continue another run, besides the schedule. A run after the load does
+// all that a scheduled run would: the other may not even have started.
 const (
 	ReasonContinuation = "continuation"
 	reasonAfterLoad    = "after the load"

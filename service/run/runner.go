@@ -19,17 +19,17 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/load"
 )
 
-// Types of package repo that callers see.
+// Types of package repo that callers use.
 type (
 	// Run is one run of a worker.
 	Run = control.Run
-	// Lease makes sure that two runs never do the same work.
+	// Lease ensures that two runs never do the same work.
 	Lease = fencing.Lease
 	// Pause keeps a worker from running.
 	Pause = control.Pause
 )
 
-// Config is what a Runner needs. Databases is required, with main first.
+// Config configures a Runner. Databases is required, with main first.
 type Config struct {
 	// Databases in the order of the rotation: main, ci, sec, then the others by name.
 	Databases []*repo.Database
@@ -37,13 +37,13 @@ type Config struct {
 	Replica string
 	// HistoryKeep is how long runs and fires are kept.
 	HistoryKeep time.Duration
-	// ReceiptsKeep is how long receipts are kept; 0: for good.
+	// ReceiptsKeep is how long receipts are kept; 0: permanently.
 	ReceiptsKeep time.Duration
-	// Load says from which load of a database on runs and jobs slow down.
+	// Load has the load limits of a database at which runs and jobs slow down.
 	Load load.Config
-	// Logger gets one line a run; nil: slog.Default.
+	// Logger gets one line per run; nil: slog.Default.
 	Logger *slog.Logger
-	// LeftOut are workers that are not used here: whoever asks for one is told why.
+	// LeftOut are workers that are not used here. A request for one gets the reason.
 	LeftOut []string
 }
 
@@ -62,12 +62,12 @@ type Runner struct {
 	Backlogs   *backlogs
 	unreleased unreleased
 
-	// Active are the runs of this process, History deletes the old ones of all.
+	// Active has the runs of this process, History deletes the old runs of all processes.
 	Active  *active
 	History *history
 }
 
-// New does not connect; an error names the configuration key that is wrong.
+// New makes a Runner without connecting. An error names the wrong configuration key.
 func New(c Config) (*Runner, error) {
 	metrics, err := newMetrics()
 	if err != nil {
@@ -93,7 +93,7 @@ func New(c Config) (*Runner, error) {
 	return r, nil
 }
 
-// Add puts a worker on the list; an error names the configuration key that is wrong.
+// Add adds a worker to the list. An error names the wrong configuration key.
 func (r *Runner) Add(w *Worker) error {
 	if err := w.validate(); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (r *Runner) Add(w *Worker) error {
 	return nil
 }
 
-// Worker finds a worker by its name.
+// Worker returns the worker with a name.
 func (r *Runner) Worker(name string) (*Worker, error) {
 	if name == "" {
 		return nil, &fault.InvalidArgumentError{Field: "worker", Description: "is required"}
@@ -120,8 +120,8 @@ func (r *Runner) Worker(name string) (*Worker, error) {
 	return nil, unknownWorker(r, name)
 }
 
-// ReplicaName is a name for this process: host, process id and a random part, so that a process that comes back is another
-// holder of leases.
+// ReplicaName returns a name for this process: host, process id and a random part. So a restarted
+// process is another holder of leases.
 func ReplicaName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -130,7 +130,7 @@ func ReplicaName() string {
 	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), strings.ToLower(rand.Text()[:8]))
 }
 
-// unknownWorker lists the names there are.
+// unknownWorker returns an error that lists the known names.
 func unknownWorker(r *Runner, name string) error {
 	names := make([]string, 0, len(r.Workers))
 	for _, w := range r.Workers {

@@ -20,10 +20,10 @@ import (
 // errForgotten means that the run of a request id could not start and has left no record.
 var errForgotten = errors.New("run forgotten")
 
-// errSeen ends the watching of a run that has begun.
+// errSeen ends watching a run that has started.
 var errSeen = errors.New("seen")
 
-// Join waits for a run of any replica: for its end, or if async, for its beginning.
+// Join waits for a run of any replica: for its end, or for its start if async.
 func (r *Runner) Join(ctx context.Context, run Run, async bool) (Run, error) {
 	if x := r.Active.local(run.ID); x != nil {
 		return x.join(ctx, async)
@@ -44,8 +44,8 @@ func (r *Runner) Join(ctx context.Context, run Run, async bool) (Run, error) {
 	return run, err
 }
 
-// join returns the run as it is once it works if async, else as it is at its end. When ctx ends
-// before that, it returns the run as it is then, with the cause.
+// join returns the run once it is running if async, else at its end. If ctx ends first, it returns
+// the run at that moment, with the cause.
 func (x *Execution) join(ctx context.Context, async bool) (Run, error) {
 	works := x.planned
 	if !async {
@@ -67,7 +67,7 @@ func (x *Execution) join(ctx context.Context, async bool) (Run, error) {
 	return x.Snapshot(), nil
 }
 
-// Run returns a run by its id, or [fault.ErrUnknownRun].
+// Run returns the run with this id, or [fault.ErrUnknownRun].
 func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
 	if err := ValidRunID(id); err != nil {
 		return Run{}, err
@@ -77,7 +77,7 @@ func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
 	}
 	run, err := r.Main.Runs.Run(ctx, id)
 	if err == nil && run.State == control.RunRunning && !run.SilentSince.IsZero() {
-		// Its process may have died. One with heartbeats has not: whoever watches it asks twice a second.
+		// Its process may have died. With heartbeats it has not: watchers query it twice a second.
 		if err = r.CloseAbandoned(ctx); err == nil {
 			run, err = r.Main.Runs.Run(ctx, id)
 		}
@@ -85,7 +85,7 @@ func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
 	return WithSilence(run), unknownRun(id, err)
 }
 
-// WithSilence is a run as it is shown: one at work without heartbeats says so as its reason.
+// WithSilence returns a run for display: a running run without heartbeats gets that as its reason.
 func WithSilence(run Run) Run {
 	if !run.SilentSince.IsZero() {
 		run.Reason = fmt.Sprintf("no heartbeat since %s, its process has died, stands still or cannot reach main; without a heartbeat it ends as failed at %s",
@@ -94,7 +94,7 @@ func WithSilence(run Run) Run {
 	return run
 }
 
-// ValidRunID returns an [fault.InvalidArgumentError] unless an id has the form of a run's.
+// ValidRunID returns an [fault.InvalidArgumentError] unless an id has the form of a run id.
 func ValidRunID(id string) error {
 	if id == "" {
 		return &fault.InvalidArgumentError{Field: "id", Description: "is required: RunBatch and ListRuns return it"}
@@ -115,7 +115,7 @@ func unknownRun(id string, err error) error {
 // Filter selects runs.
 type Filter = control.RunList
 
-// Runs lists runs, the newest first.
+// Runs lists runs, newest first.
 func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
 	if f.After != "" && uuid.Validate(f.After) != nil {
 		return nil, &fault.InvalidArgumentError{Field: "page_token", Description: "is not one that ListRuns returned"}
@@ -136,18 +136,18 @@ func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
 }
 
 const (
-	// watchInterval is how often a run is looked at for those who watch it, watchPatience for how long main may not answer
-	// meanwhile.
+	// watchInterval is how often a watched run is queried, watchPatience how long main may not
+	// answer meanwhile.
 	watchInterval, watchPatience = 500 * time.Millisecond, 10 * time.Second
 )
 
-// WatchRun calls send with the run as it is, then whenever it has changed, the last time at its end. Once the run has been
-// seen, a main that does not answer for less than 10 s does not end it.
+// WatchRun calls send with the current run, then after each change, and last at its end. Once the
+// run has been seen, an outage of main shorter than 10 s does not end the watch.
 func (r *Runner) WatchRun(ctx context.Context, id string, send func(Run) error) error {
 	return r.watch(ctx, id, false, send)
 }
 
-// watch is WatchRun of a run that may be known to be there.
+// watch implements WatchRun. known: the run is known to exist.
 func (r *Runner) watch(ctx context.Context, id string, known bool, send func(Run) error) error {
 	var last Run
 	seen := time.Now()
@@ -176,8 +176,8 @@ func (r *Runner) watch(ctx context.Context, id string, known bool, send func(Run
 	}
 }
 
-// CancelRun asks a run to stop after the statement in flight, wherever it runs, and returns it as it is now. Who asks, ""
-// if nobody knows, becomes the run's error; the first who asks counts.
+// CancelRun asks a run to stop after its current statement, on any replica, and returns it as it is
+// now. The caller's name in by, "" if unknown, becomes the run's error. The first caller counts.
 func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
 	if err := ValidRunID(id); err != nil {
 		return Run{}, err
@@ -193,7 +193,7 @@ func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
 	return r.Run(ctx, id)
 }
 
-// cancelWords are a cancelled run's error, "" if nobody knows who asked.
+// cancelWords returns a cancelled run's error, or "" if the caller is unknown.
 func cancelWords(by string) string {
 	by = TruncateActor(strings.TrimSpace(by))
 	if by == "" {
@@ -202,10 +202,10 @@ func cancelWords(by string) string {
 	return fmt.Sprintf("cancelled by %s, %s", by, time.Now().UTC().Format(time.RFC3339))
 }
 
-// maxBy is how many characters of who asks are put on record.
+// maxBy is the maximum length of a caller's name on record, in characters.
 const maxBy = 200
 
-// TruncateActor cuts the name of who asks to what may be put on record.
+// TruncateActor cuts the name of a caller to the length allowed on record.
 func TruncateActor(by string) string {
 	if long := []rune(by); len(long) > maxBy {
 		return string(long[:maxBy])
@@ -213,10 +213,10 @@ func TruncateActor(by string) string {
 	return by
 }
 
-// maxReason is the length of a reason in characters.
+// maxReason is the maximum length of a reason in characters.
 const maxReason = 500
 
-// CheckReason refuses a reason, of whatever is to have one, that is missing or too long.
+// CheckReason returns an error for any reason that is missing or too long.
 func CheckReason(reason string) error {
 	switch n := len([]rune(reason)); {
 	case n == 0:

@@ -6,14 +6,14 @@ import (
 	"sync"
 )
 
-// SchemaLog logs which optional tables a worker does not find, and again when that changes.
+// SchemaLog logs which optional tables a worker is missing, and again when that changes.
 type SchemaLog struct {
 	mu   sync.Mutex
 	last *string
 }
 
-// Report logs the missing optional tables of a subject when they change. At the first call the line
-// is at debug.
+// Report logs the missing optional tables of a subject when they change. The first call logs at
+// debug.
 func (w *SchemaLog) Report(ctx context.Context, logger *slog.Logger, of, missing string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

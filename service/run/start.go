@@ -20,7 +20,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
-// Request asks for one run.
+// Request requests one run.
 type Request struct {
 	// Worker is required.
 	Worker string
@@ -29,11 +29,13 @@ type Request struct {
 	DryRun   bool
 	// Async returns as soon as the run has started.
 	Async bool
-	// RequestID makes the request idempotent: used again it returns the first run. At most 128 characters.
+	// RequestID makes the request idempotent: a repeated id returns the first run. At most 128
+	// characters.
 	RequestID string
-	// ExpectedDigest is that of the candidates of a dry run: the run is not done with others. "": any.
+	// ExpectedDigest is the digest of a dry run's candidates. With others the run does nothing. "":
+	// any.
 	ExpectedDigest string
-	// RequestedBy is recorded with the run. For a run of the schedule it is this replica's name.
+	// RequestedBy is recorded with the run. For a scheduled run it is this replica's name.
 	RequestedBy string
 	// Fire is the tick of the schedule that starts the run; nil for every other run.
 	Fire *Fire
@@ -41,24 +43,28 @@ type Request struct {
 	Reason string
 }
 
-// Fire is the tick of the schedule that starts a run. If that run cannot start, its record says why, as SKIPPED,
-// or as FAILED if something is broken. RunBatch with Async does not wait for its lease.
+// Fire is the tick of the schedule that starts a run. If that run cannot start, its record has the
+// reason, as SKIPPED, or as FAILED if something is broken. RunBatch with Async does not wait for
+// its lease.
 type Fire struct {
-	// Time is the moment of the fire. The run works on the database whose turn it was then.
+	// Time is the moment of the fire. The run uses the database whose turn it was then.
 	Time time.Time
 	// Claim claims the fire. It is nil, and Time zero, for the further runs of a round.
 	Claim *control.LedgerStep
 }
 
-// RunBatch runs a worker once. It waits for the run's end unless Async; a caller that goes away does not stop the run.
+// RunBatch runs a worker once. It waits for the run's end unless Async is set. The run continues if
+// its caller goes away.
 //
-// Every worker and trigger takes this way: pause and configuration are checked, the run is recorded
-// and its fire claimed, its lease taken; the worker works while the lease is renewed and the record
-// kept alive; then the lease is released, the record closed, and those who wait are notified.
+// Every worker and trigger uses it. It checks pause and configuration, records the run, claims its
+// fire and takes its lease. The worker runs while the lease is renewed and the record kept alive.
+// Then it releases the lease, closes the record and notifies the waiters.
 //
-// Errors: [fault.ErrUnknownWorker], [fault.ErrUnknownDatabase], [fault.ErrStopping], [fault.ErrUnreachable], [*fault.InvalidArgumentError],
-// [*fault.WorkerPausedError], [*fault.NotConfiguredError], [*fault.LeaseHeldError], [*fault.RefusedError]; with a claim [ErrFireTaken]. A run that failed is no error. Nothing is on record
-// then, unless main became unreachable after a claim: that run ends as LEASE_LOST.
+// Errors: [fault.ErrUnknownWorker], [fault.ErrUnknownDatabase], [fault.ErrStopping],
+// [fault.ErrUnreachable], [*fault.InvalidArgumentError], [*fault.WorkerPausedError],
+// [*fault.NotConfiguredError], [*fault.LeaseHeldError], [*fault.RefusedError]; with a claim
+// [ErrFireTaken]. A failed run is no error. An error leaves nothing on record, unless main became
+// unreachable after a claim: that run ends as LEASE_LOST.
 func (r *Runner) RunBatch(ctx context.Context, req Request) (Run, error) {
 	w, err := r.validRequest(req)
 	if err != nil {
@@ -67,8 +73,7 @@ func (r *Runner) RunBatch(ctx context.Context, req Request) (Run, error) {
 	spans.SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", w.Name)
 	for {
 		run, err := r.runOnce(ctx, w, req)
-		// The run found for this request id could not start and left no record: try again as if it
-		// were new.
+		// The run of this request id could not start and left no record: retry it as a new one.
 		if !errors.Is(err, errForgotten) {
 			return orPlanChanged(run, err)
 		}
@@ -93,7 +98,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 	case req.Fire != nil && req.Fire.Claim != nil:
 		turn, refused = req.Fire.Time, err
 	case err != nil && (req.trigger() == control.TriggerSchedule || !errors.Is(err, dberr.ErrForbidden)):
-		// Of a privilege that is missing the run of a request itself says so, and what to grant.
+		// A requested run reports a missing privilege itself, with the grant.
 		return Run{}, err
 	}
 	database, err := r.Database(w, req.Database, turn)
@@ -125,7 +130,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 	return run, err
 }
 
-// Continue asks for a run that resumes work that an earlier run left. It does not wait for its end.
+// Continue requests a run that resumes work of an earlier run. It does not wait for its end.
 func Continue(w *Worker, reason string) Request {
 	return Request{Worker: w.Name, Async: true, Reason: reason}
 }
@@ -137,7 +142,7 @@ func (req Request) trigger() string {
 	return control.TriggerRequest
 }
 
-// joinFirst is the first run of a request id, if this request asks for the same.
+// joinFirst returns the first run of a request id, if this request asks for the same.
 func joinFirst(ctx context.Context, r *Runner, first Run, req Request) (Run, error) {
 	linkKnownRequest(ctx, first)
 	if first.Worker != req.Worker || first.DryRun != req.DryRun || req.Database != "" && req.Database != first.Database {
@@ -146,10 +151,10 @@ func joinFirst(ctx context.Context, r *Runner, first Run, req Request) (Run, err
 	return r.Join(ctx, first, req.Async)
 }
 
-// maxRequestID is the length of a request id in characters.
+// maxRequestID is the maximum length of a request id in characters.
 const maxRequestID = 128
 
-// validRequest is the worker that a request is for, unless the request is wrong whatever the state of anything.
+// validRequest returns the worker of a request, or an error if the request is wrong in any state.
 func (r *Runner) validRequest(req Request) (*Worker, error) {
 	if len([]rune(req.RequestID)) > maxRequestID {
 		return nil, &fault.InvalidArgumentError{Field: "request_id", Description: fmt.Sprintf("at most %d characters", maxRequestID)}
@@ -181,28 +186,29 @@ func (r *Runner) Ready(ctx context.Context, w *Worker) (control.StartState, erro
 	return state, err
 }
 
-// knownRequestError means that the request id has started a run before.
+// knownRequestError means that the request id has already started a run.
 type knownRequestError struct{ run Run }
 
 func (e *knownRequestError) Error() string { return "request id used before" }
 
-// dryRunTTL is after how long without a heartbeat a dry run, which has no lease, is taken for dead.
+// dryRunTTL is how long a dry run, which has no lease, may have no heartbeat before it counts as
+// dead.
 const dryRunTTL = 60 * time.Second
 
-// starting is what a run starts with.
+// starting holds the inputs of a starting run.
 type starting struct {
 	worker   *Worker
 	database *repo.Database
 	flags    map[string]bool
-	// expected is the digest that its candidates must have, "" for any.
+	// expected is the digest that its candidates must have; "": any.
 	expected string
-	// fire is what the run is of, nil for one without; refused is why that run cannot start, nil if
-	// nothing is known to be against it.
+	// fire is the fire of the run, or nil. refused is why that run cannot start; nil: no reason is
+	// known.
 	fire    *Fire
 	refused error
 }
 
-// start records a run and sets it to work. On an error nothing is left of it.
+// start records a run and starts it. On an error nothing remains of it.
 func (r *Runner) start(ctx context.Context, run Run, s starting) (*Execution, error) {
 	traced, x := r.newExecution(ctx, run, s)
 	began := time.Now()
@@ -210,7 +216,7 @@ func (r *Runner) start(ctx context.Context, run Run, s starting) (*Execution, er
 	if err == nil && s.fire == nil {
 		err = r.insertRun(traced, x)
 	} else if err == nil {
-		// Statements up to the claim have no spans: most replicas find that another one was first.
+		// Statements up to the claim have no spans: on most replicas another one was first.
 		err = r.recordFire(context.WithoutCancel(ctx), x, &s)
 	}
 	switch {
@@ -232,14 +238,14 @@ func (r *Runner) start(ctx context.Context, run Run, s starting) (*Execution, er
 	return x, nil
 }
 
-// refuse ends a run that is not on record. Those who wait for it get the reason.
+// refuse ends a run that is not on record. Its waiters get the reason.
 func (r *Runner) refuse(x *Execution, why error) {
 	x.refuse(why)
 	r.Active.unregister(x)
 	refusedRun(x.Span, why)
 }
 
-// work takes the lease that the record has not taken, and lets the run work.
+// work takes the lease that the record has not taken, and runs the worker.
 func (r *Runner) work(ctx context.Context, x *Execution, began time.Time) {
 	err := fault.RecoverPanic(func() error { return r.takeLease(ctx, x, began) })
 	if err == nil {
@@ -249,14 +255,14 @@ func (r *Runner) work(ctx context.Context, x *Execution, began time.Time) {
 	r.refuse(x, errors.Join(err, r.Main.Runs.DeleteRun(ctx, x.Snapshot().ID)))
 }
 
-// newExecution is a run that nothing has been done for yet, but that has its span: that is to be
-// ended if it cannot start.
+// newExecution returns a run that only has its span. If the run cannot start, the caller ends the
+// span.
 func (r *Runner) newExecution(ctx context.Context, run Run, s starting) (context.Context, *Execution) {
 	w, database := s.worker, s.database
 	if s.fire != nil {
 		run.Fire = s.fire.Time
 	}
-	// It outlives its caller, and keeps the caller's trace.
+	// The run outlives its caller, and keeps the caller's trace.
 	ctx, span := startRunSpan(context.WithoutCancel(ctx), r, run)
 	ctx = spansrepo.WithSpans(ctx)
 	run.State, run.Replica, run.Counts = control.RunRunning, r.Replica, map[string]int64{}
@@ -285,8 +291,8 @@ func (r *Runner) newExecution(ctx context.Context, run Run, s starting) (context
 	return ctx, x
 }
 
-// ttl is for how long a run's lease is taken, and after how long without a heartbeat its process
-// is taken for dead.
+// ttl is the duration of a run's lease, and how long its process may have no heartbeat before it
+// counts as dead.
 func (x *Execution) ttl() time.Duration {
 	if x.DryRun {
 		return dryRunTTL
@@ -294,8 +300,8 @@ func (x *Execution) ttl() time.Duration {
 	return x.MaxRuntime + LeaseMargin
 }
 
-// leaseInMain is the lease's name if it lives in main, where the statement that records the run
-// takes it; else "".
+// leaseInMain returns the lease's name if the lease is in main, where the statement that records
+// the run takes it; else "".
 func leaseInMain(main *repo.Database, x *Execution) string {
 	if x.DryRun || x.Database != main {
 		return ""
@@ -303,7 +309,7 @@ func leaseInMain(main *repo.Database, x *Execution) string {
 	return x.leases.name
 }
 
-// insertRun records a run, and takes its lease if that lives in main and is free.
+// insertRun records a run, and takes its lease if that is in main and free.
 func (r *Runner) insertRun(ctx context.Context, x *Execution) error {
 	before := time.Now()
 	stored, created, err := r.Main.Runs.InsertRun(ctx, x.Snapshot(), x.ttl(), leaseInMain(r.Main, x))
@@ -319,7 +325,7 @@ func (r *Runner) insertRun(ctx context.Context, x *Execution) error {
 	return nil
 }
 
-// recorded notes that the run is on record. before is when that was asked for.
+// recorded marks the run as recorded. before is the time before that request.
 func (x *Execution) recorded(stored Run, before time.Time) {
 	x.Report(func(r *Run) { r.StartedAt = stored.StartedAt })
 	if stored.LeaseEpoch > 0 {
@@ -328,7 +334,7 @@ func (x *Execution) recorded(stored Run, before time.Time) {
 }
 
 // takeLease takes the lease that the record has not taken, and the fence rows of the worker's other
-// databases; a dry run has none. The lease's span begins at this time.
+// databases; a dry run has none. The lease's span starts at began.
 //
 // In main the record has taken the lease already, unless it is held: acquire then only returns it.
 func (r *Runner) takeLease(ctx context.Context, x *Execution, began time.Time) error {
@@ -344,7 +350,7 @@ func (r *Runner) takeLease(ctx context.Context, x *Execution, began time.Time) e
 	}
 	if err != nil {
 		if held, ok := errors.AsType[*fault.LeaseHeldError](err); ok {
-			// Without it the error says enough.
+			// If this fails, the error without the run id is enough.
 			held.RunID, _ = r.Main.Runs.RunAtWork(ctx, x.Snapshot(), held.Lease.Holder)
 		}
 		recordRefusedLease(span, err)
@@ -357,8 +363,8 @@ func (r *Runner) takeLease(ctx context.Context, x *Execution, began time.Time) e
 	return nil
 }
 
-// requestReused is the error that a request id has started a run of something else: of another worker, on another database,
-// or as a dry run.
+// requestReused returns the error that the request id belongs to a different run: another worker,
+// another database, or a dry run.
 func requestReused(first Run) error {
 	what := first.Worker
 	if first.Database != "" {
@@ -377,5 +383,5 @@ func requestReused(first Run) error {
 	}
 }
 
-// reasonRequestKnown: the request id has started a run before.
+// reasonRequestKnown: the request id has already started a run.
 const reasonRequestKnown = "REQUEST_KNOWN"

@@ -11,16 +11,16 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/load"
 )
 
-// A run that writes checks the load before each statement. Over a limit it pauses between them, the
-// longer the further over; while it is far over, it writes nothing. If that lasts it ends:
-// SUCCEEDED, over_limit, and the reason says which limit. A limit is counted from the start of the
-// run, so that each run has its chance.
+// A run that writes checks the load before each statement. Over a limit it pauses between
+// statements, longer the further it is over. While it is far over, it writes nothing. If that
+// lasts, the run ends as SUCCEEDED, over_limit, with the limit as its reason. An excess counts from
+// the start of the run, so that each run has its chance.
 
 // pauseStep is how long a run pauses before it checks again.
 const pauseStep = 500 * time.Millisecond
 
-// waitForLoad pauses as the load of a database, and of the table that is to be changed, wants it.
-// Its error is why the run stops.
+// waitForLoad pauses while the load of a database, or of the table to be changed, requires it. Its
+// error is why the run stops.
 func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table catalog.Table) error {
 	worked, paused := x.throttle.Worked(), time.Duration(0)
 	for {
@@ -47,7 +47,7 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table cat
 		}
 		if pause <= 0 {
 			if e.Severe() {
-				// Its time is over, and this is no moment for a last statement.
+				// The timeout is over, and a last statement now would add load.
 				return x.stopThrottled(ctx, e)
 			}
 			x.throttle.Release(e)

@@ -20,10 +20,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
-// What spans of runs, batches and jobs say: what was done, why it stopped, what it queued, so
-// that the trace alone tells. Values of rows other than ids, and texts of the server's, are not in them.
+// Spans of runs, batches and jobs record what was done, why it stopped and what it queued, so that
+// the trace alone is enough. They have no row values other than ids, and no texts of the server.
 
-// startRunSpan begins the span of a run.
+// startRunSpan starts the span of a run.
 func startRunSpan(ctx context.Context, r *Runner, run Run, options ...trace.SpanStartOption) (context.Context, trace.Span) {
 	ctx, span := r.Tracer.Start(spans.WithID(ctx, runSpanID(run.ID)), "maintenance.run", append(options, trace.WithAttributes(
 		attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID),
@@ -33,11 +33,11 @@ func startRunSpan(ctx context.Context, r *Runner, run Run, options ...trace.Span
 	if !run.Fire.IsZero() {
 		span.SetAttributes(attribute.String("maintenance.fire_time", run.Fire.UTC().Format(time.RFC3339)))
 	}
-	// Spans below it have ids of their own.
+	// Child spans have ids of their own.
 	return spans.WithID(ctx, trace.SpanID{}), span
 }
 
-// recordStart says on its span under which lease a run has started, and how late that was for its fire.
+// recordStart records the lease of a run on its span, and how late the run started after its fire.
 func (x *Execution) recordStart() {
 	run := x.Snapshot()
 	x.Span.SetAttributes(attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch))
@@ -46,7 +46,7 @@ func (x *Execution) recordStart() {
 	}
 }
 
-// Batch calls do within a span of a batch. An error is the batch's failure, unless the run is to stop.
+// Batch calls do within the span of a batch. An error fails the batch, unless the run must stop.
 func (x *Execution) Batch(ctx context.Context, do func(context.Context) error, attributes ...attribute.KeyValue) error {
 	ctx, span := x.Tracer.Start(ctx, "maintenance.batch", trace.WithAttributes(attributes...))
 	defer span.End()
@@ -69,7 +69,7 @@ func (x *Execution) Batch(ctx context.Context, do func(context.Context) error, a
 	return err
 }
 
-// countAttributes are the counts that are not 0.
+// countAttributes returns the counts that are not 0.
 func countAttributes(counts map[string]int64) (out []attribute.KeyValue) {
 	for key, n := range counts {
 		if n != 0 {
@@ -79,7 +79,7 @@ func countAttributes(counts map[string]int64) (out []attribute.KeyValue) {
 	return out
 }
 
-// recordEnd says on a span how the run has ended.
+// recordEnd records the end of the run on a span.
 func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, err error) {
 	if !span.IsRecording() {
 		return
@@ -97,11 +97,12 @@ func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, er
 		span.SetAttributes(attribute.StringSlice("maintenance.tables", tables))
 	}
 	span.SetAttributes(spansrepo.Attributes(ctx)...)
-	// Batches rest side by side.
+	// Batches pause in parallel.
 	if _, paused := x.throttle.State(); paused > 0 {
 		span.SetAttributes(attribute.Float64(pausedKey, paused.Seconds()))
 	}
-	// Of a run that was told to stop the error says by whom, and has an operator's words: those are for the record.
+	// The error of a stopped run names the operator and has their text: only the record may have
+	// those.
 	if run.State == control.RunFailed {
 		text := fault.RedactedText(run.Error, err)
 		spans.SetTexts(span, "maintenance.error", text)
@@ -119,11 +120,11 @@ func tableTexts(tables []jobqueue.TableCount) (out []string) {
 	return spansrepo.Longest(out)
 }
 
-// MaxBatchLinks is how many links the span of a batch has at most, maxRunLinks that of a run.
+// MaxBatchLinks is the maximum number of links of a batch's span, maxRunLinks that of a run's.
 const MaxBatchLinks, maxRunLinks = 16, 64
 
-// Link leads from a batch, and from its run in case that batch is left out of the trace, to what has caused the work:
-// spans in W3C's form, each of which is linked once. what says what they are.
+// Link links a batch, and its run in case that batch is not sampled, to what caused the work: spans
+// in W3C's form, each linked once. what describes them.
 func (x *Execution) Link(ctx context.Context, what string, parents []string) {
 	batch := trace.SpanFromContext(ctx)
 	if !batch.IsRecording() {
@@ -154,10 +155,10 @@ func (x *Execution) Link(ctx context.Context, what string, parents []string) {
 	}
 }
 
-// What spans say about an end. Only what failed has the status Error: what was stopped, or is postponed
-// because its time is over, says so as its outcome and reason.
+// Ends on spans. Only a failure has the status Error. A stopped run, or a postponed one whose time
+// is over, has its outcome and reason.
 
-// whyStopped is a run's end in words. That some of what it did failed is another matter: that is its error.
+// whyStopped describes the end of a run. Failures of single items are its error instead.
 func (x *Execution) whyStopped(run *Run, err error) string {
 	_, items := errors.AsType[*fault.ItemsFailedError](err)
 	stopped, _ := errors.AsType[fault.StopError](err)
@@ -176,10 +177,10 @@ func (x *Execution) whyStopped(run *Run, err error) string {
 	return AllSeen
 }
 
-// AllSeen is why a run stops that nothing has stopped.
+// AllSeen is the reason of a run that nothing stopped.
 const AllSeen = "all due work was processed"
 
-// refusedRun ends the span of a run that could not start. That somebody else is at work is no failure.
+// refusedRun ends the span of a run that could not start. Another run in progress is no failure.
 func refusedRun(span trace.Span, err error) {
 	defer span.End()
 	var known *knownRequestError
@@ -187,7 +188,7 @@ func refusedRun(span trace.Span, err error) {
 	case reason != "":
 		why := err.Error()
 		if paused, ok := errors.AsType[*fault.WorkerPausedError](err); ok {
-			// Who has paused it, and why, is an operator's, and none of a trace's business.
+			// The operator's name and reason do not belong in a trace.
 			why = paused.Subject() + " paused"
 		}
 		spans.SetTexts(span, "maintenance.outcome", control.RunSkipped, "maintenance.reason", reason, "maintenance.stopped_because", why)
@@ -200,7 +201,7 @@ func refusedRun(span trace.Span, err error) {
 	}
 }
 
-// linkKnownRequest leads from the span of a call to the run that its request id has started before.
+// linkKnownRequest links the span of a call to the run that its request id has already started.
 func linkKnownRequest(ctx context.Context, first Run) {
 	span := trace.SpanFromContext(ctx)
 	spans.SetTexts(span, "maintenance.run_id", first.ID, "maintenance.reason", reasonRequestKnown)
@@ -209,7 +210,8 @@ func linkKnownRequest(ctx context.Context, first Run) {
 	}
 }
 
-// recordRefusedLease says on its span why a lease could not be had. That somebody else has it is no failure.
+// recordRefusedLease records on its span why a lease could not be taken. Another holder is no
+// failure.
 func recordRefusedLease(span trace.Span, err error) {
 	held, ok := errors.AsType[*fault.LeaseHeldError](err)
 	if !ok {
@@ -220,10 +222,11 @@ func recordRefusedLease(span trace.Span, err error) {
 	span.SetAttributes(attribute.Int64("maintenance.lease_epoch", held.Lease.Epoch))
 }
 
-// pausedKey is the attribute for how long a run or batch has paused.
+// pausedKey is the attribute of the time that a run or batch has paused.
 const pausedKey = "maintenance.rested_seconds"
 
-// recordPause says on the spans of a batch and its run, once each, what they pause for, and keeps for how long.
+// recordPause records on the spans of a batch and its run the reason of a pause, once each, and
+// adds up its duration.
 func (x *Execution) recordPause(ctx context.Context, load string, paused time.Duration, first bool) {
 	event := trace.WithAttributes(attribute.String("maintenance.load", load))
 	if first {

@@ -31,7 +31,7 @@ type WorkerConfig struct {
 	CatchUp *bool `key:"catch_up" default:"false"`
 }
 
-// Check refuses a schedule that is none. An empty one stands for the default.
+// Check returns an error for an invalid schedule. An empty one stands for the default.
 func (WorkerConfig) Check(key, text string) error {
 	if key != "schedule" || text == "" {
 		return nil
@@ -42,82 +42,87 @@ func (WorkerConfig) Check(key, text string) error {
 	return nil
 }
 
-// DoneCounts are the counts that together say how many of the things that are due a run has dealt
-// with, in whatever way: clients show its progress by them. None here: a worker's own settings say.
+// DoneCounts are the counts that together are the number of due items that a run has handled, with
+// any outcome: clients show its progress by them. None here: a worker's own settings define them.
 func (WorkerConfig) DoneCounts() []string { return nil }
 
 // Disabled reports whether the worker is switched off.
 func (c WorkerConfig) Disabled() bool { return c.Enabled != nil && !*c.Enabled }
 
-// Deps are what workers and their jobs are made with.
+// Deps are the dependencies of workers and their jobs.
 type Deps struct {
 	Main *repo.Database
 	// Databases in the order of the rotation, main first.
 	Databases []*repo.Database
-	// Queue takes deferred jobs; nil: there is none.
+	// Queue takes deferred jobs; nil: no queue.
 	Queue  jobqueue.JobQueue
 	Logger *slog.Logger
 	// RunBatch is [Runner.RunBatch].
 	RunBatch func(context.Context, Request) (Run, error)
-	// LooseForeignKeys returns the definitions in use; nil: none are configured. They change when the
-	// file is read again, so a run calls it once.
+	// LooseForeignKeys returns the definitions in use; nil: none are configured. They change when
+	// the file is reloaded, so a run calls it once.
 	LooseForeignKeys func() []lfk.LooseForeignKey
 }
 
-// Worker is one kind of maintenance work, as a value. What it does is in its package; how a run of it
-// starts is in start.go, the loop around it in execute.go.
+// Worker is one kind of maintenance work, as a value. Its package defines what it does. start.go
+// starts its runs, execute.go has the loop around it.
 type Worker struct {
 	Name   string
 	Config WorkerConfig
 	// Databases a run may work on, in the order of the rotation, with a lease each; nil: main, with one lease.
 	Databases []*repo.Database
-	// Due reports whether there is something to do in a database, for a worker each of whose fires works all databases in which
-	// there is; nil: a fire works one.
+	// Due reports whether a database has due work. A fire of such a worker works all databases that
+	// have; nil: a fire works one.
 	Due func(ctx context.Context, database *repo.Database) bool
-	// UnscheduledRemark says which databases no fire works, and what to do; "": none.
+	// UnscheduledRemark names the databases that no fire works, and what to do; "": none.
 	UnscheduledRemark string
-	// Fences are the other databases that it writes to: a run takes its fence rows there, in this order, at its start.
+	// Fences are the other databases that it writes to. A run takes its fence rows there, in this
+	// order, at its start.
 	Fences []*repo.Database
-	// Missing says what keeps it from running; "" when nothing does.
+	// Missing returns what keeps it from running; "": nothing.
 	Missing func(ctx context.Context) (string, error)
-	// Uses are what its runs do with the application's tables of a database, for caretaker doctor; nil: nothing.
+	// Uses returns what its runs do with the application's tables of a database, for caretaker
+	// doctor; nil: nothing.
 	Uses func(database string) []catalog.Use
-	// MaxRuntime is how long a run on a database may take, by the flags of this moment, and whether this is turbo mode.
-	// A worker without a time limit leaves it out.
+	// MaxRuntime returns how long a run on a database may take, by the current flags, and whether
+	// turbo mode is on. A worker without a time limit leaves it out.
 	MaxRuntime func(database string, flags map[string]bool) (limit time.Duration, turbo bool)
-	// NoTimeLimit workers have no limit of their own: their lease lasts [DefaultRunTime] and the margin, and is renewed.
+	// NoTimeLimit workers have no limit of their own. Their lease lasts [DefaultRunTime] plus the
+	// margin, and is renewed.
 	NoTimeLimit bool
-	// Work does one run, or counts what it would do if x.DryRun. Its error ends the run as [conclude] says.
+	// Work does one run, or counts what it would do if x.DryRun. Its error ends the run as in
+	// [conclude].
 	Work func(ctx context.Context, x *Execution) error
-	// Backlog counts what waits in a database, and may add a remark for condition_detail.
+	// Backlog counts the pending work in a database, and may add a remark for condition_detail.
 	Backlog func(ctx context.Context, database *repo.Database) (control.Backlog, string, error)
-	// Waiting lists the first of what the backlog of a database counts as dead, or as deferred; nil: it
-	// has no list.
+	// Waiting lists the first items that the backlog of a database counts as dead, or as deferred;
+	// nil: no list.
 	Waiting func(ctx context.Context, database *repo.Database, dead bool) ([]jobqueue.Waiting, error)
-	// Abandoned says that its last run died and left work that must not wait for the schedule; nil: none does.
+	// Abandoned reports whether its last run died and left work that must not wait for the
+	// schedule; nil: never.
 	Abandoned func(ctx context.Context) (bool, error)
-	// Actions are the labels of maintenance_rows_total by the keys of counts.
+	// Actions maps the keys of counts to the labels of maintenance_rows_total.
 	Actions map[string]string
-	// FailureCounts are the counts of what a run that succeeds could not do: its reason says why.
+	// FailureCounts are the counts of failures in a run that succeeds: its reason has the cause.
 	FailureCounts []string
-	// StatusReason is what of such a reason the status repeats; nil: all.
+	// StatusReason returns the part of such a reason that the status repeats; nil: all.
 	StatusReason func(reason string) string
 	// Flags are the feature flags that its runs read.
 	Flags []string
-	// JobReason is that of the jobs it queues of a kind that several workers queue: they wait with its
+	// JobReason is the reason of its jobs of a kind that several workers queue: they wait with its
 	// pause. "": it queues none.
 	JobReason string
-	// Candidates says that its dry runs note what a run would work on, by [Execution.Candidate].
+	// Candidates: its dry runs record what a run would process, by [Execution.Candidate].
 	Candidates bool
 	// Plan adds to a plan what a run would do with its target; nil: nothing.
 	Plan Planner
-	// Optional says that it is not shown among all workers before it is enabled somewhere, or has run.
+	// Optional: it is not shown among all workers before it is enabled on a server, or has run.
 	Optional bool
-	// Sli says that its runs are counted as service levels.
+	// Sli: its runs count as service levels.
 	Sli bool
 }
 
-// LeaseName is the worker's name, with the database where there is one lease a database.
+// LeaseName returns the worker's name, with the database if each database has a lease.
 func (w *Worker) LeaseName(database *repo.Database) string {
 	if w.Databases == nil {
 		return w.Name
@@ -125,8 +130,8 @@ func (w *Worker) LeaseName(database *repo.Database) string {
 	return w.Name + "/" + database.Name
 }
 
-// ParseSchedule reads a cron expression of five fields: minute, hour, day of the month, month and day
-// of the week. Times are UTC. The error text continues after the expression.
+// ParseSchedule reads a cron expression of five fields: minute, hour, day of the month, month and
+// day of the week. Times are UTC. The error text continues after the expression.
 func ParseSchedule(expression string) (cron.Schedule, error) {
 	schedule, err := cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse("CRON_TZ=UTC " + expression)
 	if err != nil {
@@ -138,7 +143,7 @@ func ParseSchedule(expression string) (cron.Schedule, error) {
 	return schedule, nil
 }
 
-// DefaultRunTime is what the lease of a worker without a time limit is counted from, and the limit of its dry runs.
+// DefaultRunTime determines the lease of a worker without a time limit, and limits its dry runs.
 const DefaultRunTime = 60 * time.Second
 
 // noTimeLimit is MaxRuntime of workers without a time limit.
@@ -147,10 +152,11 @@ func noTimeLimit(string, map[string]bool) (time.Duration, bool) { return Default
 // LeaseMargin is how much longer a lease lasts than the longest run.
 const LeaseMargin = 10 * time.Second
 
-// renewals is how often a lease is renewed in the time it holds.
+// renewals is the number of renewals during the time to live of a lease.
 const renewals = 3
 
-// Database chooses where a run works: the one asked for, or the one whose turn it is in this minute.
+// Database returns where a run works: the requested database, or the one whose turn it is this
+// minute.
 func (r *Runner) Database(w *Worker, asked string, minute time.Time) (*repo.Database, error) {
 	if w.Databases == nil {
 		if asked != "" {
@@ -169,7 +175,8 @@ func (r *Runner) Database(w *Worker, asked string, minute time.Time) (*repo.Data
 	return nil, UnknownDatabase(asked, w.Databases)
 }
 
-// warnOfShortRuns: a run of less than a second does little more than begin and end.
+// warnOfShortRuns warns of time limits below one second: such a run does little more than start and
+// end.
 func warnOfShortRuns(logger *slog.Logger, w *Worker) {
 	if limit, _ := w.MaxRuntime(MainDatabase, nil); limit < time.Second {
 		logger.Warn("max_runtime is less than a second: too short for useful runs, use several seconds", "worker", w.Name, "max_runtime", limit)
@@ -187,7 +194,7 @@ func orNoSchema(missing func(context.Context) (string, error)) func(context.Cont
 	}
 }
 
-// validate checks what every worker's configuration has.
+// validate checks the configuration that every worker has.
 func (w *Worker) validate() error {
 	if _, err := ParseSchedule(w.Config.Schedule); err != nil {
 		return fmt.Errorf("workers.%s.schedule: %q %w", w.Name, w.Config.Schedule, err)
@@ -200,21 +207,21 @@ func ReadLimits() fencing.Limits {
 	return fencing.Limits{Statement: 5 * time.Second, Lock: time.Second}
 }
 
-// BacklogLimits bound the reads of a backlog, and of what waits in it.
+// BacklogLimits bound the reads of a backlog, and of its dead and deferred items.
 func BacklogLimits() fencing.Limits {
 	return fencing.Limits{Statement: BacklogPatience, Lock: time.Second}
 }
 
-// Rotation is whose turn it is in a minute, out of n databases.
+// Rotation returns whose turn it is in a minute, out of n databases.
 func Rotation(at time.Time, n int) int {
 	turn := int(at.Unix() / 60 % int64(n))
 	return (turn + n) % n // before 1970 the remainder is negative
 }
 
-// DuePatience is how long a database may take to say whether it has records due.
+// DuePatience is the timeout for a database to report whether it has due records.
 const DuePatience = 3 * time.Second
 
-// DatabaseNames are the names of databases, as [format.List] lists them.
+// DatabaseNames returns the names of databases, formatted by [format.List].
 func DatabaseNames(databases []*repo.Database) string {
 	names := make([]string, len(databases))
 	for i, d := range databases {
@@ -223,15 +230,15 @@ func DatabaseNames(databases []*repo.Database) string {
 	return format.List(names)
 }
 
-// GitLabs are those of the databases that GitLab has, main, ci and sec, in the same order. Workers
-// of its tables look into no others: without a table in ci or sec they look for it in main.
+// GitLabs returns the databases of GitLab: main, ci and sec, in that order. Workers of its tables
+// use no others: for a table that is not in ci or sec they use main.
 func GitLabs(databases []*repo.Database) []*repo.Database {
 	return slices.DeleteFunc(slices.Clone(databases), func(d *repo.Database) bool {
 		return d.Name != MainDatabase && d.Name != "ci" && d.Name != "sec"
 	})
 }
 
-// InMain are uses of the tables of main alone, as [Worker.Uses].
+// InMain returns uses of tables in main alone, as [Worker.Uses].
 func InMain(uses []catalog.Use) func(database string) []catalog.Use {
 	return func(database string) []catalog.Use {
 		if database != MainDatabase {
@@ -241,7 +248,7 @@ func InMain(uses []catalog.Use) func(database string) []catalog.Use {
 	}
 }
 
-// DatabaseLabel is Run.database: empty for workers that have no turn by database.
+// DatabaseLabel returns Run.database: empty for workers without a turn by database.
 func DatabaseLabel(w *Worker, d *repo.Database) string {
 	if w.Databases == nil {
 		return ""
@@ -249,7 +256,7 @@ func DatabaseLabel(w *Worker, d *repo.Database) string {
 	return d.Name
 }
 
-// Next is the next fire of the worker's schedule.
+// Next returns the next fire of the worker's schedule.
 func (w *Worker) Next(after time.Time) time.Time {
 	schedule, err := ParseSchedule(w.Config.Schedule)
 	if err != nil {
@@ -258,7 +265,7 @@ func (w *Worker) Next(after time.Time) time.Time {
 	return schedule.Next(after.UTC())
 }
 
-// LeaseDatabases are the databases in which the worker has leases and backlogs.
+// LeaseDatabases returns the databases in which the worker has leases and backlogs.
 func (w *Worker) LeaseDatabases(r *Runner) []*repo.Database {
 	if w.Databases == nil {
 		return []*repo.Database{r.Main}
@@ -266,10 +273,10 @@ func (w *Worker) LeaseDatabases(r *Runner) []*repo.Database {
 	return w.Databases
 }
 
-// CatchesUp reports whether one run makes up for fires that were missed: workers.<worker>.catch_up.
+// CatchesUp reports whether one run makes up for missed fires: workers.<worker>.catch_up.
 func (w *Worker) CatchesUp() bool { return w.Config.CatchUp != nil && *w.Config.CatchUp }
 
-// UnknownDatabase is the error that a name is none of these databases'.
+// UnknownDatabase returns the error for a name that none of these databases has.
 func UnknownDatabase(name string, all []*repo.Database) error {
 	text := fmt.Sprintf("unknown database %q: configured are %s", name, DatabaseNames(all))
 	return fault.Unknown(fault.ErrUnknownDatabase, "database", name, text)
