@@ -10,10 +10,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Count is how many jobs of a kind are in a state.
+// Count is the number of jobs of a kind in a state.
 type Count = jobqueue.JobCount
 
-// jobsSearched is among how many newest jobs those of a run are looked for.
+// jobsSearched is the number of newest jobs that a search for the jobs of a run covers.
 const jobsSearched = 20_000
 
 // JobCounts counts the jobs that are not completed, by kind and state, up to 10,000 of each.
@@ -21,7 +21,7 @@ func (p *Pool) JobCounts(ctx context.Context) ([]Count, error) {
 	return p.Main.Jobs.CountJobs(ctx)
 }
 
-// FailedJobs says in words which jobs fail that a worker has queued: its runs succeed all the same.
+// FailedJobs describes the failing jobs that a worker has queued. Its runs succeed all the same.
 func (p *Pool) FailedJobs(w *run.Worker, all []jobqueue.FailedJobs) (remarks []string) {
 	for _, f := range all {
 		owner := p.Kinds[f.Kind].Owner
@@ -43,7 +43,8 @@ func (p *Pool) FailedJobs(w *run.Worker, all []jobqueue.FailedJobs) (remarks []s
 	return remarks
 }
 
-// JobsOfRun are up to limit jobs that a run queued, the oldest first, as far as they are among the newest 20,000 of all.
+// JobsOfRun returns up to limit jobs that a run queued, oldest first, among the newest 20,000 of
+// all.
 func (p *Pool) JobsOfRun(ctx context.Context, record string, limit int) ([]Job, error) {
 	if err := run.ValidRunID(record); err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func (p *Pool) JobsOfRun(ctx context.Context, record string, limit int) ([]Job, 
 	return p.Main.Jobs.JobsOfRun(ctx, record, limit, jobsSearched)
 }
 
-// Job is a job by its id. Errors: [fault.ErrUnknownJob], [*fault.InvalidArgumentError].
+// Job returns a job by its id. Errors: [fault.ErrUnknownJob], [*fault.InvalidArgumentError].
 func (p *Pool) Job(ctx context.Context, id int64) (Job, error) {
 	if id <= 0 {
 		return Job{}, errNoJobID()
@@ -60,7 +61,7 @@ func (p *Pool) Job(ctx context.Context, id int64) (Job, error) {
 	return job, unknownJob(id, err)
 }
 
-// JobWorker is the worker that a job is of, "" for one of none, or [fault.ErrUnknownJob].
+// JobWorker returns the worker of a job, "" for none, or [fault.ErrUnknownJob].
 func (p *Pool) JobWorker(ctx context.Context, id int64) (string, error) {
 	found, err := p.Job(ctx, id)
 	if err != nil {

@@ -14,25 +14,25 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// A job is held while all workers are paused, while its worker is ([Kind].Owner), or while main is
-// over a limit of its load that would keep a run from writing, too. It waits in the queue, without
-// using up an attempt; one at work ends its slice after the statement in flight.
+// A job is held while all workers or its own ([Kind].Owner) are paused, or while main is over a
+// limit of its load that would also keep a run from writing. It waits in the queue, without using
+// up an attempt. A running attempt ends its slice after its current statement.
 
 const (
-	// holdPause is how long a pause postpones a job: so much later it may be worked after
-	// ResumeWorker. Below 5 s the queue needs no help to find it again.
+	// holdPause is how long a pause postpones a job, and the maximum delay after ResumeWorker.
+	// Below 5 s the queue finds the job again without help.
 	holdPause = 4 * time.Second
 	// holdLoad is how long the load postpones a job.
 	holdLoad = 10 * time.Second
 )
 
-// hold is why a job is not worked now, and when to check again.
+// hold is why a job does not run now, and when to check again.
 type hold struct {
 	reason string
 	snooze time.Duration
 }
 
-// holdReason of a job, nil if it may run.
+// holdReason returns why a job is held; nil: it may run.
 func (p *Pool) holdReason(ctx context.Context, j *Attempt) *hold {
 	pauses, known := p.Pauses.Get(ctx)
 	if !known {
@@ -51,8 +51,8 @@ func (j *Attempt) loadHold(ctx context.Context, d *repo.Database, t catalog.Tabl
 	return nil
 }
 
-// Permit lets the attempt write on a table of a database by this permit. Where that is over a limit
-// of its load, it ends the slice: [ErrSliceOver].
+// Permit lets the attempt write to a table of a database with this permit. Over a limit of the load
+// it ends the slice: [ErrSliceOver].
 func (j *Attempt) Permit(
 	ctx context.Context, d *repo.Database, t catalog.Table, p fencing.Permit,
 ) (run.Permit, error) {
@@ -63,8 +63,8 @@ func (j *Attempt) Permit(
 	return run.Permit{Permit: p}, nil
 }
 
-// owner is the worker with whose pause a job waits, "" if only with that of all:
-// continue_inactive_token_deletion has to ask before it starts a run anyway.
+// owner returns the worker whose pause holds a job; "": only the pause of all.
+// continue_inactive_token_deletion checks the pause before it starts a run anyway.
 func (p *Pool) owner(r Request) string {
 	if of := p.Kinds[r.Kind].Owner; of != nil {
 		return of(r.Args)
@@ -72,7 +72,7 @@ func (p *Pool) owner(r Request) string {
 	return ""
 }
 
-// OwnedBy is for kinds that one worker alone queues.
+// OwnedBy returns the Owner of kinds that only one worker queues.
 func OwnedBy(worker string) func(json.RawMessage) string {
 	return func(json.RawMessage) string { return worker }
 }
@@ -88,24 +88,24 @@ func (j *Attempt) held() bool {
 	return j.heldBy != nil
 }
 
-// postpone is how an attempt ends that was held: later than it would have snoozed by itself.
+// postpone returns the end of a held attempt: later than its own snooze.
 func (h *hold) postpone(r Result) Result {
 	r.Snooze, r.Reason = max(r.Snooze, h.snooze), h.reason
 	return r
 }
 
-// ErrSliceOver ends an attempt that has worked as long as it may; the next one goes on.
+// ErrSliceOver ends an attempt at its time limit. The next attempt continues.
 var ErrSliceOver = errors.New("the attempt's time is over")
 
 const (
-	// SliceSnooze is how long an attempt that has worked as long as it may waits for the next. The
+	// SliceSnooze is the wait between an attempt that reached its time limit and the next. The
 	// queue shortens it to nothing when its server stops.
 	SliceSnooze = time.Second
-	// busySnooze is how long an attempt waits for another one at work on the same group or project.
+	// busySnooze is how long an attempt waits for another running one on the same group or project.
 	busySnooze = 30 * time.Second
 )
 
-// Postpone is the end of an attempt whose error says no more than that the job goes on later, and
+// Postpone returns the end of an attempt whose error only means that the job continues later, and
 // why.
 func (j *Attempt) Postpone(r Result, err error) (Result, error) {
 	switch {
@@ -121,5 +121,5 @@ func (j *Attempt) Postpone(r Result, err error) (Result, error) {
 	return r, nil
 }
 
-// reasonSliceUsed is that of jobs whose attempt has worked as long as it may: they continue later.
+// reasonSliceUsed belongs to jobs whose attempt reached its time limit: they continue later.
 const reasonSliceUsed = "SLICE_USED"

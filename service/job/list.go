@@ -15,25 +15,25 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// Job is a deferred job as it stands in the queue.
+// Job is a deferred job in the queue.
 type Job = jobqueue.QueuedJob
 
-// DuplicateJobError says that another job for the same waits or runs already.
+// DuplicateJobError means that another job for the same target is already waiting or running.
 type DuplicateJobError = jobqueue.DuplicateJobError
 
 // Filter selects jobs.
 type Filter struct {
 	// Kind and State are names; "": all.
 	Kind, State string
-	// Since and Until bound when they were queued; zero: no bound.
+	// Since and Until bound the time of queueing; zero: no bound.
 	Since, Until time.Time
-	// After is the id of the last job of the page before; 0: the first page.
+	// After is the id of the last job of the previous page; 0: the first page.
 	After int64
-	// Limit is the most jobs to return.
+	// Limit is the maximum number of jobs to return.
 	Limit int
 }
 
-// States are the states that a job can be in. River has one more, pending, which nothing here uses.
+// States returns the states of a job. River has one more, pending, which caretaker does not use.
 func States() []string {
 	return []string{
 		jobqueue.JobAvailable, jobqueue.JobScheduled, jobqueue.JobRetryable, jobqueue.JobRunning, jobqueue.JobCompleted, jobqueue.JobCancelled,
@@ -41,7 +41,7 @@ func States() []string {
 	}
 }
 
-// Jobs lists deferred jobs, the newest first. Errors: [*fault.InvalidArgumentError],
+// Jobs lists deferred jobs, newest first. Errors: [*fault.InvalidArgumentError],
 // [fault.ErrUnreachable].
 func (p *Pool) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	if err := oneOf("kind", f.Kind, p.JobKinds()); err != nil {
@@ -60,10 +60,11 @@ func oneOf(field, value string, allowed []string) error {
 	return &fault.InvalidArgumentError{Field: field, Description: fmt.Sprintf("%q is none of %s: leave it empty for all", value, strings.Join(allowed, ", "))}
 }
 
-// RetryJob lets a job be worked now, with one more attempt if it has used up its own; whatever it did before, it checks
-// everything again. A job at work, or due, stays as it is.
+// RetryJob makes a job run now, with one more attempt if it has used up its own. The job checks
+// everything again. A running or due job does not change.
 //
-// Errors: [fault.ErrUnknownJob], [*fault.InvalidArgumentError], [*DuplicateJobError], [fault.ErrUnreachable].
+// Errors: [fault.ErrUnknownJob], [*fault.InvalidArgumentError], [*DuplicateJobError],
+// [fault.ErrUnreachable].
 func (p *Pool) RetryJob(ctx context.Context, id int64) (Job, error) {
 	if id <= 0 {
 		return Job{}, errNoJobID()
@@ -72,8 +73,9 @@ func (p *Pool) RetryJob(ctx context.Context, id int64) (Job, error) {
 	return job, unknownJob(id, err)
 }
 
-// CancelJob stops a job for good: one that waits never starts, one at work stops after the statement in flight. One that
-// has ended stays as it is, and RetryJob undoes it. Errors: those of RetryJob but for [*DuplicateJobError].
+// CancelJob stops a job permanently. A waiting job never starts, and a running one stops after its
+// current statement. An ended one does not change. RetryJob undoes it. Errors: those of RetryJob
+// except [*DuplicateJobError].
 func (p *Pool) CancelJob(ctx context.Context, id int64, reason, by string) (Job, error) {
 	reason, by = strings.TrimSpace(reason), run.TruncateActor(strings.TrimSpace(by))
 	if err := run.CheckReason(reason); err != nil {
@@ -95,7 +97,7 @@ func errNoJobID() error {
 	}
 }
 
-// unknownJob is [fault.ErrUnknownJob] if the job has not been found.
+// unknownJob returns [fault.ErrUnknownJob] if the job was not found.
 func unknownJob(id int64, err error) error {
 	if errors.Is(err, dberr.ErrNotFound) {
 		name := strconv.FormatInt(id, 10)

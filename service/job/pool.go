@@ -23,10 +23,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
-// Deferred jobs: whatever the queue is, it calls WorkJob, and WorkJob is the one place where a
-// job's end is logged and counted. What a job does is in the package of its worker, or in deletion.
+// Deferred jobs: any queue calls WorkJob, the one place that logs and counts a job's end. The work
+// of a job is in the package of its worker, or in deletion.
 
-// Outcomes of a job; a job that returned an error is failed, or discarded by the queue.
+// Outcomes of a job. A job that returned an error is failed, or the queue discards it.
 const (
 	Succeeded = "succeeded"
 	Skipped   = "skipped"
@@ -37,70 +37,69 @@ const (
 	Discarded = "discarded"
 )
 
-// JobSlice is how long an attempt works before it snoozes and goes on later.
+// JobSlice is how long an attempt runs before it snoozes and continues later.
 const JobSlice = 45 * time.Second
 
-// TransactionTime is how long a transaction of a job may take: less than an attempt, which is given
-// up after 60 s.
+// TransactionTime is the time limit of a job's transaction. It is less than the 60 s limit of an
+// attempt.
 const TransactionTime = 30 * time.Second
 
-// Request is a job that the queue hands over.
+// Request is a job handed over by the queue.
 type Request struct {
 	ID                   int64
 	Kind                 string
 	Args                 json.RawMessage
 	Attempt, MaxAttempts int
-	// AttemptedAt is when the attempt began by the clock of main, as the queue's row has it: its
-	// guard checks that.
+	// AttemptedAt is the start of the attempt by the clock of main, as in the queue row. Its guard
+	// checks it.
 	AttemptedAt time.Time
-	// RunID is the run that queued it, "" if none did; TraceParent (W3C) is its span.
+	// RunID is the run that queued it; "": none. TraceParent (W3C) is the span of that run.
 	RunID, TraceParent string
-	// RequestedBy is who asked for that run, "" if it is not known.
+	// RequestedBy is the requester of that run; "": unknown.
 	RequestedBy string
-	// Worked is how long the attempts before this one took together, without those whose process died.
+	// Worked is the total time of previous attempts, without those whose process died.
 	Worked time.Duration
 	// QueuedAt is when the job was queued.
 	QueuedAt time.Time
-	// Stopping, if not nil, closes when attempts at work should snooze, because the process is
+	// Stopping, if not nil, closes when running attempts should snooze, because the process is
 	// about to end.
 	Stopping <-chan struct{}
 }
 
-// Result is how an attempt ended.
+// Result is the end of an attempt.
 type Result struct {
 	// Outcome is one of the constants above; empty with Snooze.
 	Outcome string
 	// Reason is typed: TARGET_GONE and so on.
 	Reason string
-	// Message is what a refusal says besides its reason, fit for clients.
+	// Message is the text of a refusal besides its reason, fit for clients.
 	Message string
-	// Snooze postpones the job for so long without using up an attempt.
+	// Snooze postpones the job by this time without using up an attempt.
 	Snooze time.Duration
-	// LogAtDebug lowers the level of the log line, of an end that is of no interest.
+	// LogAtDebug lowers the level of the log line for an uninteresting end.
 	LogAtDebug bool
 	// Attributes are added to the job's log line: user_id, group_id, counts.
 	Attributes []any
-	// TraceParent (W3C) is the attempt's span, "" if that is not exported. WorkJob sets it.
+	// TraceParent (W3C) is the attempt's span; "": not exported. WorkJob sets it.
 	TraceParent string
-	// Took is how long the attempt took. WorkJob sets it.
+	// Took is the duration of the attempt. WorkJob sets it.
 	Took time.Duration
-	// traced are the kind's.
+	// traced are the keys of Kind.Traced.
 	traced []string
-	// TraceID is the attempt's trace, also if that is not exported: lines of the log bear it.
-	// WorkJob sets it.
+	// TraceID is the attempt's trace, for log lines, even if it is not exported. WorkJob sets it.
 	TraceID string
 }
 
-// Work does an attempt of one kind of job. args are decoded by it.
+// Work does an attempt of one kind of job. It decodes args.
 type Work func(ctx context.Context, j *Attempt) (Result, error)
 
-// Pool works deferred jobs, and lists them. Its methods may be called from any goroutine.
+// Pool runs deferred jobs, and lists them. Any goroutine may call its methods.
 type Pool struct {
 	*run.Runner
 	Kinds map[string]Kind
 }
 
-// New has no kinds of job yet.
+// New returns a pool without kinds of job.
 func New(r *run.Runner) *Pool { return &Pool{r, map[string]Kind{}} }
 
 // Add adds kinds of job.
@@ -114,36 +113,36 @@ func (p *Pool) Add(kinds ...Kind) {
 type Kind struct {
 	Name string
 	Work Work
-	// Plan adds to a plan what the job would do with its target; nil: jobs of this kind destroy nothing
-	// by themselves.
+	// Plan adds to a plan what the job would do with its target; nil: jobs of this kind delete
+	// nothing by themselves.
 	Plan run.Planner
-	// Traced are the attributes of its results that spans have besides ids: nothing that names
-	// anybody. A key has one type in all kinds, as there are backends that refuse another one.
+	// Traced are the attributes of its results that spans get besides ids. They must not identify a
+	// person. A key has one type in all kinds, as some backends reject a second one.
 	Traced []string
-	// Owner is the worker with whose pause a job waits, by its arguments; nil: jobs wait with the
-	// pause of all workers alone.
+	// Owner returns the worker whose pause holds a job, by its arguments; nil: only the pause of
+	// all workers holds jobs.
 	Owner func(json.RawMessage) string
-	// Worker is the worker that the jobs belong to where Owner is nil: a client that is limited to
-	// some workers may cancel and retry the jobs of these. The jobs look at its pause themselves.
+	// Worker is the worker that the jobs belong to if Owner is nil. A client that is limited to
+	// some workers may cancel and retry their jobs. The jobs check its pause themselves.
 	Worker string
-	// Uses are what its attempts do with the application's tables of a database, besides what the
-	// workers do that queue it; nil: nothing.
+	// Uses returns what its attempts do with the application's tables of a database, besides the
+	// workers that queue it; nil: nothing.
 	Uses func(database string) []catalog.Use
 }
 
-// Attempt is an attempt at work.
+// Attempt is a running attempt.
 type Attempt struct {
 	Request
 	Log     *slog.Logger
 	loads   *load.Loads
 	started time.Time
-	// currentHold says what holds the job at this moment, nil: nothing; heldBy is what did.
+	// currentHold returns what holds the job now; nil: nothing. heldBy is what did.
 	currentHold func() *hold
 	heldBy      *hold
 }
 
-// Left is the time until the attempt must snooze; none when the process is about to end, or the job
-// is held.
+// Left returns the time until the attempt must snooze: 0 when the process is about to end, or the
+// job is held.
 func (j *Attempt) Left() time.Duration {
 	if j.stops() || j.held() {
 		return 0
@@ -161,28 +160,28 @@ func (j *Attempt) stops() bool {
 	}
 }
 
-// Guard lets a transaction write only while the job is still this attempt's: every one that changes
-// anything for a job begins with it. A process that was paused for longer than its attempts last
-// writes nothing when it wakes.
+// Guard lets a transaction write only while this attempt still has the job. Every transaction that
+// changes anything for a job begins with it. So a process that was suspended for longer than its
+// attempts last writes nothing when it wakes.
 func (j *Attempt) Guard() fencing.Guard { return j.Key().Guard() }
 
-// Key names the attempt as its guard and the queue's row do.
+// Key returns the attempt's key, as in its guard and the queue row.
 func (j *Attempt) Key() fencing.AttemptOf {
 	return fencing.AttemptOf{ID: j.ID, AttemptedAt: j.AttemptedAt}
 }
 
-// Origin is a job that this one queues, without arguments: of the same run, its trace leads back to
-// here.
+// Origin returns a job, without arguments, that this one queues: of the same run, linked to this
+// trace.
 func (j *Attempt) Origin(ctx context.Context) jobqueue.Job {
 	return jobqueue.Job{RunID: j.RunID, RequestedBy: j.RequestedBy, TraceParent: spansrepo.TraceParent(ctx)}
 }
 
-// Source is the job, as receipts name it.
+// Source returns the job as receipts name it.
 func (j *Attempt) Source() fencing.Source {
 	return fencing.Source{JobID: j.ID, Worker: j.Kind, RequestedBy: j.RequestedBy}
 }
 
-// Decode reads the job's arguments.
+// Decode decodes the job's arguments.
 func Decode[T jobqueue.JobArgs](j *Attempt) (args T, err error) {
 	if err = json.Unmarshal(j.Args, &args); err != nil {
 		err = fmt.Errorf("arguments of job %d: %w", j.ID, err)
@@ -190,17 +189,16 @@ func Decode[T jobqueue.JobArgs](j *Attempt) (args T, err error) {
 	return args, err
 }
 
-// JobKinds are the kinds of job that this process can work.
+// JobKinds returns the kinds of job that this process can run.
 func (p *Pool) JobKinds() []string { return slices.Sorted(maps.Keys(p.Kinds)) }
 
 // WorkJob does one attempt of a job, in a trace of its own that is linked to the span that queued
-// it. An error is to be retried by the queue with back-off; one whose context was cancelled is no
-// failure.
+// it. The queue retries an error with back-off. An error of a cancelled context is no failure.
 func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 	j := &Attempt{Request: r, Log: p.Logger.With("kind", r.Kind, "job_id", r.ID), loads: p.Loads, started: time.Now()}
 	j.currentHold = func() *hold { return p.holdReason(ctx, j) }
 	if j.held() {
-		// No trace: it will be asked for again and again.
+		// No trace: the queue offers a held job again and again.
 		result := j.heldBy.postpone(Result{Took: time.Since(j.started)})
 		p.reportJob(ctx, j, result, nil)
 		return result, nil
@@ -228,7 +226,7 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 	return result, err
 }
 
-// attempt does the work of a job's kind; a panic is an error.
+// attempt does the work of a job's kind. A panic becomes an error.
 func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err error) {
 	work := p.Kinds[j.Kind].Work
 	if work == nil {
@@ -246,14 +244,15 @@ func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err erro
 	return result, err
 }
 
-// cancelled is the end of a job that an operator has cancelled: what it did stays.
+// cancelled returns the end of a job that an operator cancelled: its work is kept.
 func (p *Pool) cancelled(ctx context.Context, j *Attempt, r Result) (Result, error) {
 	words, err := p.Main.Jobs.JobCancelled(ctx, j.ID)
 	r.Outcome, r.Reason, r.Message, r.Snooze = Cancelled, reasons.ReasonCancelled, words, 0
 	return r, err
 }
 
-// outcome is what the log says at the end of a job of all its attempts; nothing at the end of others.
+// outcome returns the log attributes of all attempts at the last end of a job, and nil at other
+// ends.
 func (p *Pool) outcome(ctx context.Context, j *Attempt, r Result, err error) []any {
 	goesOn := r.Snooze > 0 || err != nil && j.Attempt < j.MaxAttempts
 	if goesOn || errors.Is(err, dberr.ErrJobLost) || ctx.Err() != nil {
@@ -272,7 +271,7 @@ func (p *Pool) outcome(ctx context.Context, j *Attempt, r Result, err error) []a
 	return append(attrs, "tables", tables, "outside", done.Outside.All)
 }
 
-// reportJob is the job's one log line, its metric and its span's end.
+// reportJob writes the job's one log line, counts it and ends its span.
 func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 	lost := errors.Is(err, dberr.ErrJobLost)
 	interrupted := err != nil && !lost && errors.Is(ctx.Err(), context.Canceled)
@@ -326,8 +325,8 @@ type redactedError struct {
 func (e *redactedError) Error() string { return e.text }
 func (e *redactedError) Unwrap() error { return e.error }
 
-// redacted is an error of a job as the log may have it, which names nobody: jobs are about people. What a database that
-// does not answer says is no secret.
+// redacted returns an error of a job for the log, which must not identify a person. The error of a
+// database that does not answer is not secret.
 func redacted(err error) error {
 	refused, ok := errors.AsType[*dberr.Error](err)
 	if !ok || errors.Is(refused, dberr.ErrUnreachable) {
@@ -336,7 +335,7 @@ func redacted(err error) error {
 	return &redactedError{err, strings.ReplaceAll(err.Error(), refused.Error(), refused.Public())}
 }
 
-// PublicError is a job's error in words fit for clients and for the queue's table.
+// PublicError returns a job's error text that is fit for clients and for the queue's table.
 func PublicError(err error) error {
 	return errors.New(strings.ReplaceAll(fault.PublicText(err), "this run", "this job"))
 }

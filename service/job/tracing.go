@@ -19,15 +19,15 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
-// startJob begins the span of an attempt: a trace of its own, linked to the run or job that has queued it. Its attributes
-// are those of the semantic conventions for messaging, and ours.
+// startJob starts the span of an attempt: a trace of its own, linked to the run or job that queued
+// it. Its attributes are those of the semantic conventions for messaging, and caretaker's own.
 func (p *Pool) startJob(ctx context.Context, r Request) (context.Context, trace.Span) {
 	ctx, span := p.Tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), spans.LinkTo(ctx, r.TraceParent), //nolint:spancheck // WorkJob ends it
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(jobAttributes(r)...))
 	return spansrepo.WithSpans(ctx), span //nolint:spancheck // WorkJob ends it
 }
 
-// jobAttributes say which attempt of which job it is.
+// jobAttributes returns the attributes that identify an attempt and its job.
 func jobAttributes(r Request) []attribute.KeyValue {
 	attributes := []attribute.KeyValue{
 		attribute.String("messaging.operation.type", "process"), attribute.String("messaging.operation.name", "process"),
@@ -45,7 +45,7 @@ func jobAttributes(r Request) []attribute.KeyValue {
 	return attributes
 }
 
-// recordJob says on its span how an attempt has ended.
+// recordJob records on its span how an attempt has ended.
 func recordJob(ctx context.Context, r Result, outcome string, err error) {
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {
@@ -62,7 +62,7 @@ func recordJob(ctx context.Context, r Result, outcome string, err error) {
 	}
 }
 
-// recordAttributes copies what the log says of a job to its span: ids, and the keys that its kind
+// recordAttributes copies log attributes of a job to its span: ids, and the keys that its kind
 // lists.
 func recordAttributes(span trace.Span, pairs []any, traced []string) {
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -75,7 +75,7 @@ func recordAttributes(span trace.Span, pairs []any, traced []string) {
 		case int64:
 			span.SetAttributes(name.Int64(value))
 		case []int64:
-			// Of these the user is the only owner; other jobs count groups.
+			// The user is the only owner of these. Other jobs count groups.
 			span.SetAttributes(attribute.Int64Slice("maintenance.owned_"+key, value))
 		case bool:
 			span.SetAttributes(name.Bool(value))
@@ -85,8 +85,8 @@ func recordAttributes(span trace.Span, pairs []any, traced []string) {
 	}
 }
 
-// withArguments are a job's attributes, and before them the ids among its arguments that are missing there, numbers and
-// UUIDs: so an attempt that failed early says whom it was for.
+// withArguments returns a job's attributes after the ids among its arguments that they are missing,
+// numbers and UUIDs: so the log line of an attempt that failed early names its target.
 func withArguments(attributes []any, args json.RawMessage) []any {
 	byName := map[string]json.RawMessage{}
 	if json.Unmarshal(args, &byName) != nil {

@@ -14,40 +14,41 @@ import (
 )
 
 const (
-	// fireGrace is how late a fire may be without being missed: less than the shortest time between
-	// two fires.
+	// fireGrace is how late a fire may start before it counts as missed. It is below the shortest
+	// time between two fires.
 	fireGrace = time.Minute
-	// lookAhead is how long before a fire it is waited for, at least as long as the time between
-	// two checks.
+	// lookAhead is how long before a fire the scheduler waits for it: at least the time between two
+	// checks.
 	lookAhead = 5 * time.Second
-	// ledgerRounds are how many statements one check may need to account for the fires of a worker
-	// after a long pause, each of at most ledgerBatch fires. The rest is for the next check.
+	// ledgerRounds is the maximum number of statements in one check to account for a worker's fires
+	// after a long pause, each for at most ledgerBatch fires. The next check does the remaining
+	// ones.
 	ledgerRounds, ledgerBatch = 50, 1000
 )
 
-// reasonCaughtUp is the reason of a fire that was missed and ran later.
+// reasonCaughtUp is the reason of a missed fire that ran later.
 const reasonCaughtUp = "CAUGHT_UP"
 
-// Dispatcher starts the runs of the schedules. Its methods may be called from any goroutine.
+// Dispatcher starts the scheduled runs. Any goroutine may call its methods.
 type Dispatcher struct {
 	runner    *run.Runner
 	heartbeat heartbeat
 	unused    unused
 }
 
-// New makes a Dispatcher for the workers of a Runner. It does not connect.
+// New makes a Dispatcher for the workers of a Runner, without connecting.
 func New(r *run.Runner) *Dispatcher {
 	d := &Dispatcher{runner: r, unused: unused{why: map[string]string{}}}
 	d.heartbeat.record(nil)
 	return d
 }
 
-// RunDue starts the runs of the fires that are due, as far as no other replica does, and records
-// those that were missed. It does not wait for the runs. The scheduler calls it every few seconds,
-// lookAhead apart at most, one call at a time.
+// RunDue starts the runs of the due fires unless another replica does, and records missed fires. It
+// does not wait for the runs. The scheduler calls it every few seconds, at most lookAhead apart,
+// one call at a time.
 //
-// It returns when there is nothing to do within lookAhead, with [fault.ErrStopping], or with the
-// first error of main.
+// It returns when no fire is due within lookAhead, with [fault.ErrStopping], or with the first
+// error of main.
 func (d *Dispatcher) RunDue(ctx context.Context) error {
 	for {
 		wait, err := d.check(ctx)
@@ -66,7 +67,7 @@ func (d *Dispatcher) RunDue(ctx context.Context) error {
 	}
 }
 
-// check does what is due and returns how long it is until the next fire.
+// check handles the due fires and returns the time until the next one.
 func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) {
 	if d.runner.Active.IsStopping() {
 		return 0, fault.ErrStopping
@@ -75,7 +76,7 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 	if err != nil {
 		return 0, err
 	}
-	// The run of a fire must not depend on whether the scheduler is stopped in this moment.
+	// A scheduler that stops now must not stop the run of a fire.
 	lasting := context.WithoutCancel(ctx)
 	wait = 2 * lookAhead
 	used, crons := []string{}, []string{}
@@ -109,7 +110,7 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 	return wait, errors.Join(errs...)
 }
 
-// ledgerNames: the ledger without a worker is of all servers.
+// ledgerNames includes the ledger without a worker, which belongs to all servers.
 func (d *Dispatcher) ledgerNames() []string {
 	names := []string{""}
 	for _, w := range d.runner.Workers {
@@ -118,7 +119,7 @@ func (d *Dispatcher) ledgerNames() []string {
 	return names
 }
 
-// workerTick is one worker's part of a check.
+// workerTick is the part of a check for one worker.
 type workerTick struct {
 	*Dispatcher
 	worker   *run.Worker
@@ -127,11 +128,11 @@ type workerTick struct {
 	ledger   control.Ledger
 }
 
-// hasLedger: the first start of all misses nothing.
+// hasLedger: the very first start misses no fires.
 func (t *workerTick) hasLedger() bool { return !t.ledger.AccountedUntil.IsZero() }
 
-// process records the fires that were missed up to now, then claims one and starts its run if there
-// is to be one. If another replica has advanced the ledger, that one does the rest.
+// process records the missed fires, then claims one and starts its run if it is due. If another
+// replica has advanced the ledger, that one continues.
 func (t *workerTick) process(ctx context.Context) error {
 	for range ledgerRounds {
 		due := t.nextAction()
@@ -154,7 +155,7 @@ func (t *workerTick) step(until time.Time, reason string) *control.LedgerStep {
 	}
 }
 
-// recordMissed records missed fires, counts them, and logs what is worth a warning.
+// recordMissed records and counts missed fires, and logs those worth a warning.
 func (t *workerTick) recordMissed(ctx context.Context, due dueFires) (advanced bool, err error) {
 	advanced, missed, err := t.runner.Main.Fires.MissFires(ctx, *t.step(due.until, ""), due.missed)
 	if err != nil || !advanced {
@@ -177,9 +178,9 @@ func (t *workerTick) recordMissed(ctx context.Context, due dueFires) (advanced b
 	return true, nil
 }
 
-// ResumeRuns starts a run of each worker whose last one died, its lease expired, or ended early
-// because of the load, and left work that must not wait for the schedule. The scheduler calls it
-// every half a minute.
+// ResumeRuns starts a run of each worker with work that must not wait for the schedule: its last
+// run died and its lease expired, or the load ended it early. The scheduler calls it every 30
+// seconds.
 func (d *Dispatcher) ResumeRuns(ctx context.Context) error {
 	errs := []error{d.runner.CloseAbandoned(ctx)}
 	for _, w := range d.runner.Workers {
@@ -197,22 +198,22 @@ func (d *Dispatcher) ResumeRuns(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// heartbeat guards the scheduler's last one.
+// heartbeat guards the scheduler's last heartbeat.
 type heartbeat struct {
 	mu sync.Mutex
 	Heartbeat
 }
 
-// Heartbeat is how the scheduler fares, by the host's clock.
+// Heartbeat is the state of the scheduler, by the host's clock.
 type Heartbeat struct {
-	// At is when it last checked what is due.
+	// At is the last check for due fires.
 	At time.Time
-	// Err is what kept it from that, nil if nothing did, FailingSince since when something does.
+	// Err is what prevents the check, or nil. FailingSince is when that started.
 	Err          error
 	FailingSince time.Time
 }
 
-// record notes that the scheduler is alive, and what keeps it from starting runs.
+// record records that the scheduler is alive, and what keeps it from starting runs.
 func (h *heartbeat) record(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

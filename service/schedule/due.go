@@ -6,26 +6,26 @@ import (
 	"github.com/caretaker-go/caretaker/repo/control"
 )
 
-// dueFires are what is to become of a worker's fires. All is zero if nothing is to be done.
+// dueFires are the next actions for a worker's fires; zero: nothing to do.
 type dueFires struct {
 	// missed fires have no row yet, and get no run.
 	missed []time.Time
-	// until is how far the ledger is accounted for with them; advances: that or the schedule changes.
+	// until is the new end of the accounted time. advances: that or the schedule changes.
 	until    time.Time
 	advances bool
-	// fire gets a run; reason is why, if it is not simply due.
+	// fire gets a run. reason is why, if it is not simply due.
 	fire   time.Time
 	reason string
 }
 
 func (d dueFires) nothing() bool { return !d.advances && d.fire.IsZero() }
 
-// minAccounted is how far back fires are accounted for at least, however short the history is: a night
-// that nobody was at work must not cost a daily worker its day.
+// minAccounted is the minimum time back for which fires are accounted, with any retention: an
+// outage of one night must not cost a daily worker its run.
 const minAccounted = 48 * time.Hour
 
-// nextAction is what is to become of the fires from where the ledger ends to now, the first
-// ledgerBatch of them.
+// nextAction returns the actions for the fires from the end of the ledger to now, at most
+// ledgerBatch.
 func (t *workerTick) nextAction() (d dueFires) {
 	if !t.hasLedger() {
 		return d
@@ -47,18 +47,18 @@ func (t *workerTick) nextAction() (d dueFires) {
 	return d
 }
 
-// begin is from when on fires are expected that have no row, and whether that is not where the
-// ledger ends.
+// begin returns the time from which fires without a row are expected, and whether it differs from
+// the end of the ledger.
 func (t *workerTick) begin() (from time.Time, advances bool) {
 	from = t.ledger.AccountedUntil
 	if from.After(t.now.Add(fireGrace)) {
-		// main's clock was ahead and has been set back. Fires that ran meanwhile have rows and do
-		// not run again.
+		// main's clock was ahead and was set back. Fires that ran meanwhile have rows and do not
+		// run again.
 		return t.now, true
 	}
 	if t.ledger.Cron != t.worker.Config.Schedule {
-		// Nothing was expected by this schedule. Its last fire is not lost if replicas with both
-		// schedules are at work.
+		// This schedule expected no fires yet. The last fire of the previous schedule is not lost
+		// if replicas with both schedules are running.
 		from, advances = latest(from, t.now.Add(-fireGrace)), true
 	}
 	oldest := t.now.Add(-max(t.runner.History.Keep, minAccounted))
@@ -69,7 +69,7 @@ func (t *workerTick) begin() (from time.Time, advances bool) {
 	return latest(from, oldest), advances
 }
 
-// latest is the later one of two times.
+// latest returns the later of two times.
 func latest(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b

@@ -6,13 +6,13 @@ import (
 	"github.com/caretaker-go/caretaker/repo/control"
 )
 
-// Fire is a moment at which a worker's schedule wants a run, and what became of it.
+// Fire is a moment at which a worker's schedule requests a run, with its outcome.
 type Fire = control.Fire
 
 // Filter selects fires.
 type Filter = control.FireFilter
 
-// Fires lists the history of fires, the newest first.
+// Fires lists the history of fires, newest first.
 func (d *Dispatcher) Fires(ctx context.Context, f Filter) ([]Fire, error) {
 	if f.Worker != "" {
 		if _, err := d.runner.Worker(f.Worker); err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// unaccounted is for how long fires may have no row before somebody should ask why: the grace and
+// unaccounted is how long fires may have no row before an operator should check: the grace plus
 // some checks.
 const unaccounted = fireGrace + 3*lookAhead
 
-// Health is how a worker's fires fare, and what time it is: by main's clock, which decides what is
-// due, and by the host's only if main does not answer.
+// Health returns the state of a worker's fires and the time by main's clock, which decides what is
+// due. It uses the host's clock only if main does not answer.
 func (d *Dispatcher) Health(ctx context.Context, w *run.Worker) control.WorkerFigures {
 	all, err := d.runner.Main.History.WorkerFigures(ctx, []string{w.Name})
 	if err != nil {
@@ -23,8 +23,8 @@ func (d *Dispatcher) Health(ctx context.Context, w *run.Worker) control.WorkerFi
 	return all[0]
 }
 
-// Overdue is for how long the oldest fire has waited that nobody has accounted for, and which it is;
-// 0 if that is no longer than it takes.
+// Overdue returns how long the oldest fire has waited without being accounted for, and that fire,
+// or 0 if the delay is normal.
 func Overdue(cron string, accountedUntil, now time.Time) (late time.Duration, fire time.Time) {
 	schedule, err := run.ParseSchedule(cron)
 	if err != nil || accountedUntil.IsZero() {
@@ -37,7 +37,7 @@ func Overdue(cron string, accountedUntil, now time.Time) (late time.Duration, fi
 	return late, fire
 }
 
-// Remark says what a status should say of a worker's fires, "" if there is nothing to say.
+// Remark returns a status remark on a worker's fires, or "".
 func Remark(h control.WorkerFigures) string {
 	late, fire := Overdue(h.Cron, h.AccountedUntil, h.Now)
 	since := h.Since.UTC().Format(time.RFC3339)

@@ -11,7 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// start claims the fire that is due and starts its run, on one replica alone, and then those of its
+// start claims the due fire and starts its run, on one replica alone, and then the runs of its
 // round.
 func (t *workerTick) start(ctx context.Context, due dueFires) error {
 	until := due.until
@@ -41,9 +41,9 @@ func (t *workerTick) start(ctx context.Context, due dueFires) error {
 	return nil
 }
 
-// firstDue is the first database that has something due, "" if none has, or if the worker has no
-// rounds: then the run is on the one of the fire's minute, so that every fire has its run. All
-// databases together have run.DuePatience to answer.
+// firstDue returns the first database with due work. It returns "" if there is none, or if the
+// worker has no rounds: then the run uses the database of the fire's minute, so that every fire has
+// its run. All databases together have run.DuePatience to answer.
 func firstDue(ctx context.Context, w *run.Worker) string {
 	if w.Due == nil {
 		return ""
@@ -58,8 +58,8 @@ func firstDue(ctx context.Context, w *run.Worker) string {
 	return ""
 }
 
-// finishRound starts the runs of the databases behind that of the fire's own run, one after the
-// other. An error ends the round: what is left is for the next fire.
+// finishRound starts the runs of the databases after the one of the fire's own run, one after the
+// other. An error ends the round: the next fire works the remaining ones.
 func (t *workerTick) finishRound(ctx context.Context, first run.Run) {
 	err := fault.RecoverPanic(func() error { return t.workRound(ctx, first) })
 	if err != nil && !errors.Is(err, fault.ErrStopping) {
@@ -69,7 +69,7 @@ func (t *workerTick) finishRound(ctx context.Context, first run.Run) {
 }
 
 // workRound: a run that fails, is cancelled or finds its lease held does not keep the others from
-// starting; a pause, or the end of this process, does.
+// starting. A pause, or the end of this process, does.
 func (t *workerTick) workRound(ctx context.Context, first run.Run) error {
 	if _, err := t.runner.Join(ctx, first, false); err != nil {
 		return err

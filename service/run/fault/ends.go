@@ -8,7 +8,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// RecoverPanic calls do; a panic is an error: it ends the run, not the server.
+// RecoverPanic calls do and returns a panic as an error: it ends the run, not the server.
 func RecoverPanic(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -18,82 +18,84 @@ func RecoverPanic(do func() error) (err error) {
 	return do()
 }
 
-// PanicError is a panic that was recovered from.
+// PanicError is a recovered panic.
 type PanicError struct {
 	value   any
 	callers []uintptr
 }
 
-// maxPanicStack is how deep the stack of a panic is kept.
+// maxPanicStack is the maximum depth of a kept stack.
 const maxPanicStack = 64
 
-// NewPanicError is the error of what recover has returned; the log of it has the stack. To be called by the deferred function.
+// NewPanicError returns the error for a value of recover; the log has the stack. The deferred
+// function calls it.
 func NewPanicError(value any) error {
 	callers := make([]uintptr, maxPanicStack)
 	// Without this function and the runtime's own.
 	return &PanicError{value, callers[:runtime.Callers(2, callers)]}
 }
 
-// Error has what was thrown.
+// Error includes the panic's value.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
-// Callers are the program counters of the stack.
+// Callers returns the program counters of the stack.
 func (e *PanicError) Callers() []uintptr { return e.callers }
 
-// SkippedError ends a run as SKIPPED: there is nothing it could do.
+// SkippedError ends a run as SKIPPED: it could do nothing.
 type SkippedError struct {
-	// Reason is typed, text says what to do, if there is something.
+	// Reason is typed. Text says what to do, if anything.
 	Reason, Text string
 }
 
 func (e *SkippedError) Error() string { return e.Reason }
 
-// FailedError ends a run as FAILED although it did all it could: its text is fit for clients.
+// FailedError ends a run as FAILED although it did all it could. Its text is fit for clients.
 type FailedError struct {
 	Text string
-	// Reason is typed, Redacted the text without values of rows: "" where there is none, and where the text has none.
+	// Reason is typed; "": none. Redacted is the text without values of rows; "": the text has no
+	// values.
 	Reason, Redacted string
 }
 
 func (e *FailedError) Error() string { return e.Text }
 
-// Public says that the text is fit for clients.
+// Public marks the text as fit for clients.
 func (e *FailedError) Public() {}
 
-// TypedReason is "" where there is none.
+// TypedReason returns the reason; "": none.
 func (e *FailedError) TypedReason() string { return e.Reason }
 
-// ItemsFailedError is a [FailedError] of a run that went on to its end although some of what it had to
-// do failed. Class is the one of all failures, "_OTHER" if they differ; Reason is typed, "" where there
-// is none.
+// ItemsFailedError is a [FailedError] of a run that reached its end although some items failed.
+// Class is the class of all failures, "_OTHER" if they differ. Reason is typed; "": none.
 type ItemsFailedError struct {
 	Text, Class, Reason string
 }
 
 func (e *ItemsFailedError) Error() string { return e.Text }
 
-// Unwrap lets it be one.
+// Unwrap returns a [FailedError].
 func (e *ItemsFailedError) Unwrap() error { return &FailedError{Text: e.Text, Reason: e.Reason} }
 
-// ReasonedError is a typed reason with words for it, fit for clients.
+// ReasonedError is a typed reason with a text that is fit for clients.
 type ReasonedError struct{ Reason, Text string }
 
 func (e *ReasonedError) Error() string { return e.Reason + ": " + e.Text }
 
-// Public says that the text is fit for clients.
+// Public marks the text as fit for clients.
 func (e *ReasonedError) Public() {}
 
 // TypedReason is never "".
 func (e *ReasonedError) TypedReason() string { return e.Reason }
 
-// EndsEarly reports whether an error ends a run on purpose: it succeeds unless some of its items failed.
+// EndsEarly reports whether an error ends a run on purpose. The run succeeds unless some items
+// failed.
 func EndsEarly(err error) bool {
 	stopped, ok := errors.AsType[StopError](err)
 	return ok && stopped.Early
 }
 
-// StopError is why a run is to stop after the statement in flight. It is then CANCELLED or, if it ends
-// early on purpose, SUCCEEDED and over_limit.
+// StopError is why a run must stop after its current statement. The run is then CANCELLED or, if it
+// ends early on purpose, SUCCEEDED and over_limit.
 type StopError struct {
 	Reason reasons.Reason
 	Early  bool
@@ -103,8 +105,8 @@ type StopError struct {
 
 func (r StopError) Error() string { return r.Reason.String() }
 
-// ErrOtherBatch ends a batch after its statement in flight, and charges its records nothing, because the one beside it
-// has found that the run cannot go on.
+// ErrOtherBatch ends a batch after its current statement, because a parallel batch found that the
+// run cannot continue. Its records are not charged with a failure.
 var ErrOtherBatch = errors.New("another batch has ended the run")
 
 // ErrShutdown ends runs because the process stops.

@@ -6,8 +6,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// Typed reasons of runs, jobs and groups. Those that repo finds out in a transaction are repo's, those
-// of one worker alone are in its package.
+// Typed reasons of runs, jobs and groups. Package repo has those that a transaction finds. A reason
+// of one worker alone is in its package.
 const (
 	ReasonSettingInvalid  = "SETTING_INVALID"
 	ReasonStillReferenced = "STILL_REFERENCED"
@@ -15,23 +15,24 @@ const (
 	ReasonLeaseLost = "LEASE_LOST"
 	ReasonLeaseHeld = "LEASE_HELD"
 	ReasonJobLost   = "JOB_LOST"
-	// ReasonInterrupted says that the process or the queue has ended the work.
+	// ReasonInterrupted means that the process or the queue has ended the work.
 	ReasonInterrupted = "INTERRUPTED"
-	// ReasonThrottled and ReasonQueueFull begin the reasons of runs that have ended early: because of
-	// the load, and because too many users wait for their deletion. ReasonPaused is that of jobs that
-	// wait for the end of a pause.
+	// ReasonThrottled and ReasonQueueFull start the reasons of runs that ended early: because of
+	// the load, or because too many users wait for their deletion. ReasonPaused belongs to jobs
+	// that wait for the end of a pause.
 	ReasonThrottled = "THROTTLED"
 	ReasonQueueFull = "QUEUE_FULL"
 	ReasonPaused    = "WORKER_PAUSED"
-	// ReasonTargetBusy is that of jobs that are continued later: another one works on the same.
+	// ReasonTargetBusy belongs to jobs that continue later: another job is working on the same
+	// target.
 	ReasonTargetBusy = "TARGET_BUSY"
-	// ReasonPlanChanged is that of runs that found other candidates than those expected.
+	// ReasonPlanChanged belongs to runs that found unexpected candidates.
 	ReasonPlanChanged = "PLAN_CHANGED"
 	// JobWaits is the reason of candidates that need no job of their own.
 	JobWaits = "JOB_WAITING: a job for it waits already"
 )
 
-// ReasonOf is the typed reason of an error, "" if it has none.
+// ReasonOf returns the typed reason of an error, or "".
 func ReasonOf(err error) string {
 	var typed interface{ TypedReason() string }
 	if errors.As(err, &typed) {
@@ -40,7 +41,7 @@ func ReasonOf(err error) string {
 	return ""
 }
 
-// SkipReason is why a fire gets no run; the zero Reason for other errors.
+// SkipReason returns why a fire gets no run, or the zero Reason for other errors.
 func SkipReason(err error) reasons.Reason {
 	var held *LeaseHeldError
 	var paused *WorkerPausedError
@@ -56,7 +57,7 @@ func SkipReason(err error) reasons.Reason {
 	return reasons.Reason{}
 }
 
-// EndedEarly reports whether a run with this reason ended before its time because of the load or a full queue.
+// EndedEarly reports whether the reason means an early end because of the load or a full queue.
 func EndedEarly(reason string) bool {
 	code := reasons.ReadReason(reason).Code
 	return code == ReasonThrottled || code == ReasonQueueFull

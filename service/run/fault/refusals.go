@@ -1,5 +1,5 @@
-// Package fault has the errors of runs, jobs and calls: their typed reasons, and their texts for clients
-// and for traces.
+// Package fault has the errors of runs, jobs and calls: their typed reasons, and their texts for
+// clients and traces.
 package fault
 
 import (
@@ -17,44 +17,44 @@ import (
 // Errors of calls, besides [InvalidArgumentError], [WorkerPausedError],
 // [NotConfiguredError], [LeaseHeldError] and [RefusedError].
 var (
-	// ErrUnknownWorker, ErrUnknownDatabase, ErrUnknownRun, ErrUnknownJob and ErrUnknownFlag: there is nothing of that name or id.
-	// Each is found in a [RefusedError].
+	// ErrUnknownWorker, ErrUnknownDatabase, ErrUnknownRun, ErrUnknownJob and ErrUnknownFlag: the
+	// name or id was not found. A [RefusedError] wraps each.
 	ErrUnknownWorker   = errors.New("unknown worker")
 	ErrUnknownDatabase = errors.New("unknown database")
 	ErrUnknownRun      = errors.New("unknown run")
 	ErrUnknownJob      = errors.New("unknown job")
 	ErrUnknownFlag     = errors.New("unknown flag")
-	// ErrStopping means that the server takes no new runs because it is shutting down.
+	// ErrStopping means that the server starts no more runs because it is shutting down.
 	ErrStopping = errors.New("the server is stopping")
-	// ErrUnreachable means that a database that is needed for the answer does not answer.
+	// ErrUnreachable means that a database required for the answer does not answer.
 	ErrUnreachable = dberr.ErrUnreachable
 )
 
-// RefusedError is a call that is refused.
+// RefusedError is the error of a refused call.
 type RefusedError struct {
-	// Reason and Metadata are for programs, Text is for people and fit for clients.
+	// Reason and Metadata are for programs. Text is for people, and fit for clients.
 	Reason, Text string
 	Metadata     map[string]string
-	// Retry is when to try again; 0: not before something has changed.
+	// Retry is when to try again; 0: only after a change.
 	Retry time.Duration
-	// What is the error that it is for [errors.Is], nil for none.
+	// What is the error that [errors.Is] finds; nil: none.
 	What error
 }
 
-// Error is the text.
+// Error returns the text.
 func (e *RefusedError) Error() string { return e.Text }
 
-// Details are the reason and the metadata that clients get.
+// Details returns the reason and the metadata for clients.
 func (e *RefusedError) Details() (string, map[string]string) { return e.Reason, e.Metadata }
 
-// RetryAfter is when to try again.
+// RetryAfter returns when to try again.
 func (e *RefusedError) RetryAfter() time.Duration { return e.Retry }
 
-// Unwrap returns what it is.
+// Unwrap returns What.
 func (e *RefusedError) Unwrap() error { return e.What }
 
-// Unknown is the error that there is nothing of a name or id. what begins with unknown, key is that of the name in the
-// metadata.
+// Unknown returns the error for a name or id that was not found. text starts with what. key is the
+// key of the name in the metadata.
 func Unknown(what error, key, name, text string) error {
 	_, kind, _ := strings.Cut(what.Error(), " ")
 	return &RefusedError{
@@ -63,8 +63,8 @@ func Unknown(what error, key, name, text string) error {
 	}
 }
 
-// UnreachableDatabase is the name of the database that an [ErrUnreachable] is about, and why it cannot work; "" if the
-// error does not say.
+// UnreachableDatabase returns the name of the database of an [ErrUnreachable], and why it cannot
+// work, or "" if the error does not have it.
 func UnreachableDatabase(err error) (name, why string) {
 	if refused, ok := errors.AsType[*dberr.Error](err); ok {
 		return refused.Database, refused.Why()
@@ -80,8 +80,8 @@ func PrivilegeMissing(err error) (text string, ok bool) {
 	return "", false
 }
 
-// SchemaMissing returns which database misses tables or columns of caretaker's own. It returns false
-// for every other error. Runs report missing tables of the application themselves.
+// SchemaMissing returns which database is missing tables or columns of caretaker's own. It returns
+// false for every other error. Runs report missing tables of the application themselves.
 func SchemaMissing(err error) (text string, ok bool) {
 	refused, ok := errors.AsType[*dberr.Error](err)
 	if !ok || !slices.Contains([]string{"42P01", "42703", "3F000"}, refused.SQLState) {
@@ -93,13 +93,13 @@ func SchemaMissing(err error) (text string, ok bool) {
 // LeaseHeldError reports who holds the lease.
 type LeaseHeldError = fencing.LeaseHeldError
 
-// InvalidArgumentError names the field of a request that is wrong, and what is allowed.
+// InvalidArgumentError names the wrong field of a request, and the allowed values.
 type InvalidArgumentError struct{ Field, Description string }
 
-// Error names the field first.
+// Error starts with the field.
 func (e *InvalidArgumentError) Error() string { return e.Field + ": " + e.Description }
 
-// Details are the reason that clients get.
+// Details returns the reason for clients.
 func (e *InvalidArgumentError) Details() (string, map[string]string) { return "INVALID_ARGUMENT", nil }
 
 // WorkerPausedError reports that a worker, or [AllWorkers], is paused: new runs are refused until the pause ends.
@@ -129,7 +129,7 @@ func (e *WorkerPausedError) Error() string {
 	return fmt.Sprintf("%s paused by %s %s: %s; end the pause with %s", e.Subject(), e.Pause.By, span, e.Pause.Reason, how)
 }
 
-// Details are the reason and the metadata that clients get.
+// Details returns the reason and the metadata for clients.
 func (e *WorkerPausedError) Details() (string, map[string]string) {
 	metadata := map[string]string{
 		"worker": e.Worker, "by": e.Pause.By, "reason": e.Pause.Reason, "paused": e.Pause.Worker,
@@ -140,18 +140,19 @@ func (e *WorkerPausedError) Details() (string, map[string]string) {
 	return ReasonPaused, metadata
 }
 
-// NotConfiguredError reports what configuration a worker misses, and what to do.
+// NotConfiguredError reports the missing configuration of a worker, and what to do.
 type NotConfiguredError struct{ Worker, Missing string }
 
 // Error names what is missing.
 func (e *NotConfiguredError) Error() string { return e.Worker + " is not configured: " + e.Missing }
 
-// Details are the reason and the metadata that clients get.
+// Details returns the reason and the metadata for clients.
 func (e *NotConfiguredError) Details() (string, map[string]string) {
 	return "WORKER_NOT_CONFIGURED", map[string]string{"worker": e.Worker}
 }
 
-// Forbidden reports whether our role lacks a privilege, or row-level security keeps rows from it.
+// Forbidden reports whether caretaker's role is missing a privilege, or row-level security hides
+// rows.
 func Forbidden(err error) bool {
 	refused, ok := errors.AsType[*dberr.Error](err)
 	return ok && refused.SQLState == "42501"

@@ -9,10 +9,11 @@ import (
 	"github.com/caretaker-go/caretaker/repo/dberr"
 )
 
-// maxText is how long an error may be on record.
+// maxText is the maximum length of an error on record, in bytes.
 const maxText = 64 << 10
 
-// PublicText is an error in words fit for clients: SQLSTATE and condition, never the driver's text, values or SQL.
+// PublicText returns a text for an error that is fit for clients: SQLSTATE and condition, never the
+// driver's text, values or SQL.
 func PublicText(err error) string { return format.Shorten(inWords(err), maxText, "the log has them") }
 
 func inWords(err error) string {
@@ -39,7 +40,8 @@ func inWords(err error) string {
 	return "internal error; the log of this run has it"
 }
 
-// RedactedText is a run's error in words fit for traces, which have no values of rows; err is what it was made of.
+// RedactedText returns a run's error for traces, without values of rows. err is the error behind
+// text.
 func RedactedText(text string, err error) string {
 	if failed, ok := errors.AsType[*FailedError](err); ok && failed.Redacted != "" {
 		return failed.Redacted
@@ -47,7 +49,7 @@ func RedactedText(text string, err error) string {
 	return text
 }
 
-// BriefText is PublicText without what was tried and what to do: for remarks.
+// BriefText is PublicText without the attempt and the advice, for remarks.
 func BriefText(err error) string {
 	if refused, ok := errors.AsType[*dberr.Error](err); ok {
 		return refused.Condition()
@@ -55,8 +57,8 @@ func BriefText(err error) string {
 	return PublicText(err)
 }
 
-// PublicError is the error within err, if there is one, that says by a method Public or Details that its text
-// is made for clients.
+// PublicError returns the error within err whose text is made for clients, by its method Public or
+// Details, or nil.
 func PublicError(err error) error {
 	type public interface {
 		error
@@ -78,7 +80,7 @@ func PublicError(err error) error {
 	return nil
 }
 
-// Tone is how a state is shown: as bad, as warn if an operator may have to act, as busy, good or off.
+// Tone returns how to show a state: bad, warn if an operator may have to act, busy, good or off.
 func Tone(state string) string {
 	switch state {
 	case "failed", "failing", "discarded", "error":

@@ -1,5 +1,5 @@
-// Package load measures the load of databases, for all runs and jobs of the process, and slows runs
-// down by it.
+// Package load measures the load of databases for all runs and jobs of the process, and slows runs
+// down accordingly.
 package load
 
 import (
@@ -52,16 +52,17 @@ func (c Config) off() bool {
 }
 
 const (
-	// probeAge is how old a probe may be that decides something, probeTimeout how long one may take.
+	// probeAge is the maximum age of a probe that decides anything, probeTimeout the timeout of a
+	// probe.
 	probeAge, probeTimeout = time.Second, time.Second
-	// probeLife is for how long a probe counts if no newer one succeeds. A limit that is exceeded
-	// again within that time is still the same excess.
+	// probeLife is how long a probe counts if no newer one succeeds. A limit that is exceeded again
+	// within that time is still the same excess.
 	probeLife = 10 * time.Second
 )
 
-// Loads are what all runs and jobs of this process know of the load. One of them probes a database
-// every second, in one round trip, and the others wait for its result. A probe that fails stops
-// nobody. One that times out slows runs down, and the result before it still counts.
+// Loads holds the known load for all runs and jobs of this process. One of them probes a database
+// every second, in one round trip, and the others wait for its result. A failing probe stops no
+// run. A probe that times out slows runs down, and the previous result still counts.
 type Loads struct {
 	config Config
 	logger *slog.Logger
@@ -70,36 +71,36 @@ type Loads struct {
 	databases map[*repo.Database]*databaseLoad
 }
 
-// databaseLoad is what is known of one database.
+// databaseLoad is the known load of one database.
 type databaseLoad struct {
 	name string
 
 	// mu is held during a probe.
 	mu sync.Mutex
-	// probed is when the newest probe ended, seen when the newest that succeeded did.
+	// probed is the end of the newest probe, seen the end of the newest successful one.
 	probed, seen time.Time
 	// slow: the newest probe timed out.
 	slow bool
-	// excesses found by the newest probe, with when they began.
+	// excesses are those of the newest probe, with their beginnings.
 	excesses []Excess
-	// warned is the last warning: that probes fail, or that our role may not see everything.
+	// warned is the last warning: probes fail, or caretaker's role may not see everything.
 	warned string
 }
 
-// New has probed nothing yet.
+// New returns Loads without any probe.
 func New(c Config, logger *slog.Logger) *Loads {
 	return &Loads{config: c, logger: logger, databases: map[*repo.Database]*databaseLoad{}}
 }
 
-// Overloaded is the limit that is exceeded most, of a database or of a table in it; the zero Table
-// stands for none. nil: no limit is exceeded.
+// Overloaded returns the limit that is exceeded most, of a database or of a table in it, or nil.
+// The zero Table stands for no table.
 func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table catalog.Table) *Excess {
 	worst, _ := l.worst(ctx, d, func(e *Excess) bool { return e.queue == nil || e.queue.Of(table) })
 	return worst
 }
 
-// StillExceeded is the limit that has ended a run with this reason, if it is exceeded still; nil: it is
-// not.
+// StillExceeded returns the limit that ended a run with this reason if it is still exceeded, else
+// nil.
 func (l *Loads) StillExceeded(ctx context.Context, d *repo.Database, reason string) *Excess {
 	ended := reasons.ReadReason(reason)
 	worst, _ := l.worst(ctx, d, func(e *Excess) bool {
@@ -108,7 +109,7 @@ func (l *Loads) StillExceeded(ctx context.Context, d *repo.Database, reason stri
 	return worst
 }
 
-// Ratio is by how much the worst limit is exceeded, 0: none is; not seen: nobody knows, because
+// Ratio returns the excess of the worst limit, or 0. seen is false if the load is unknown because
 // probes fail.
 func (l *Loads) Ratio(ctx context.Context, d *repo.Database) (ratio float64, seen bool) {
 	worst, seen := l.worst(ctx, d, func(e *Excess) bool { return e.queue == nil })
@@ -118,8 +119,8 @@ func (l *Loads) Ratio(ctx context.Context, d *repo.Database) (ratio float64, see
 	return ratio, seen
 }
 
-// worst is the limit that is exceeded most among those that count, by a probe of a moment ago. Not
-// seen: nobody knows.
+// worst returns the limit that is exceeded most among those that count, by a recent probe. seen is
+// false if the load is unknown.
 func (l *Loads) worst(ctx context.Context, d *repo.Database, counts func(*Excess) bool) (worst *Excess, seen bool) {
 	if l.config.off() {
 		return nil, true
@@ -135,7 +136,7 @@ func (l *Loads) worst(ctx context.Context, d *repo.Database, counts func(*Excess
 	}
 	found := slices.Clone(b.excesses)
 	if b.slow {
-		// Begun just now: it slows down and ends nothing.
+		// It starts now: it slows runs down and ends none.
 		busy := b.name + " is too busy for its load to be read"
 		found = append(found, Excess{measure: busy, ratio: 1, began: time.Now()})
 	}
@@ -158,8 +159,8 @@ func (l *Loads) of(d *repo.Database) *databaseLoad {
 
 // probe reads the load of a database. b.mu is held.
 func (l *Loads) probe(ctx context.Context, d *repo.Database, b *databaseLoad) {
-	// A span a second would bury what the run's trace is for; what is seen is for others too, and
-	// our caller may be stopped.
+	// A span per second would bury the useful spans of the trace. Others share the result, and the
+	// caller may be stopped.
 	ctx = trace.ContextWithSpanContext(context.WithoutCancel(ctx), trace.SpanContextFromContext(ctx))
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, dberr.ErrUnreachable)
 	defer cancel()
@@ -177,12 +178,12 @@ func (l *Loads) probe(ctx context.Context, d *repo.Database, b *databaseLoad) {
 	l.warn(ctx, b, load, err)
 }
 
-// warn logs once what keeps us from seeing the load.
+// warn logs once why the load cannot be read.
 func (l *Loads) warn(ctx context.Context, b *databaseLoad, load control.Load, err error) {
 	problem := ""
 	switch {
 	case errors.Is(err, dberr.ErrUnreachable):
-		// Whoever needs the database says so.
+		// The caller that needs the database reports this itself.
 		return
 	case err != nil:
 		problem = err.Error()
@@ -198,21 +199,21 @@ func (l *Loads) warn(ctx context.Context, b *databaseLoad, load control.Load, er
 
 // Excess is a limit that is exceeded.
 type Excess struct {
-	// measure and key name what is measured and the limit's configuration key; queue is the one
-	// that it is about, nil for the whole database.
+	// measure and key name what is measured and the limit's configuration key. queue is the queue
+	// concerned; nil: the whole database.
 	measure, key string
 	queue        *control.LockQueue
 	value, limit string
-	// ratio of value to limit.
+	// ratio is value by limit.
 	ratio float64
-	// began is when it was first seen.
+	// began is when the excess was first seen.
 	began time.Time
 }
 
-// Severe reports whether the limit is exceeded so far that nothing is changed at all.
+// Severe reports whether the excess is so large that runs write nothing.
 func (e *Excess) Severe() bool { return e.ratio >= 4 }
 
-// String is for the reason of a run and the detail of a condition.
+// String returns a text for the reason of a run and the detail of a condition.
 func (e *Excess) String() string {
 	if e.key == "" {
 		return e.measure
@@ -220,7 +221,7 @@ func (e *Excess) String() string {
 	return fmt.Sprintf("%s: %s, over load.%s = %s", e.measure, e.value, e.key, e.limit)
 }
 
-// excesses are the limits of a database that a probe shows to be exceeded.
+// excesses returns the limits of a database that a probe shows as exceeded.
 func (c Config) excesses(name string, l control.Load) (found []Excess) {
 	add := func(e Excess, value, limit float64, text func(float64) string) {
 		if limit > 0 && value > limit {
@@ -241,7 +242,7 @@ func (c Config) excesses(name string, l control.Load) (found []Excess) {
 	return found
 }
 
-// since gives excesses their beginnings: those of before, if there was no gap in between.
+// since sets the beginnings of excesses: the previous ones, if there was no gap.
 func since(now, before []Excess, at time.Time, continuous bool) []Excess {
 	for i := range now {
 		now[i].began = at

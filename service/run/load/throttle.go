@@ -12,26 +12,26 @@ const (
 	minPause, maxPause = 100 * time.Millisecond, 2 * time.Second
 )
 
-// Throttle is how far the load slows a run down.
+// Throttle tracks how far the load slows a run down.
 type Throttle struct {
-	// StopRequested closes when the run is to stop.
+	// StopRequested closes when the run must stop.
 	StopRequested <-chan struct{}
 
 	mu sync.Mutex
-	// paused is all the time in which the run, or a part of it, pauses, up to the time until.
-	// released is when a statement was last allowed.
+	// paused is the total time in which the run, or a part of it, pauses, up to until. released is
+	// when a statement was last allowed.
 	paused          time.Duration
 	until, released time.Time
-	// excess is why the run pauses, or has paused before its last statement; nil: it does not.
+	// excess is why the run pauses, or paused before its last statement; nil: it does not.
 	excess *Excess
 }
 
-// PauseAfter is how long to pause after some work: that long times the ratio.
+// PauseAfter returns how long to pause after some work: its duration times the ratio.
 func (e *Excess) PauseAfter(worked time.Duration) time.Duration {
 	return min(max(time.Duration(float64(worked)*e.ratio), minPause), maxPause)
 }
 
-// Worked is the time since a statement was last allowed.
+// Worked returns the time since a statement was last allowed.
 func (t *Throttle) Worked() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -41,16 +41,16 @@ func (t *Throttle) Worked() time.Duration {
 	return time.Since(t.released)
 }
 
-// Release notes that a statement is allowed.
+// Release records that a statement is allowed.
 func (t *Throttle) Release(e *Excess) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.released, t.excess = time.Now(), e
 }
 
-// Pause pauses until the time is over or the run is to stop, and returns for how long, and how much
-// that adds to the pause of the run, whose batches may pause side by side. first: it had not paused
-// before.
+// Pause pauses until wanted is over or the run must stop. It returns the duration, and how much
+// that adds to the pause of the run, whose batches may pause in parallel. first reports that the
+// run had not paused before.
 func (t *Throttle) Pause(ctx context.Context, e *Excess, wanted time.Duration) (paused, ofRun time.Duration, first bool) {
 	began := time.Now()
 	t.mu.Lock()
@@ -79,8 +79,7 @@ func (t *Throttle) Reason() string {
 	return fmt.Sprintf("%s; it has rested for %s", e, paused.Round(time.Second))
 }
 
-// State is what slows the run down now, nil if nothing does, and for how long it has paused
-// in all.
+// State returns what slows the run down now, or nil, and its total pause.
 func (t *Throttle) State() (*Excess, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package plan says what deleting a user, group or placeholder user would do. A plan is made by the
-// code of the jobs and workers that do it, in their order, each as a dry run: nothing is written or
-// locked.
+// Package plan computes what deleting a user, group or placeholder user would do. The code of the
+// jobs and workers that do it makes a plan, in their order, each as a dry run: it writes and locks
+// nothing.
 package plan
 
 import (
@@ -19,63 +19,63 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// ErrUnknownTarget means that there is no such user, group or placeholder user.
+// ErrUnknownTarget means that the user, group or placeholder user was not found.
 var ErrUnknownTarget = errors.New("there is no such target")
 
-// errPlanTime ends a plan whose time is over: what it has counted are lower bounds.
+// errPlanTime ends a plan at its timeout: its counts are lower bounds.
 var errPlanTime = errors.New("the time of a plan is over")
 
 const (
-	// maxRows is up to how many rows of a table a plan counts.
+	// maxRows is the maximum number of rows that a plan counts in a table.
 	maxRows = 10_000
-	// MaxTime is how long a plan may take: less than a client waits.
+	// MaxTime is the time limit of a plan, below a client's timeout.
 	MaxTime = 20 * time.Second
 )
 
-// Table is what would be done to the rows of a table.
+// Table has the changes to the rows of one table.
 type Table struct {
-	// Table has its database before a colon where that is not main.
+	// Table starts with its database and a colon unless that is main.
 	Table string
-	// Kept rows refer to what goes, and forbid it.
+	// Kept rows refer to a target, and prevent its deletion.
 	Moved, Nullified, Deleted, Kept int64
-	// AtLeast: not all of them were counted, or the database deletes more by itself.
+	// AtLeast: not all of them were counted, or the database itself deletes more.
 	AtLeast bool
 }
 
-// Refusal is why something would not be deleted now: a typed reason, and words.
+// Refusal is why a target would not be deleted now: a typed reason and a text.
 type Refusal struct{ Reason, Detail string }
 
-// Plan is what a deletion would do, and the making of it. It is for one goroutine.
+// Plan is the effect of a deletion, while and after it is computed. It is for one goroutine.
 type Plan struct {
 	Kind, Name string
 	ID         int64
-	// Digest is over the kind, the id and all that follows but the estimate.
+	// Digest covers the kind, the id and all fields below except the estimate.
 	Digest string
 	Exact  bool
 	Tables []Table
-	// Refused is nil if it would go.
+	// Refused is nil if the target would be deleted.
 	Refused *Refusal
 	// Jobs are the kinds of job that would be queued, each once.
 	Jobs []string
-	// Outside is how many paths outside the database would be left.
+	// Outside is the number of paths outside the database that would remain.
 	Outside int64
-	// Remarks are what else there is to know.
+	// Remarks are further facts for the reader.
 	Remarks []string
-	// Estimate is 0 if nothing comparable has been measured.
+	// Estimate is 0 if no comparable deletion has been measured.
 	Estimate time.Duration
 
-	// Databases are those to be read, main first: replicas where there are some.
+	// Databases are those to read, main first: replicas where they exist.
 	Databases []*repo.Database
 	tables    map[string]*Table
 	seen      map[*repo.Database]map[rowset.Place]struct{}
 	kept      map[*repo.Database]map[rowset.Place]struct{}
-	// later is what is asked once all is counted.
+	// later are the checks to run after counting.
 	later []func(ctx context.Context) error
 	limit int64
 	ends  time.Time
 }
 
-// New has counted nothing yet.
+// New returns a plan without counts.
 func New(kind string, id int64, databases []*repo.Database) *Plan {
 	return &Plan{
 		Kind: kind, ID: id, Exact: true, Databases: databases, limit: maxRows,
@@ -85,17 +85,17 @@ func New(kind string, id int64, databases []*repo.Database) *Plan {
 	}
 }
 
-// Reset is the same plan with nothing counted, of other databases. Its time is what is left.
+// Reset returns the same plan without counts, for other databases. It has only the remaining time.
 func (p *Plan) Reset(databases []*repo.Database) *Plan {
 	again := New(p.Kind, p.ID, databases)
 	again.ends = p.ends
 	return again
 }
 
-// Main is the first database.
+// Main returns the first database.
 func (p *Plan) Main() *repo.Database { return p.Databases[0] }
 
-// CheckStop is asked before every statement.
+// CheckStop is called before every statement.
 func (p *Plan) CheckStop() error {
 	if time.Now().After(p.ends) {
 		return errPlanTime
@@ -113,7 +113,7 @@ func (p *Plan) table(d *repo.Database, name string) *Table {
 	return p.tables[name]
 }
 
-// Count adds rows that a change would change.
+// Count adds the rows of a change.
 func (p *Plan) Count(d *repo.Database, table string, c rowset.Change, rows int64) {
 	t := p.table(d, table)
 	switch c.Action() {
@@ -129,16 +129,16 @@ func (p *Plan) Count(d *repo.Database, table string, c rowset.Change, rows int64
 	}
 }
 
-// Remaining is how many rows of a table may still be counted.
+// Remaining returns how many rows of a table may still be counted.
 func (p *Plan) Remaining(d *repo.Database, table string) int64 {
 	t := p.table(d, table)
 	return max(0, p.limit-t.Moved-t.Nullified-t.Deleted)
 }
 
-// AtLeast says that not all rows of a table have been counted.
+// AtLeast marks a table whose rows were not all counted.
 func (p *Plan) AtLeast(d *repo.Database, table string) { p.table(d, table).AtLeast = true }
 
-// Visited are the rows of a database that would be gone, or have been counted as kept.
+// Visited returns the rows of a database that would be deleted, and those counted as kept.
 func (p *Plan) Visited(d *repo.Database) (gone, kept map[rowset.Place]struct{}) {
 	if p.seen[d] == nil {
 		p.seen[d], p.kept[d] = map[rowset.Place]struct{}{}, map[rowset.Place]struct{}{}
@@ -146,7 +146,7 @@ func (p *Plan) Visited(d *repo.Database) (gone, kept map[rowset.Place]struct{}) 
 	return p.seen[d], p.kept[d]
 }
 
-// Keep counts rows that forbid the deletion.
+// Keep counts rows that prevent the deletion.
 func (p *Plan) Keep(d *repo.Database, table string, places []rowset.Place) {
 	_, kept := p.Visited(d)
 	for _, place := range places {
@@ -157,10 +157,10 @@ func (p *Plan) Keep(d *repo.Database, table string, places []rowset.Place) {
 	}
 }
 
-// Later has check asked once all is counted.
+// Later adds a check that runs after counting.
 func (p *Plan) Later(check func(ctx context.Context) error) { p.later = append(p.later, check) }
 
-// Check asks what was left for later. Its error is one of a [Planner].
+// Check runs the checks added by Later. Its error is one of a [Planner].
 func (p *Plan) Check(ctx context.Context) error {
 	for _, check := range p.later {
 		if err := check(ctx); err != nil {
@@ -170,25 +170,25 @@ func (p *Plan) Check(ctx context.Context) error {
 	return nil
 }
 
-// Refuse says why it would not go; the first reason counts.
+// Refuse sets why the target would not be deleted. The first reason counts.
 func (p *Plan) Refuse(reason, detail string) {
 	if p.Refused == nil {
 		p.Refused = &Refusal{reason, detail}
 	}
 }
 
-// Remark adds what else there is to know.
+// Remark adds a further fact.
 func (p *Plan) Remark(text string) { p.Remarks = append(p.Remarks, text) }
 
-// Queue says that a job of this kind would be queued.
+// Queue adds the kind of a job that would be queued.
 func (p *Plan) Queue(kind string) {
 	if !slices.Contains(p.Jobs, kind) {
 		p.Jobs = append(p.Jobs, kind)
 	}
 }
 
-// AddRefusal takes the error of a [Planner]: what would end the job or run ends the plan as a refusal. It
-// returns what is about more than the target.
+// AddRefusal handles the error of a [Planner]: an error that would end the job or run becomes a
+// refusal. It returns errors about more than the target.
 func (p *Plan) AddRefusal(ctx context.Context, err error) error {
 	var missing *fault.NotConfiguredError
 	switch {
@@ -212,7 +212,7 @@ func (p *Plan) AddRefusal(ctx context.Context, err error) error {
 	return nil
 }
 
-// Rows are all that would be changed, as far as they were counted.
+// Rows returns the number of rows that would be changed, as far as counted.
 func (p *Plan) Rows() (rows int64) {
 	for _, t := range p.tables {
 		rows += t.Moved + t.Nullified + t.Deleted
@@ -220,7 +220,7 @@ func (p *Plan) Rows() (rows int64) {
 	return rows
 }
 
-// Finish sorts what was counted, and makes the digest.
+// Finish sorts the counts and computes the digest.
 func (p *Plan) Finish() error {
 	p.Tables = p.Tables[:0]
 	for _, name := range slices.Sorted(maps.Keys(p.tables)) {

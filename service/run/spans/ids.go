@@ -7,21 +7,21 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// IDs makes the ids of traces and spans, to be given to OpenTelemetry's SDK: random ones, except
-// that the span of a run has the last eight bytes of the run's id. Another process that finds the
-// run's process dead can create the span to which its children already point.
+// IDs generates the ids of traces and spans for OpenTelemetry's SDK. They are random, except that
+// the span of a run has the last eight bytes of the run's id. So another process that finds the
+// run's process dead can create the span that the child spans already refer to.
 type IDs struct{}
 
-// wantedID is the context's key of the id that the next span is to have ([trace.SpanID]).
+// wantedID is the context key of the next span's id ([trace.SpanID]).
 type wantedID struct{}
 
-// NewIDs returns those of a root.
+// NewIDs returns the ids of a root span.
 func (s IDs) NewIDs(ctx context.Context) (id trace.TraceID, _ trace.SpanID) {
 	_, _ = rand.Read(id[:])
 	return id, s.NewSpanID(ctx, id)
 }
 
-// NewSpanID returns that of a span in a trace.
+// NewSpanID returns the id of a span in a trace.
 func (IDs) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
 	id, _ := ctx.Value(wantedID{}).(trace.SpanID)
 	if !id.IsValid() {
@@ -30,7 +30,7 @@ func (IDs) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
 	return id
 }
 
-// WithID makes [IDs] give the next span below ctx this id; the zero id: a random one.
+// WithID makes [IDs] use this id for the next span below ctx; the zero id: a random one.
 func WithID(ctx context.Context, id trace.SpanID) context.Context {
 	return context.WithValue(ctx, wantedID{}, id)
 }

@@ -1,5 +1,5 @@
-// Package spans says on spans how runs, batches and jobs ended, and links them. Values of rows other
-// than ids are not in it.
+// Package spans records on spans how runs, batches and jobs ended, and links them. It records no
+// values of rows other than ids.
 package spans
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// SetTexts sets attributes, key by key, except those that are empty.
+// SetTexts sets attributes, key by key, and skips empty ones.
 func SetTexts(span trace.Span, pairs ...string) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
@@ -27,14 +27,14 @@ func SetTexts(span trace.Span, pairs ...string) {
 	}
 }
 
-// Of is the span that a traceparent names, invalid if that is empty or malformed.
+// Of returns the span of a traceparent, invalid if that is empty or malformed.
 func Of(ctx context.Context, parent string) trace.SpanContext {
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": parent})
 	return trace.SpanContextFromContext(ctx)
 }
 
-// LinkTo is a link to the span of a traceparent, none if that is empty or malformed.
+// LinkTo returns a link to the span of a traceparent, or none if that is empty or malformed.
 func LinkTo(ctx context.Context, parent string) trace.SpanStartOption {
 	if span := Of(ctx, parent); span.IsValid() {
 		return trace.WithLinks(trace.Link{SpanContext: span})
@@ -42,19 +42,19 @@ func LinkTo(ctx context.Context, parent string) trace.SpanStartOption {
 	return trace.WithLinks()
 }
 
-// RecordOutcome says on the span of a context how that ended, and why, if that is not as usual.
+// RecordOutcome records on the span of a context how it ended, with the reason of an unusual end.
 func RecordOutcome(ctx context.Context, outcome, reason string) {
 	spans.SetReason(ctx, outcome == control.RunFailed, cmp.Or(reason, outcome))
 	SetTexts(trace.SpanFromContext(ctx), "maintenance.outcome", outcome, "maintenance.reason", reason)
 }
 
-// RecordFailure says on the span of a context that what it is about has failed.
+// RecordFailure marks the span of a context as failed.
 func RecordFailure(ctx context.Context, err error) {
 	RecordOutcome(ctx, control.RunFailed, fault.ReasonOf(err))
 	NoteError(trace.SpanFromContext(ctx), err)
 }
 
-// NoteError marks a span as failed, in words fit for clients.
+// NoteError marks a span as failed, with a text that is fit for clients.
 func NoteError(span trace.Span, err error) {
 	state := ""
 	if refused, ok := errors.AsType[*dberr.Error](err); ok {
@@ -63,7 +63,8 @@ func NoteError(span trace.Span, err error) {
 	spans.RecordError(span, errorType(err), state, fault.RedactedText(fault.PublicText(err), err))
 }
 
-// errorType is the class of an error: the SQLSTATE where the database has refused a statement, else our typed reason.
+// errorType returns the class of an error: the SQLSTATE if the database refused a statement, else
+// the typed reason.
 func errorType(err error) string {
 	refused, ok := errors.AsType[*dberr.Error](err)
 	items, some := errors.AsType[*fault.ItemsFailedError](err)
@@ -94,7 +95,7 @@ func errorType(err error) string {
 	return "_OTHER"
 }
 
-// StoppedBy is what has stopped work that returned an error without having failed, "" if it has failed.
+// StoppedBy returns what stopped work that returned an error without failing, or "" if it failed.
 func StoppedBy(ctx context.Context, err error) string {
 	cause := context.Cause(ctx)
 	if errors.Is(cause, dberr.ErrLeaseLost) || errors.Is(err, dberr.ErrLeaseLost) {
@@ -114,17 +115,18 @@ func StoppedBy(ctx context.Context, err error) string {
 	return ""
 }
 
-// Outcomes of batches and attempts that are none of runs and jobs.
+// Outcomes of batches and attempts that runs and jobs do not have.
 const (
-	// OutcomeStopped: the run was stopped in the middle of the batch, the reason says by what.
+	// OutcomeStopped: the run was stopped during the batch, for the given reason.
 	OutcomeStopped = "stopped"
-	// OutcomeDeferred: what the batch is about is postponed, and is no failure.
+	// OutcomeDeferred: the items of the batch are postponed, without a failure.
 	OutcomeDeferred = "deferred"
-	// OutcomeInterrupted and OutcomeLost are those of attempts of jobs that are worked again by somebody else.
+	// OutcomeInterrupted and OutcomeLost: another attempt of the job does the work again.
 	OutcomeInterrupted = "interrupted"
 	OutcomeLost        = "lost"
 	OutcomeSnoozed     = "snoozed"
 )
 
-// Withhold keeps a span from being sent: another process has sent one with its id, or it says nothing.
+// Withhold keeps a span from being exported: another process has sent one with its id, or it is
+// empty.
 func Withhold(span trace.Span) { span.SetAttributes(attribute.Bool("maintenance.withheld", true)) }
