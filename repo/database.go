@@ -15,8 +15,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/rowset"
 )
 
-// Database is one configured PostgreSQL database. It connects when it is first needed. Each store has the steps of one
-// subject.
+// Database is one configured PostgreSQL database. It connects on first use. Each embedded store has
+// the steps of one subject.
 type Database struct {
 	*pg.Database
 	Runs         control.Runs
@@ -42,8 +42,8 @@ type Database struct {
 	Placeholders gitlab.Placeholders
 }
 
-// Open prepares the connections to a database; it does not connect. The error names what is wrong
-// with the URL and never contains a password.
+// Open prepares the connections to a database without connecting. The error names the fault in the
+// URL and never contains a password.
 func Open(ctx context.Context, name, address string) (*Database, error) {
 	d, err := pg.Open(ctx, name, address)
 	if err != nil {
@@ -67,14 +67,14 @@ func on(d *pg.Database) *Database {
 	return of
 }
 
-// MustDiffer makes connections of a database fail with [*dberr.SameDatabaseError], which is
-// [dberr.ErrUnreachable], if it is the same as one before it in the list. It must be called before they
-// are used; it does not connect.
+// MustDiffer refuses connections of a database that is the same as a previous one in the list. The
+// error is [*dberr.SameDatabaseError], which is [dberr.ErrUnreachable]. Call MustDiffer before the
+// databases are used. It does not connect.
 func MustDiffer(databases []*Database) {
 	pg.MustDiffer(Kernels(databases))
 }
 
-// Kernels are what steps of packages of repo take that are about several databases.
+// Kernels returns the kernels of databases, for steps of several databases.
 func Kernels(databases []*Database) []*pg.Database {
 	all := make([]*pg.Database, len(databases))
 	for i, d := range databases {
@@ -83,29 +83,29 @@ func Kernels(databases []*Database) []*pg.Database {
 	return all
 }
 
-// Of is the database of a kernel that a catalogue, a child or rows name.
+// Of returns the database of a kernel, such as the kernel of a catalogue, a child or rows.
 func Of(d *pg.Database) *Database {
 	of, _ := d.Owner.(*Database)
 	return of
 }
 
-// What other packages see of the kernel.
+// Types of the kernel that other packages use.
 type (
-	// Reader decides where candidates are found: see [Reader].
+	// Reader decides where candidates are read: see [pg.Reader].
 	Reader = pg.Reader
-	// Protection keeps a user or group from being deleted: see [Protection].
+	// Protection keeps a user or group from being deleted: see [pg.Protection].
 	Protection = pg.Protection
-	// ProtectedError means that nothing was deleted because of a protection: see [ProtectedError].
+	// ProtectedError means that a protection prevented a deletion: see [pg.ProtectedError].
 	ProtectedError = pg.ProtectedError
-	// JobCascade is what jobs delete besides what PostgreSQL does: see [JobCascade].
+	// JobCascade is a deletion by jobs in addition to PostgreSQL's cascades: see [pg.JobCascade].
 	JobCascade = pg.JobCascade
-	// PoolFigures are those of a pool of connections: see [PoolFigures].
+	// PoolFigures are the figures of a connection pool: see [pg.PoolFigures].
 	PoolFigures = pg.PoolFigures
 )
 
-// ClassInteger is the class of integer keys: see [ClassInteger].
+// ClassInteger is the class of integer keys: see [pg.ClassInteger].
 const ClassInteger = pg.ClassInteger
 
-// ReadBy lets a reader, or with nil none, decide where methods read that are called with the
-// context returned.
+// ReadBy returns a context in which the reader decides where methods read. A nil reader decides
+// nothing.
 func ReadBy(ctx context.Context, r *Reader) context.Context { return pg.ReadBy(ctx, r) }

@@ -25,8 +25,8 @@ var migrationFiles embed.FS
 const migrationLock = 0x6361726574616b65
 
 // Migrate brings the schema maintenance of the database up to date and returns the names of the
-// migrations applied. Migrations only go forward, each in its transaction, one process at a time;
-// replicas may go on working meanwhile.
+// applied migrations. Migrations only go forward, each in its own transaction. One process migrates
+// at a time, while replicas keep working.
 func (d *Database) Migrate(ctx context.Context) (applied []string, err error) {
 	err = d.WhileMigrating(ctx, func() error {
 		for _, set := range d.migrationSets() {
@@ -43,9 +43,8 @@ func (d *Database) Migrate(ctx context.Context) (applied []string, err error) {
 
 const migrationLockSQL = `SELECT pg_advisory_xact_lock($1)`
 
-// WhileMigrating calls do, which changes the schema maintenance, in one process at a time; the
-// schema is there. The lock is held by a transaction, so a pooler in transaction mode may be in
-// between.
+// WhileMigrating calls do, which changes the existing schema maintenance, in one process at a time.
+// A transaction holds the lock, so a pooler in transaction mode does no harm.
 func (d *Database) WhileMigrating(ctx context.Context, do func() error) error {
 	lock, err := pg.PoolOf(d.Database).BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
@@ -105,7 +104,8 @@ SELECT count(*) = cardinality($1::bigint[]) FROM maintenance.river_migration
 WHERE line = 'main' AND version = ANY ($1::bigint[])`
 
 // QueueMigrated reports whether main has these versions of River's tables. River's own check reads
-// information_schema, whose views take longer to plan than all other statements of a start together.
+// information_schema, whose views take longer to plan than all other statements of a start
+// together.
 func (d *Database) QueueMigrated(ctx context.Context, versions []int64) (done bool, err error) {
 	err = pg.QueryRow(ctx, d.Database, "check the queue of jobs", []any{&done}, queueMigratedSQL, versions)
 	if withoutTable(err) {
@@ -114,8 +114,8 @@ func (d *Database) QueueMigrated(ctx context.Context, versions []int64) (done bo
 	return done, err
 }
 
-// NewerSchema reports whether another version than this program has migrated the schema maintenance
-// further: to what, and how far this one goes.
+// NewerSchema reports whether a newer version of caretaker has migrated the schema maintenance. It
+// returns the current version, and the newest that this program knows.
 func (d *Database) NewerSchema(ctx context.Context) (newer bool, current, known int64, err error) {
 	for _, set := range d.migrationSets() {
 		var applied int
@@ -134,11 +134,11 @@ func (d *Database) NewerSchema(ctx context.Context) (newer bool, current, known 
 // migrationSet is a folder of migrations with its version table.
 type migrationSet struct {
 	folder, table string
-	// without are the migrations that are left out.
+	// without are the excluded migrations.
 	without []int64
 }
 
-// migrationSets: what every database has, and what main has besides.
+// migrationSets returns the set of every database and, for main, a second set.
 func (d *Database) migrationSets() []migrationSet {
 	sets := []migrationSet{{folder: "every", table: "maintenance.schema_migrations"}}
 	if d.Name == "main" {
@@ -151,19 +151,19 @@ func (d *Database) migrationSets() []migrationSet {
 	return sets
 }
 
-// gitlabMigrations are those of main that make nothing but what the workers for GitLab's users,
-// groups and tokens need. A migration is for them or for all, never both.
+// gitlabMigrations returns the migrations of main that serve only the workers for GitLab's users,
+// groups and tokens. A migration is for them or for all workers, never for both.
 func gitlabMigrations() []int64 {
 	return []int64{2, 3, 7, 10, 14}
 }
 
-// versionSQL reads the newest version there is, and how many there are of $1.
+// versionSQL reads the newest applied version, and how many versions of $1 are applied.
 func (s migrationSet) versionSQL() string {
 	return `SELECT coalesce(max(version_id), 0), count(DISTINCT version_id) FILTER (WHERE version_id = ANY ($1::bigint[]))
 FROM ` + s.table + ` WHERE is_applied`
 }
 
-// versions are the migrations of this program that are not left out, ascending.
+// versions returns the migrations of this program that are not excluded, in ascending order.
 func (s migrationSet) versions() (all []int64, err error) {
 	files, err := fs.Glob(migrationFiles, "migrations/"+s.folder+"/*.sql")
 	if err != nil || len(files) == 0 {
@@ -181,7 +181,7 @@ func (s migrationSet) versions() (all []int64, err error) {
 	return all, nil
 }
 
-// newest is that of the folder, left out or not.
+// newest returns the newest migration of the folder, excluded or not.
 func (s migrationSet) newest() (int64, error) {
 	all, err := migrationSet{folder: s.folder}.versions()
 	if err != nil {
@@ -199,12 +199,12 @@ func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, 
 	if err != nil {
 		return nil, err
 	}
-	// No prepared statements: a pooler in transaction mode would not know them on its next connection.
+	// No prepared statements: a pooler in transaction mode may not have them on its next connection.
 	config := pg.PoolOf(d.Database).Config().ConnConfig
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	db := stdlib.OpenDB(*config)
 	defer func() { _ = db.Close() }()
-	// What was left out is older than what is there, if it is wanted later.
+	// A set that is enabled later has migrations older than the applied ones.
 	provider, err := goose.NewProvider("", db, files, goose.WithStore(store),
 		goose.WithDisableGlobalRegistry(true), goose.WithExcludeVersions(set.without),
 		goose.WithAllowOutofOrder(true))
@@ -222,8 +222,8 @@ func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, 
 	return names, pg.Wrap(ctx, d.Database, "apply migrations", err)
 }
 
-// NewestMigrations are the newest migrations that this program brings: of every database, and of
-// main besides.
+// NewestMigrations returns the newest migrations of this program: of every database, and of the
+// second set of main.
 func NewestMigrations() (every, main int64, err error) {
 	sets := on(&pg.Database{Name: "main"}).migrationSets()
 	if every, err = sets[0].newest(); err == nil {

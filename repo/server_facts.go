@@ -15,25 +15,26 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// ServerFacts is what there is to know of a server and of the connection to it.
+// ServerFacts are the facts of a server and of the connection to it.
 type ServerFacts struct {
 	// Version is server_version, Number server_version_num: 160004 is 16.4.
 	Version string
 	Number  int
-	// Role is ours, quoted where it has to be; TimeZone that of the session, for which UTC was asked.
+	// Role is our role, quoted where necessary. TimeZone is the session's, which should be UTC.
 	Role, TimeZone string
-	// Standby: the server is one. ReadOnly: transactions are read-only by default, or for that.
+	// Standby: the server is a standby. ReadOnly: transactions are read-only by default, or on a
+	// standby.
 	Standby, ReadOnly bool
-	// Encrypted: the connection uses TLS. Verified: the certificate of the server was checked. Local:
-	// it does not leave the machine.
+	// Encrypted: the connection uses TLS. Verified: the server's certificate was verified. Local: the
+	// connection does not leave the machine.
 	Encrypted, Verified, Local bool
-	// Ahead is by how much the server's clock is ahead of ours, to within Within.
+	// Ahead is how far the server's clock is ahead of ours, accurate to Within.
 	Ahead, Within time.Duration
 	// Harmful are settings of the session that break or end statements.
 	Harmful []string
 }
 
-// serverFactsSQL: where values travel as text ($1), lists and bytes depend on how they are written.
+// serverFactsSQL checks the settings of lists and bytes only where values travel as text ($1).
 const serverFactsSQL = `
 SELECT current_setting('server_version'), current_setting('server_version_num')::integer, quote_ident(current_user),
   current_setting('TimeZone'), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on',
@@ -44,7 +45,7 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
     ORDER BY name),
   clock_timestamp()`
 
-// ServerFacts asks the server.
+// ServerFacts queries the server.
 func (d *Database) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
 	defer cancel()
@@ -55,10 +56,10 @@ func (d *Database) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
 		}
 		f.Local = local(c.Conn().PgConn().Conn().RemoteAddr())
 		var theirs time.Time
-		// The first answer may have to read catalogs.
+		// The first query may have to read catalogs, which would falsify the measured time.
 		for range 2 {
 			before := time.Now() //nolint:forbidigo // to be compared with the database's
-			// Not prepared: a pooler that loses such statements is yet to be found out.
+			// Not prepared: the check for poolers that lose prepared statements comes later.
 			err := c.QueryRow(ctx, serverFactsSQL, pgx.QueryExecModeExec, !d.Database.Sessions).Scan(&f.Version, &f.Number, &f.Role,
 				&f.TimeZone, &f.Standby, &f.ReadOnly, &f.Harmful, &theirs)
 			if err != nil {
@@ -78,29 +79,29 @@ func local(a net.Addr) bool {
 	return !ok || tcp.IP.IsLoopback()
 }
 
-// replicaLagSQL: how long ago a standby's last transaction was, and for how long a query may keep it
-// from replaying; NULL: for as long as it takes.
+// replicaLagSQL reads the age of a standby's last transaction, and how long a query may delay its
+// replay. NULL means without limit.
 const replicaLagSQL = `
 SELECT coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)::float8,
   (SELECT setting::float8 / 1000 FROM pg_settings
     WHERE name = 'max_standby_streaming_delay' AND setting <> '-1'
       AND current_setting('hot_standby_feedback') = 'off')`
 
-// ErrNoReplica says that none is configured.
+// ErrNoReplica means that no replica is configured.
 var ErrNoReplica = errors.New("no replica is configured")
 
-// ReplicaFacts are those of a standby.
+// ReplicaFacts are the facts of a standby.
 type ReplicaFacts struct {
 	ServerFacts
-	// Late is how long ago its last transaction was, if it does not get at what the primary has
-	// written until now; else 0.
+	// Late is the age of the last transaction if the standby does not catch up with the primary's
+	// position. Otherwise it is 0.
 	Late time.Duration
-	// Patience is how long a query may keep it from replaying before it is cancelled; nil: as long as
-	// it takes.
+	// Patience is how long a query may delay replay before the server cancels it. nil means without
+	// limit.
 	Patience *time.Duration
 }
 
-// ReplicaFacts asks the replica. Without one the error is [ErrNoReplica].
+// ReplicaFacts queries the replica. Without a replica the error is [ErrNoReplica].
 func (d *Database) ReplicaFacts(ctx context.Context) (f ReplicaFacts, err error) {
 	if d.Replica == nil {
 		return f, ErrNoReplica

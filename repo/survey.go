@@ -8,7 +8,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// Survey is what there is to see in a database before caretaker is set up.
+// Survey shows the application's tables before caretaker is set up.
 type Survey struct {
 	// GitLab: the tables are GitLab's.
 	GitLab bool
@@ -16,7 +16,7 @@ type Survey struct {
 	Cascades []Cascade
 }
 
-// Cascade is a foreign key of one column. Rows are as the planner knows them.
+// Cascade is a foreign key of one column. Rows are the planner's estimate.
 type Cascade struct {
 	Child, Column, Parent string
 	Rows                  int64
@@ -40,9 +40,9 @@ ORDER BY child.reltuples DESC, 1, 2 LIMIT $2`
 )
 
 const (
-	// manyChildren is from how many rows on a cascade may take long.
+	// manyChildren is the number of rows from which a cascade may take long.
 	manyChildren = 100_000
-	// cascadesShown is how many a survey has.
+	// cascadesShown is the maximum number of cascades in a survey.
 	cascadesShown = 5
 )
 
@@ -52,7 +52,7 @@ func (d *Database) LooksLikeGitLab(ctx context.Context) (is bool, err error) {
 	return is, err
 }
 
-// Survey looks at the application's tables, by the catalogue alone.
+// Survey inspects the application's tables through the catalogue alone.
 func (d *Database) Survey(ctx context.Context) (s Survey, err error) {
 	if s.GitLab, err = d.LooksLikeGitLab(ctx); err != nil {
 		return s, err

@@ -1,4 +1,5 @@
-// Package dberr has the errors of databases: typed, with their SQLSTATE and its class, and a text that is fit for clients.
+// Package dberr has the errors of databases, typed, with SQLSTATE, class and a text fit for
+// clients.
 package dberr
 
 import (
@@ -16,51 +17,52 @@ import (
 
 // Sentinels of this package.
 var (
-	// ErrUnreachable means that the database did not answer: it is down, refuses us, is in recovery
-	// or too busy.
+	// ErrUnreachable means that the database did not answer: it is down, refuses us, is in recovery or
+	// too busy.
 	ErrUnreachable = errors.New("database unreachable")
-	// ErrLeaseLost means that the lease named by a fence is no longer held; the transaction changed
+	// ErrLeaseLost means that the lease named by a fence is no longer held. The transaction changed
 	// nothing.
 	ErrLeaseLost = errors.New("lease lost")
-	// ErrJobLost means that a job is no longer worked by this attempt; the transaction changed
+	// ErrJobLost means that the job no longer belongs to this attempt. The transaction changed
 	// nothing.
 	ErrJobLost = errors.New("job lost")
-	// ErrNotFound means that there is no such row.
+	// ErrNotFound means that the row does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrForbidden means that our role lacks a privilege; the text names the table.
+	// ErrForbidden means that our role is missing a privilege. The text names the table.
 	ErrForbidden = errors.New("privilege missing")
 	// ErrNotMigrated means that the schema maintenance is missing or older than this program.
 	ErrNotMigrated = errors.New("not migrated")
 )
 
-// Error is a statement that the database refused.
+// Error is the error of a statement that the database refused.
 type Error struct {
-	// Database is the configured name of the database, Operation what was tried, in words.
+	// Database is the configured name of the database. Operation names the operation, for messages.
 	Database, Operation string
-	// SQLState is the five-character code, PostgreSQL's or for what the driver itself refused the
-	// one that fits; empty when the database did not answer.
+	// SQLState is the five-character code of PostgreSQL, or a fitting code if the driver itself
+	// refused. It is empty when the database did not answer.
 	SQLState string
 	Driver   error
-	// table is the one that the statement was about, "" if Operation says enough.
+	// table is the table of the statement, "" if Operation suffices.
 	Table string
-	// connecting: there was no connection yet. poolFull: all connections of our pool were in use.
+	// connecting: the error came before the connection. poolFull: all connections of our pool were in
+	// use.
 	Connecting, PoolFull bool
 	Stack                []uintptr
 }
 
-// Callers are the program counters of where the statement was sent: the log's stack of whatever
-// this becomes the cause of.
+// Callers are the program counters of the sender of the statement. They become the stack in the log
+// of every error that wraps this one.
 func (e *Error) Callers() []uintptr { return e.Stack }
 
 // Error includes the driver's text: it is for logs, never for a client.
 func (e *Error) Error() string {
-	// The driver tries an address with TLS and without, and says both times what it met.
+	// The driver tries an address with and without TLS, and reports both errors.
 	cause := slices.Compact(strings.Split(fmt.Sprint(e.Driver), "\n"))
 	return fmt.Sprintf("%s on %s: %s: %s", e.Operation, e.Database, e.Condition(), strings.Join(cause, "\n"))
 }
 
-// Public is the text for clients and traces: it names the table, column or constraint that the database complains of, and
-// has neither the driver's text nor values of rows.
+// Public returns the text for clients and traces. It names the table, column or constraint of the
+// error, and has neither the driver's text nor values of rows.
 func (e *Error) Public() string {
 	text := fmt.Sprintf("%s on %s: %s%s", e.Operation, e.Database, e.Condition(), e.place())
 	if why := e.Why(); why != "" {
@@ -69,7 +71,7 @@ func (e *Error) Public() string {
 	return text
 }
 
-// place is ", constraint c of t" or the like, "" if nothing is known.
+// place returns the place of the error, such as ", constraint c of t", "" if unknown.
 func (e *Error) place() string {
 	said := e.Said()
 	of := " of " + said.TableName
@@ -84,7 +86,7 @@ func (e *Error) place() string {
 	return ", table " + cmp.Or(said.TableName, e.Table)
 }
 
-// Said is PostgreSQL's error, empty if the driver's is none.
+// Said returns PostgreSQL's error, empty if the error is not PostgreSQL's.
 func (e *Error) Said() pgconn.PgError {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](e.Driver); ok {
 		return *pgErr
@@ -92,11 +94,11 @@ func (e *Error) Said() pgconn.PgError {
 	return pgconn.PgError{}
 }
 
-// Cause is the driver's error. Its text has no password, and is for logs and consoles, never for a
-// client.
+// Cause returns the driver's error. Its text has no password, and is for logs and consoles, never
+// for a client.
 func (e *Error) Cause() error { return e.Driver }
 
-// Unwrap returns the driver's error; for a database that cannot work, [ErrUnreachable] too.
+// Unwrap returns the driver's error, and [ErrUnreachable] for a database that cannot work.
 func (e *Error) Unwrap() []error {
 	if e.Class() == ClassUnreachable {
 		return []error{ErrUnreachable, e.Driver}
@@ -104,10 +106,10 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Driver}
 }
 
-// Condition is the SQLSTATE with PostgreSQL's name of the condition: "42703 undefined_column". For a
-// database that cannot work it is "unreachable (53100 disk_full)", or "unreachable" without an answer.
-// Where the role lacks a right, it names the command that lists the rights. Where a pooler has come
-// between a statement and its preparation, it says what to do.
+// Condition returns the SQLSTATE with PostgreSQL's name of the condition: "42703 undefined_column".
+// For a database that cannot work it returns "unreachable (53100 disk_full)", or "unreachable"
+// without an answer. If the role is missing a right, it names the command that lists the rights. If
+// a pooler has lost a prepared statement, it names the fix.
 func (e *Error) Condition() string {
 	if e.lostPreparedStatement() {
 		return fmt.Sprintf("%s %s: %s", e.SQLState, pqerror.Code(e.SQLState).Name(), PoolerAdvice(e.Database))
@@ -125,7 +127,7 @@ func (e *Error) Condition() string {
 	return condition
 }
 
-// Why says what else than the statement is to blame, and what to do; "" where that is not known.
+// Why returns the cause and the fix if the statement is not to blame, "" if they are unknown.
 func (e *Error) Why() string {
 	same, isSame := errors.AsType[*SameDatabaseError](e.Driver)
 	switch code := e.SQLState; {
@@ -157,25 +159,25 @@ func (e *Error) Why() string {
 	return ""
 }
 
-// diskFullState is the SQLSTATE of a server that can store nothing more. It still answers queries.
+// diskFullState is the SQLSTATE of a server with a full disk, which still answers queries.
 const diskFullState = "53100"
 
-// DiskFull reports whether a text that [Error.Condition] is part of is about a full disk.
+// DiskFull reports whether a text that contains an [Error.Condition] is about a full disk.
 func DiskFull(text string) bool { return strings.Contains(text, ": unreachable ("+diskFullState) }
 
-// fromPooler reports whether a pooler refused, not PostgreSQL, which names its routine in every
-// error.
+// fromPooler reports whether a pooler refused. PostgreSQL, unlike poolers, names its routine in
+// every error.
 func (e *Error) fromPooler() bool {
 	said := e.Said()
 	return said.Code != "" && said.Routine == "" && e.Class() == ClassUnreachable
 }
 
-// Refused says that the server is there and does not let us in: the URL is wrong, or rights are
+// Refused reports whether the server answers and denies us access: the URL is wrong, or rights are
 // missing.
 func (e *Error) Refused() bool { return e.Connecting && HasPrefix(e.SQLState, "28", "3D") }
 
-// ConditionClass is the class of the first condition in a text that [Error.Condition] is part of,
-// as the record of a failed run has it.
+// ConditionClass returns the class of the first condition in a text that contains an
+// [Error.Condition], such as the record of a failed run.
 func ConditionClass(text string) (class Class, found bool) {
 	condition := regexp.MustCompile(`: (unreachable|[0-9A-Z]{5} [a-z_]+)`).FindStringSubmatch(text)
 	if condition == nil {
@@ -188,14 +190,14 @@ func ConditionClass(text string) (class Class, found bool) {
 	return (&Error{SQLState: code}).Class(), true
 }
 
-// Class sorts SQLSTATEs by what to do about them.
+// Class groups SQLSTATEs by how to handle them.
 type Class int
 
 // The classes.
 const (
-	// ClassData is a fault of single rows, and everything that is in no other class.
+	// ClassData is a fault of single rows, and every error of no other class.
 	ClassData Class = iota
-	// ClassLock is a row or table that somebody else holds.
+	// ClassLock is a row or table that another transaction holds.
 	ClassLock
 	// ClassTimeout is a statement that took too long, or was cancelled.
 	ClassTimeout
@@ -205,20 +207,20 @@ const (
 	ClassSchema
 )
 
-// outOfRangeStates are the states of numbers and times that a column does not take.
+// outOfRangeStates are the states of numbers and times that do not fit a column.
 func outOfRangeStates() []string { return []string{"22003", "22007", "22008"} }
 
-// OutOfRange says that the fault may be the definition's, whose value no row can take, or that of a
-// single row, whose values a trigger computes with.
+// OutOfRange reports whether the fault may be the definition's, whose value fits no row, or that of
+// a single row, whose values a trigger computes with.
 func (e *Error) OutOfRange() bool { return slices.Contains(outOfRangeStates(), e.SQLState) }
 
-// Unencodable says that a text has characters that the encoding of the database does not have.
+// Unencodable reports whether a text has characters that the encoding of the database cannot store.
 func Unencodable(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && (e.SQLState == "22P05" || e.SQLState == "22021")
 }
 
-// Class of the error's SQLSTATE.
+// Class returns the class of the error's SQLSTATE.
 func (e *Error) Class() Class {
 	switch code := e.SQLState; {
 	case e.lostPreparedStatement():
@@ -236,8 +238,8 @@ func (e *Error) Class() Class {
 	return ClassData
 }
 
-// lostPreparedStatement: a statement that was prepared is not there, or one is that was not. Nothing
-// works then, but no row is to blame.
+// lostPreparedStatement reports whether a prepared statement is missing, or a statement exists that
+// this connection did not prepare. Nothing works then, but no row is to blame.
 func (e *Error) lostPreparedStatement() bool {
 	return e.SQLState == "26000" || e.SQLState == "42P05"
 }
@@ -252,8 +254,8 @@ func HasPrefix(code string, prefixes ...string) bool {
 	return false
 }
 
-// SQLState is the code of an error, "" where nobody answered. That a value does not fit a parameter
-// or a variable, or that a row is missing, the driver notices by itself, and says nothing about the
+// SQLState returns the code of an error, "" if the server sent none. Errors of the driver, such as
+// a missing row or a value that does not fit a parameter or a variable, say nothing about the
 // server.
 func SQLState(err error) string {
 	pgErr, refused := errors.AsType[*pgconn.PgError](err)
@@ -269,8 +271,8 @@ func SQLState(err error) string {
 	return ""
 }
 
-// Ours reports whether an error is one of this package already: not what the database has said, nor
-// that it said nothing.
+// Ours reports whether an error is already one of this package, rather than an error of the
+// database or a missing answer.
 func Ours(err error) bool {
 	for _, sentinel := range []error{
 		ErrLeaseLost, ErrJobLost, ErrNotFound, ErrUnreachable, ErrForbidden, ErrBusy, ErrJobCancelled, ErrDryRun,
@@ -290,34 +292,34 @@ func Ours(err error) bool {
 // ErrDryRun rolls a dry run back.
 var ErrDryRun = errors.New("dry run rolled back")
 
-// String is the class as a label.
+// String returns the class as a label.
 func (c Class) String() string {
 	return strings.Fields("data lock timeout unreachable schema")[c]
 }
 
-// TextError is an error that is nothing but its text, which is fit for clients.
+// TextError is an error that is only its text, which is fit for clients.
 type TextError string
 
 func (e TextError) Error() string { return string(e) }
 
-// Public marks it as fit for clients.
+// Public marks the error as fit for clients.
 func (e TextError) Public() {}
 
 // deniedState is the SQLSTATE of a missing privilege, and of row-level security.
 const deniedState = "42501"
 
-// NoSchemaError says why a database has no application schema: current_schema() is NULL.
+// NoSchemaError means that a database has no application schema: current_schema() is NULL.
 type NoSchemaError struct {
-	// Database is the configured name, Advice what to do.
+	// Database is the configured name, Advice the fix.
 	Database, Advice string
 }
 
-// Error names the database, and what to do.
+// Error names the database and the fix.
 func (e *NoSchemaError) Error() string {
 	return fmt.Sprintf("database %s has no application schema: %s", e.Database, e.Advice)
 }
 
-// Public says that the text is fit for clients.
+// Public marks the text as fit for clients.
 func (e *NoSchemaError) Public() {}
 
 // ReplicaSuffix follows the database's name in messages about its replica.
@@ -331,40 +333,40 @@ const ReadOnlyState = "25006"
 const NoTargetTableText = "a protected user or group cannot be looked up: main has no table of users or namespaces " +
 	"with an integer id in its search_path: restore the table, or end the protections with caretaker unprotect"
 
-// ErrNoTargetTable means that a transaction changed nothing, because nobody could tell whether protected rows
-// are there.
+// ErrNoTargetTable means that the transaction could not check whether protected rows exist. It
+// changed nothing.
 const ErrNoTargetTable = TextError(NoTargetTableText)
 
-// ErrChildChanged means that a statement might miss rows because the child table has changed since the run
-// began. The transaction changed nothing.
+// ErrChildChanged means that a statement might miss rows, because the child table has changed since
+// the start of the run. The transaction changed nothing.
 const ErrChildChanged = TextError("the child table has changed since the run began: it has a new trigger or rule, a table " +
 	"inherits from it, or a partition is being detached. The next run takes that into account")
 
-// ErrLivingParent means that the parent of a key is alive; the transaction changed nothing.
+// ErrLivingParent means that the parent of a key exists. The transaction changed nothing.
 const ErrLivingParent = TextError("the parent of a key is alive")
 
 // ErrBusy means that another transaction holds the advisory lock of a [fencing.Guard]. The transaction
 // changed nothing.
 var ErrBusy = errors.New("somebody else is at work on it")
 
-// ErrUnguarded is a fault of ours: a write whose permit has no guard.
+// ErrUnguarded is a bug of ours: a write whose permit has no guard.
 var ErrUnguarded = errors.New("a write without a guard, nothing was changed")
 
-// SameDatabaseError says that two configured names lead to one database: side by side they would
-// have twice the limits.
+// SameDatabaseError means that two configured names lead to one database. Together they would have
+// twice the limits.
 type SameDatabaseError struct {
-	// Name is the one to be left out, First the other.
+	// Name is the name to remove, First the other.
 	Name, First string
 }
 
-// Error names both keys, and what to do.
+// Error names both keys and the fix.
 func (e *SameDatabaseError) Error() string {
 	return fmt.Sprintf("databases.%[1]s.url is the same database as databases.%[2]s.url: "+
 		"leave databases.%[1]s.url out", e.Name, e.First)
 }
 
-// PoolerAdvice is what to do when statements are prepared on one connection of a pooler and used on
-// another.
+// PoolerAdvice returns the fix for a pooler that prepares statements on one connection and uses
+// them on another.
 func PoolerAdvice(database string) string {
 	key := database + ".url"
 	if primary, ok := strings.CutSuffix(database, ReplicaSuffix); ok {
@@ -374,5 +376,5 @@ func PoolerAdvice(database string) string {
 		key + " (docs/databases.md)"
 }
 
-// ErrJobCancelled means that an operator has cancelled the job: its attempts write nothing more.
+// ErrJobCancelled means that an operator has cancelled the job. Its attempts write nothing more.
 var ErrJobCancelled = errors.New("job cancelled")

@@ -13,11 +13,11 @@ type Lease struct {
 	// Database in which the row lives.
 	Database                         string
 	AcquiredAt, RenewedAt, ExpiresAt time.Time
-	// Expired by the clock of the database: the lease is free.
+	// Expired: the lease has expired by the clock of the database, so it is free.
 	Expired bool
 }
 
-// Holding says who has the lease, and until when.
+// Holding names the holder of the lease and its expiry, for messages.
 func (l *Lease) Holding() string {
 	if l.ExpiresAt.Equal(stmt.Latest()) {
 		return fmt.Sprintf("%s is held by %s and never expires: if nobody is at work, set its expires_at in maintenance.leases to now()",
@@ -26,23 +26,23 @@ func (l *Lease) Holding() string {
 	return fmt.Sprintf("%s is held by %s until %s", l.Name, l.Holder, l.ExpiresAt.UTC().Format(time.RFC3339))
 }
 
-// Columns are what a row of a lease is read into.
+// Columns returns the destinations into which a row of a lease is scanned.
 func (l *Lease) Columns() []any {
 	return []any{&l.Name, &l.Holder, &l.Epoch, &l.AcquiredAt, &l.RenewedAt, &l.ExpiresAt, &l.Expired}
 }
 
-// LeaseHeldError says who holds the lease that was asked for.
+// LeaseHeldError means that another run holds the requested lease.
 type LeaseHeldError struct {
-	// Lease as it stands.
+	// Lease is its current row.
 	Lease Lease
-	// Remaining is for how long it is held by the clock of its database, 24 hours at most: when to
-	// look again.
+	// Remaining is the time until the lease expires by the clock of its database, 24 hours at most.
+	// Retry after it.
 	Remaining time.Duration
-	// RunID is the run of ours that holds it, "" if that is not known.
+	// RunID is our run that holds the lease, "" if unknown.
 	RunID string
 }
 
-// Error names the holder, and what to do about it.
+// Error names the holder and the next step.
 func (e *LeaseHeldError) Error() string {
 	text := "lease " + e.Lease.Holding()
 	if e.RunID != "" {
@@ -51,7 +51,7 @@ func (e *LeaseHeldError) Error() string {
 	return text
 }
 
-// Details are the reason and the metadata that clients get.
+// Details returns the reason and the metadata for clients.
 func (e *LeaseHeldError) Details() (string, map[string]string) {
 	metadata := map[string]string{
 		"lease": e.Lease.Name, "holder": e.Lease.Holder,
@@ -63,5 +63,5 @@ func (e *LeaseHeldError) Details() (string, map[string]string) {
 	return "LEASE_HELD", metadata
 }
 
-// RetryAfter is when to look again.
+// RetryAfter returns the time until the next attempt makes sense.
 func (e *LeaseHeldError) RetryAfter() time.Duration { return max(e.Remaining, time.Millisecond) }

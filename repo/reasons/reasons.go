@@ -1,13 +1,13 @@
-// Package reasons has the typed reasons of runs and jobs that the database decides.
+// Package reasons holds the typed reasons of runs and jobs that the database decides.
 package reasons
 
 import "strings"
 
-// Reason is a typed reason of a run or a job: a code in capitals, and a detail in words or none. A
-// reason without a code is words alone.
+// Reason is a typed reason of a run or a job: a code in capitals and an optional detail. A reason
+// without a code is text alone.
 type Reason struct{ Code, Detail string }
 
-// String is the reason as a record keeps it, in one text.
+// String returns the reason as a record stores it, in one text.
 func (r Reason) String() string {
 	if r.Code == "" || r.Detail == "" {
 		return r.Code + r.Detail
@@ -15,7 +15,7 @@ func (r Reason) String() string {
 	return r.Code + ": " + r.Detail
 }
 
-// ReadReason is a reason from the text of a record.
+// ReadReason parses a reason from the text of a record.
 func ReadReason(text string) Reason {
 	code, detail, _ := strings.Cut(text, ": ")
 	if strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
@@ -24,7 +24,7 @@ func ReadReason(text string) Reason {
 	return Reason{code, detail}
 }
 
-// Typed reasons that are found out in the transaction in which a user would be deleted.
+// Typed reasons found in the transaction that would delete a user.
 const (
 	ReasonTargetGone              = "TARGET_GONE"
 	ReasonInternalUser            = "INTERNAL_USER"
@@ -36,31 +36,31 @@ const (
 	ReasonSoleOwnerOfOrganization = "SOLE_OWNER_OF_ORGANIZATION"
 )
 
-// ReasonProcessGone is that of an attempt that was taken for dead, ProcessGoneText the same in
-// words.
+// ReasonProcessGone is the reason of an attempt that was presumed dead. ProcessGoneText is its
+// text.
 const (
 	ReasonProcessGone = "PROCESS_GONE"
 	ProcessGoneText   = "the process that worked it has died or lost the database"
 )
 
-// ReasonKeptByTrigger is that of rows which a [rowset.KeptError] is about.
+// ReasonKeptByTrigger is the reason of the rows of a [rowset.KeptError].
 const ReasonKeptByTrigger = "KEPT_BY_TRIGGER"
 
-// Typed reasons of what is passed over or refused.
+// Typed reasons of skipped or refused work.
 const (
 	ReasonProtected = "PROTECTED"
 	ReasonCancelled = "CANCELLED"
 )
 
-// ReasonKeyReused stands for the SQLSTATE of records that are held because their key is used again,
-// ReasonKeyApproved for that of records whose children the next run cleans all the same.
+// ReasonKeyReused replaces the SQLSTATE of records that are held because their key is used again.
+// ReasonKeyApproved replaces it if the next run cleans their children all the same.
 const (
 	ReasonKeyReused   = "KEY_REUSED"
 	ReasonKeyApproved = "KEY_REUSED_CLEAN"
 )
 
-// ReasonKeyMismatch stands for the SQLSTATE of a [lfk.KeyMismatchError].
+// ReasonKeyMismatch replaces the SQLSTATE of records with a [lfk.KeyMismatchError].
 const ReasonKeyMismatch = "KEY_MISMATCH"
 
-// ReasonQueueMoved is that of a [lfk.QueueMovedError].
+// ReasonQueueMoved is the reason of a [lfk.QueueMovedError].
 const ReasonQueueMoved = "QUEUE_MOVED"

@@ -16,19 +16,19 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// A database or a role may come with settings of its own. What statements and their answers mean
+// A database or a role may have settings of its own. The meaning of statements and their results
 // must not depend on them:
 //
-//   - The form of strings and times is asked for when connecting: that wins over the settings of
-//     databases and roles, and every version of PgBouncer takes it, and keeps it on whichever
+//   - The format of strings and times is requested on connecting. That overrides the settings of
+//     databases and roles. Every version of PgBouncer accepts it and keeps it on whichever
 //     connection of the server.
-//   - Transactions say which isolation they need. For single statements the session does, where there
-//     is one.
-//   - What else matters to a statement is set in its transaction, as limits are.
-//   - Statements return no intervals and no bytea: as text, as behind a pooler, their form depends
-//     on IntervalStyle and bytea_output.
+//   - Transactions set the isolation that they need. For single statements the session sets it, if
+//     there is a session.
+//   - Every other setting that matters to a statement is set in its transaction, like the limits.
+//   - Statements return no intervals and no bytea: as text, which poolers require, their format
+//     depends on IntervalStyle and bytea_output.
 
-// connectionSettings are sent when connecting.
+// connectionSettings are sent on connecting.
 func connectionSettings() map[string]string {
 	return map[string]string{
 		"client_encoding": "UTF8", "datestyle": "ISO",
@@ -53,7 +53,7 @@ func addSettings(params map[string]string) {
 	maps.Copy(params, settings)
 }
 
-// connected makes a new connection ready for use, or refuses it.
+// connected prepares a new connection for use, or refuses it.
 func (d *Database) connected(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d.patience, dberr.ErrUnreachable)
 	defer cancel()
@@ -66,19 +66,19 @@ func (d *Database) connected(ctx context.Context, conn *pgx.Conn) error {
 	return d.names.admit(ctx, d, conn.PgConn())
 }
 
-// names are those of databases that must not be one. Each new connection is looked at, so that a
-// database that does not answer at the start is found out, too, before a statement reaches it.
+// names are the databases that must differ. Each new connection is checked before a statement uses
+// it, so a database that does not answer at the start is checked later.
 type names struct {
-	// all in their order: of two that are one the later is refused.
+	// all are in their order: of two that are the same, the later is refused.
 	all []*Database
 
 	mu   sync.Mutex
 	seen map[*Database]string
 }
 
-// MustDiffer makes connections of a database fail with [*dberr.SameDatabaseError], which is
-// [dberr.ErrUnreachable], if it is the same as one before it in the list. It must be called before they
-// are used; it does not connect.
+// MustDiffer refuses connections of a database that is the same as a previous one in the list. The
+// error is [*dberr.SameDatabaseError], which is [dberr.ErrUnreachable]. Call MustDiffer before the
+// databases are used. It does not connect.
 func MustDiffer(databases []*Database) {
 	n := &names{all: databases, seen: map[*Database]string{}}
 	for _, d := range databases {
@@ -86,22 +86,21 @@ func MustDiffer(databases []*Database) {
 	}
 }
 
-// identitySQL needs no privilege. Of a cluster that was copied as a whole and promoted, as when a
-// database is split, the system identifier and the OIDs are those of the first; when its server was
-// started is not.
+// identitySQL needs no privilege. A copied and promoted cluster, as after splitting a database, has
+// the system identifier and the OIDs of the first. The start time of its server differs.
 const identitySQL = `
 SELECT extract(epoch FROM pg_postmaster_start_time()) || ' ' || oid FROM pg_database
 WHERE datname = current_database()`
 
-// admit refuses a connection to a database that an earlier name leads to, too. If it is the earlier
-// one that comes second, the connections of the other are given up, and will be refused.
+// admit refuses a connection to a database that a previous name also leads to. If the previous name
+// connects second, the connections of the other are closed, and refused from then on.
 func (n *names) admit(ctx context.Context, d *Database, conn *pgconn.PgConn) error {
 	if n == nil || len(n.all) < 2 {
 		return nil
 	}
 	results, err := conn.Exec(ctx, identitySQL).ReadAll()
 	if _, refused := errors.AsType[*pgconn.PgError](err); refused {
-		// Somebody has revoked what everybody may read: then nobody knows.
+		// A revoked default privilege leaves the identity unknown.
 		return nil
 	}
 	if err != nil {
@@ -127,8 +126,8 @@ func (n *names) admit(ctx context.Context, d *Database, conn *pgconn.PgConn) err
 
 const backendSQL = `SELECT pg_backend_pid()`
 
-// CheckPooler says if something stands between us and the server that may not keep prepared
-// statements, while the URL does not forbid them. One in session mode does no harm.
+// CheckPooler returns an error if a pooler that may not keep prepared statements is between us and
+// the server, and the URL does not forbid them. A pooler in session mode does no harm.
 func (d *Database) CheckPooler(ctx context.Context) error {
 	if !d.Sessions {
 		return nil
@@ -140,7 +139,7 @@ func (d *Database) CheckPooler(ctx context.Context) error {
 	return err
 }
 
-// CheckReplicaPooler is [Database.CheckPooler] of the replica, if there is one.
+// CheckReplicaPooler is [Database.CheckPooler] for the replica, if there is one.
 func (d *Database) CheckReplicaPooler(ctx context.Context) error {
 	if d.Replica == nil {
 		return nil
@@ -148,9 +147,9 @@ func (d *Database) CheckReplicaPooler(ctx context.Context) error {
 	return d.Replica.CheckPooler(ctx)
 }
 
-// Direct reports whether our connections are the server's own: one can listen there. It is false if
-// the URL is one for poolers, and if something in between gives its clients numbers of its own
-// instead of those of the server's processes, as poolers do.
+// Direct reports whether our connections are the server's own, so that LISTEN works. It is false if
+// the URL is for poolers, or if an intermediary gives its clients numbers of its own instead of
+// those of the server's processes, as poolers do.
 func (d *Database) Direct(ctx context.Context) (direct bool, err error) {
 	if !d.Sessions {
 		return false, nil
@@ -166,18 +165,18 @@ func (d *Database) Direct(ctx context.Context) (direct bool, err error) {
 	return direct, Wrap(ctx, d, "look for a pooler", err)
 }
 
-// PoolFigures are those of the connections of this process to a database.
+// PoolFigures are the figures of this process's connections to a database.
 type PoolFigures struct {
-	// Replica says that they lead to its read replica.
+	// Replica: the connections lead to the read replica.
 	Replica bool
-	// Used, Idle and Max are connections.
+	// Used, Idle and Max are numbers of connections.
 	Used, Idle, Max int64
-	// Waits is how often somebody has had to wait for a connection, Waited for how long in all.
+	// Waits is the number of waits for a connection, Waited their total duration.
 	Waits  int64
 	Waited time.Duration
 }
 
-// PoolFigures are those of the database and, if there is one, of its read replica.
+// PoolFigures returns the figures of the database and, if there is one, of its read replica.
 func (d *Database) PoolFigures() (all []PoolFigures) {
 	stat := d.pool.Stat()
 	all = append(all, PoolFigures{

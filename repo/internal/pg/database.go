@@ -1,7 +1,9 @@
-// Package pg is the kernel of package repo: connections, statements and transactions, each bounded, fenced, traced, and with
-// the receipts of what it changes. Only packages below repo can import it, so no other package sends SQL.
+// Package pg is the kernel of package repo: connections, statements and transactions. Each is
+// bounded, fenced and traced, and writes receipts of its changes. Only packages below repo can
+// import pg, so no other package sends SQL.
 //
-// A function of this package takes the database as its second argument; methods of [Database] send nothing of the caller's.
+// A function of this package takes the database as its second argument. Methods of [Database] send
+// no SQL of the caller.
 package pg
 
 import (
@@ -25,76 +27,76 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Database is one configured PostgreSQL database. It connects when it is first needed.
+// Database is one configured PostgreSQL database. It connects on first use.
 type Database struct {
-	// Name is that of the configuration, such as main.
+	// Name is the configured name, such as main.
 	Name string
-	// KeepKeys keeps in receipts the keys of all rows, besides a digest. It is set before use.
+	// KeepKeys stores the keys of all rows in receipts, besides a digest. It is set before use.
 	KeepKeys bool
 	// LooseForeignKeysOnly: the tables of the workers for GitLab alone, and the queue of jobs, are
-	// neither made nor read. It is set before use.
+	// neither created nor read. It is set before use.
 	LooseForeignKeysOnly bool
-	// JobCascades are what jobs delete besides groups, projects and the user's own namespace. They are set
-	// before use.
+	// JobCascades are the deletions by jobs besides groups, projects and the user's own namespace.
+	// They are set before use.
 	JobCascades []JobCascade
 	pool        *pgxpool.Pool
-	// reachability is what our statements have found out about the server.
+	// reachability is what our statements have learned about the server.
 	reachability reachability
-	// prepares: the URL does not say that statements must not be prepared
-	// (default_query_exec_mode).
+	// prepares: the URL does not forbid prepared statements (default_query_exec_mode).
 	prepares bool
-	// patience is how long a connection may take.
+	// patience is the timeout of connecting.
 	patience time.Duration
-	// names are those of databases that must not be one; nil: nobody has said so.
+	// names are the databases that must differ. nil means no such requirement.
 	names *names
-	// sessions: statements may be described or prepared in one transaction and used in another.
+	// Sessions: statements may be described or prepared in one transaction and used in another.
 	Sessions bool
-	// replica is nil if none is configured.
+	// Replica is nil if none is configured.
 	Replica *replica
-	// logMeter is that of Load.
+	// LogMeter measures the log for Load.
 	LogMeter logMeter
-	// targets are known once both tables have been seen, or of the run at hand.
+	// targets are known once both tables have been found, or for the current run.
 	targets atomic.Pointer[fencing.Targets]
-	// Owner is the repo.Database on it.
+	// Owner is the repo.Database that owns this kernel.
 	Owner any
-	// Moved returns the reason why tables are missing that search_path no longer leads to, "" for any other reason.
-	// It is set before use.
+	// Moved returns the reason if tables are missing because search_path no longer leads to them.
+	// Otherwise it returns "". It is set before use.
 	Moved func(ctx context.Context, d *Database) string
-	// spans makes those of operations, all of which have these attributes.
+	// spans makes the spans of operations, all of which have these attributes.
 	spans      trace.Tracer
 	attributes []attribute.KeyValue
 }
 
-// maxConns of a database's pool; the URL's pool_max_conns wins. Each of the five workers may have a
-// run at work (that of loose_foreign_keys_cleanup with two statements at a time, and each with the
-// renewal of its lease and its heartbeat), six jobs are worked at a time, River fetches and
-// completes them on connections of its own, and RPCs come on top. Waiting for a connection would
-// cost a lease. The connection on which River listens is taken out of the pool for good.
+// maxConns of a database's pool. The URL's pool_max_conns overrides it. Each of the five workers
+// may have one run, with the renewal of its lease and its heartbeat. loose_foreign_keys_cleanup
+// sends two statements at a time. Six jobs run at a time. River fetches and completes them on
+// connections of its own, and RPCs need more. Waiting for a connection would cost a lease. River
+// listens on one connection, which never returns to the pool.
 const maxConns = 20
 
 // minConns: a migration holds its lock on one connection and works on another.
 const minConns = 2
 
-// connectPatience is how long a connection may take, unless the URL says connect_timeout.
+// connectPatience is the timeout of connecting, unless the URL has connect_timeout.
 const connectPatience = 5 * time.Second
 
-// Open prepares the connections to a database; it does not connect. The error names what is wrong
-// with the URL and never contains a password.
+// Open prepares the connections to a database without connecting. The error names the fault in the
+// URL and never contains a password.
 func Open(ctx context.Context, name, address string) (*Database, error) {
 	return open(ctx, name, source{"databases." + name + ".url", address, maxConns, connectPatience})
 }
 
-// source is where the connections of a database come from.
+// source is the origin of a database's connections.
 type source struct {
-	// key is that of the URL in the configuration.
+	// key is the URL's key in the configuration.
 	key, url string
-	// conns is how many there are at most, patience how long one may take, unless the URL says so.
+	// conns is the maximum number of connections, patience the timeout of connecting. The URL
+	// overrides both.
 	conns    int32
 	patience time.Duration
 }
 
-// parsed returns the settings of the URL. No error quotes the URL, and one of a malformed URL no part
-// of it: each may be a part of the password.
+// parsed returns the settings of the URL. No error quotes the URL, and the error of a malformed URL
+// quotes no part of it: each part may belong to the password.
 func (s source) parsed() (*pgxpool.Config, error) {
 	before, _, _ := strings.Cut(s.url, "=")
 	isURL := strings.HasPrefix(s.url, "postgres://") || strings.HasPrefix(s.url, "postgresql://")
@@ -164,12 +166,12 @@ func open(ctx context.Context, name string, from source) (*Database, error) {
 	return d, nil
 }
 
-// OnPool is a database on connections of the caller's making, each of which is a session.
+// OnPool returns a database on the caller's connections, each of which is a session.
 func OnPool(name string, pool *pgxpool.Pool) *Database {
 	return &Database{Name: name, pool: pool, Sessions: true, prepares: true}
 }
 
-// Close waits for the statements in flight and closes the connections.
+// Close waits for running statements and closes the connections.
 func (d *Database) Close() {
 	d.pool.Close()
 	if d.Replica != nil {
@@ -177,7 +179,7 @@ func (d *Database) Close() {
 	}
 }
 
-// ExplainMissing returns why tables are missing: what search_path has to do with it, else text.
+// ExplainMissing returns why tables are missing: the part of search_path in it, otherwise text.
 func ExplainMissing(ctx context.Context, d *Database, text string) string {
 	if d.Moved != nil {
 		return cmp.Or(d.Moved(ctx, d), text)
@@ -185,7 +187,7 @@ func ExplainMissing(ctx context.Context, d *Database, text string) string {
 	return text
 }
 
-// PoolOf returns the connections of a database, for steps that need one of their own.
+// PoolOf returns the connections of a database, for steps that need a connection of their own.
 func PoolOf(d *Database) *pgxpool.Pool { return d.pool }
 
 // Ping reports whether the database answers.
@@ -193,15 +195,15 @@ func (d *Database) Ping(ctx context.Context) error {
 	return Wrap(ctx, d, "ping", d.pool.Ping(ctx))
 }
 
-// Now is the clock of the database.
+// Now returns the clock of the database.
 func (d *Database) Now(ctx context.Context) (now time.Time, err error) {
 	err = d.queryRoutine(ctx, "read the clock", &now, `SELECT clock_timestamp()`)
 	return now, err
 }
 
-// The helpers below are how every method of this package talks to the server.
+// All methods of this package talk to the server through the helpers below.
 
-// queryRoutine reads one value, for a look at the clock or the catalogue.
+// queryRoutine reads one value, such as the clock or a value of the catalogue.
 func (d *Database) queryRoutine(ctx context.Context, operation string, into any, sql string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
 	defer cancel()
@@ -211,8 +213,8 @@ func (d *Database) queryRoutine(ctx context.Context, operation string, into any,
 	return Wrap(ctx, d, operation, err)
 }
 
-// QueryRow runs a statement of one row under the timeout for our own small statements. No row is
-// ErrNotFound.
+// QueryRow runs a statement of one row under the timeout for our own small statements. Without a
+// row the error is ErrNotFound.
 func QueryRow(
 	ctx context.Context, d *Database, operation string, into []any, sql string, args ...any,
 ) error {
@@ -229,7 +231,7 @@ func QueryRow(
 	return Wrap(ctx, d, operation, err)
 }
 
-// Exec runs a statement without result rows and returns how many rows it changed.
+// Exec runs a statement without result rows and returns the number of changed rows.
 func Exec(ctx context.Context, d *Database, operation, sql string, args ...any) (int64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
 	defer cancel()

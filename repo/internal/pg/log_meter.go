@@ -6,18 +6,17 @@ import (
 	"time"
 )
 
-// A rate is over minRateTime at least, so that one statement of ours is no load, and maxRateTime at
-// most.
+// A rate covers at least minRateTime, so that one statement of ours is no load, and at most
+// maxRateTime.
 const minRateTime, maxRateTime = 2 * time.Second, 10 * time.Second
 
-// logMeter remembers positions of the log. It needs no clock but ours, and nothing has to be written
-// for it.
+// logMeter remembers positions of the log. It needs only our clock, and writes nothing.
 type logMeter struct {
 	mu sync.Mutex
-	// unreplayed are positions not yet replayed, the oldest first. The distance between two is a
-	// 16th of the lag at least, so there are few, and a constant lag stays nearly constant.
+	// unreplayed are positions not yet replayed, the oldest first. The distance between two is at
+	// least 1/16 of the lag, so there are few, and a constant lag stays nearly constant.
 	unreplayed []logMark
-	// rated is the position from which the next rate is counted.
+	// rated is the start of the next rate.
 	rated logMark
 	rate  int64
 }
@@ -27,8 +26,8 @@ type logMark struct {
 	at  time.Time
 }
 
-// observe takes where primary and replica stand now. It returns for how long, at least, something
-// has not been replayed, and the bytes written a second.
+// Observe takes the current positions of primary and replica. It returns the minimum age of the
+// unreplayed log, and the bytes written per second.
 func (m *logMeter) Observe(written, replayed int64, at time.Time) (lag time.Duration, rate int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,17 +17,17 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// Protection is a post-condition: no transaction of a run or a job commits in main while a protected
-// user or group is missing that existed when the transaction began, whatever deleted the row. A
-// statement deletes more than it names: foreign keys cascade over any number of tables and columns,
-// inheritance, triggers and rules delete what they like.
+// Protection is a post-condition: no transaction of a run or a job commits in main while a
+// protected user or group is missing that existed when the transaction began. The cause of its
+// deletion does not matter. A statement deletes more rows than it names: foreign keys cascade over
+// any number of tables and columns, and inheritance, triggers and rules delete any rows.
 
 // missingTargetsSQL: the protection p is in force, and its user or group does not exist.
 const missingTargetsSQL = `CASE WHEN NOT ` + ActiveSQL + ` THEN false
   WHEN p.kind = 'user' THEN {users} ELSE {namespaces} END`
 
-// anyInForceSQL comes first, so that users and namespaces are not locked where nothing is protected: PL/pgSQL
-// plans what it executes, and no more.
+// anyActiveSQL comes first, so that users and namespaces are not locked where nothing is protected:
+// PL/pgSQL plans only what it executes.
 const anyActiveSQL = `EXISTS (SELECT FROM maintenance.protected_targets p WHERE ` + ActiveSQL + `)`
 
 const noteTargetsSQL = `DO $caretaker$
@@ -39,8 +39,9 @@ BEGIN
   END IF;
 END $caretaker$`
 
-// checkTargetsSQL fails with the first protection whose target is missing since the note. Deferred constraint
-// triggers fire before; in a single statement also before its receipt, so that the receipts' head waits for nobody.
+// checkTargetsSQL fails with the first protection whose target is missing since the note. Deferred
+// constraint triggers fire before it. In a single statement it precedes the receipt, so the holder
+// of the receipts' head waits for no transaction.
 const checkTargetsSQL = `DO $caretaker$
 DECLARE
   lost json;
@@ -58,10 +59,10 @@ BEGIN
   END IF;
 END $caretaker$`
 
-// lostTargetMark is what comes before the protection, as JSON, in the message of PostgreSQL.
+// lostTargetMark precedes the protection, as JSON, in the message of PostgreSQL.
 const lostTargetMark = "caretaker protects "
 
-// lostTarget reads the protection from that message, nil if it has none.
+// lostTarget parses the protection from that message, nil if it has none.
 func lostTarget(message string) *ProtectedError {
 	_, text, found := strings.Cut(message, lostTargetMark)
 	end := strings.LastIndex(text, "}") + 1
@@ -86,7 +87,8 @@ const (
 	noTableSQL = `(CASE WHEN p.id IS NOT NULL THEN '` + dberr.NoTargetTableText + `' END)::int IS NULL`
 )
 
-// targetTablesSQL finds the tables, and whether anything can be protected. Temporary tables hide them, and are none.
+// targetTablesSQL finds the tables, and whether anything can be protected. Temporary tables hide
+// the real ones, and do not count.
 const targetTablesSQL = `
 SELECT w.name, to_regclass('maintenance.protected_targets') IS NOT NULL, a.nspname, a.relname
 FROM unnest(ARRAY['users', 'namespaces']) AS w (name)
@@ -99,15 +101,16 @@ LEFT JOIN LATERAL (
   OFFSET 0 -- so that two rows are asked for their type, not the id of each table
 ) a ON ` + KeyClassSQL + ` = '` + ClassInteger + `'`
 
-// targetTable is users or namespaces. Protects is the same for both: whether anything can be protected.
+// targetTable is users or namespaces. Protects is the same for both: whether anything can be
+// protected.
 type targetTable struct {
 	Wanted       string
 	Protects     bool
 	Schema, Name *string
 }
 
-// ProtectedTargets are those of this database: none but in main, and none in a main that no server with GitLab's
-// workers has migrated.
+// ProtectedTargets returns the targets of this database. Only main has targets, and only if a
+// server with GitLab's workers has migrated it.
 func ProtectedTargets(ctx context.Context, d *Database) (fencing.Targets, error) {
 	if d.Name != "main" {
 		return fencing.Targets{}, nil
@@ -118,7 +121,7 @@ func ProtectedTargets(ctx context.Context, d *Database) (fencing.Targets, error)
 	return d.readTargets(ctx)
 }
 
-// readTargets looks for the tables. What is not there yet is looked for again each time.
+// readTargets finds the tables. It queries missing tables again each time.
 func (d *Database) readTargets(ctx context.Context) (known fencing.Targets, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
 	defer cancel()
@@ -149,7 +152,7 @@ func (d *Database) readTargets(ctx context.Context) (known fencing.Targets, err 
 	return known, nil
 }
 
-// Watching is a permit whose statements check the post-condition.
+// Watching returns a permit whose statements check the post-condition.
 func Watching(ctx context.Context, d *Database, p fencing.Permit) (_ fencing.Permit, err error) {
 	if destroys(p) {
 		p.Targets, err = ProtectedTargets(ctx, d)
@@ -157,7 +160,7 @@ func Watching(ctx context.Context, d *Database, p fencing.Permit) (_ fencing.Per
 	return p, err
 }
 
-// end is the end of a transaction of a run or a job. Constraint triggers that are deferred fire behind the receipts,
+// end ends a transaction of a run or a job. Deferred constraint triggers fire after the receipts,
 // as they would at the commit. A target may have been protected since the transaction began.
 func (tx *Changing) end(ctx context.Context, p fencing.Permit) error {
 	batch := &pgx.Batch{}
@@ -175,15 +178,15 @@ func (tx *Changing) end(ctx context.Context, p fencing.Permit) error {
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// Touches notes that the transaction changes rows of a table, or that triggers do so instead.
+// Touches records that the transaction changes rows of a table, or that triggers do so instead.
 func (tx *Changing) Touches(table string) {
 	if !slices.Contains(tx.changed, table) {
 		tx.changed = append(tx.changed, table)
 	}
 }
 
-// RenewTargets looks for the tables at the start of a run, if they are not known. A server that is used for loose
-// foreign keys alone always does: protections may have become possible.
+// RenewTargets finds the tables at the start of a run, if they are unknown. A server for loose
+// foreign keys alone always queries them: protections may have become possible.
 func RenewTargets(ctx context.Context, d *Database) (err error) {
 	known := d.targets.Load()
 	if d.Name == "main" && (d.LooseForeignKeysOnly || known == nil || known.Incomplete) {
@@ -192,8 +195,8 @@ func RenewTargets(ctx context.Context, d *Database) (err error) {
 	return err
 }
 
-// ProtectedError means that a transaction was rolled back, or something not deleted, because a
-// protected user or group would have been deleted too.
+// ProtectedError means that a transaction was rolled back, or a deletion refused, because it would
+// also have deleted a protected user or group.
 type ProtectedError struct {
 	Protection
 	// By are the tables whose rows were deleted or updated, if the database itself deleted the
@@ -201,7 +204,7 @@ type ProtectedError struct {
 	By []string
 }
 
-// Error says what to do.
+// Error names the protection and the fix.
 func (e *ProtectedError) Error() string {
 	by := ""
 	if len(e.By) > 0 {
@@ -211,10 +214,10 @@ func (e *ProtectedError) Error() string {
 		reasons.ReasonProtected, e.String(), by, e.Kind, e.ID)
 }
 
-// Public says that the text is fit for clients.
+// Public marks the text as fit for clients.
 func (e *ProtectedError) Public() {}
 
-// TypedReason is PROTECTED.
+// TypedReason returns PROTECTED.
 func (e *ProtectedError) TypedReason() string { return reasons.ReasonProtected }
 
 // Protection keeps a user or group from being deleted through caretaker: see
@@ -227,14 +230,14 @@ type Protection struct {
 	Since      time.Time
 	// Until is zero for a protection without an end.
 	Until time.Time
-	// Path are the references by which the target is deleted with what the protection keeps, too.
+	// Path are the references through which deleting the protected rows also deletes the target.
 	Path []string `db:"-"`
 }
 
-// target names what is protected: "user 7".
+// target names the protected user or group: "user 7".
 func (p *Protection) target() string { return fmt.Sprintf("%s %d", p.Kind, p.ID) }
 
-// String says in words what is protected, by whom and why.
+// String names the target, the author and the reason of the protection.
 func (p *Protection) String() string {
 	way := ""
 	if len(p.Path) > 0 {
@@ -243,17 +246,17 @@ func (p *Protection) String() string {
 	return fmt.Sprintf("%s is protected by %s: %s%s", p.target(), p.By, p.Reason, way)
 }
 
-// ActiveSQL says that the protection p has not expired.
+// ActiveSQL is true if the protection p has not expired.
 const ActiveSQL = `(p.until IS NULL OR p.until > clock_timestamp())`
 
 // ClassInteger is the class of smallint, integer and bigint.
 const ClassInteger = "integer"
 
 // KeyClassSQL is the class of a key's column a: 'integer', 'uuid', 'text' (also varchar) or
-// 'character'; a domain has that of its base type. It is empty for a type that cannot be in a key, as
-// that of texts which can be equal and not the same, by their collation. Types without a collation
-// stand before the collation is asked for. A class needs a text form that is the same exactly for
-// equal values: [lfk.Key] compares it.
+// 'character'. A domain has the class of its base type. It is empty for a type that cannot be in a
+// key, such as texts whose collation makes different texts equal. Types without a collation come
+// before the collation check. A class needs a text form that is the same exactly for equal values:
+// [lfk.Key] compares it.
 const KeyClassSQL = `coalesce((
   SELECT CASE
     WHEN t.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) THEN '` + ClassInteger + `'
@@ -264,7 +267,7 @@ const KeyClassSQL = `coalesce((
     WHEN t.oid = 'bpchar'::regtype THEN 'character' END
   FROM ` + BaseTypeSQL + ` t (oid)), '')`
 
-// BaseTypeSQL is the type of the column a, as t, of a domain the type that it is of.
+// BaseTypeSQL is the type of the column a, as t. For a domain it is the base type.
 const BaseTypeSQL = `(
   WITH RECURSIVE base (oid) AS (
     SELECT a.atttypid

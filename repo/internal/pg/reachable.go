@@ -12,38 +12,37 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// reachability is what the statements of this process have found out about a server.
+// reachability is what the statements of this process have learned about a server.
 type reachability struct {
 	mu sync.Mutex
-	// since when the database cannot work; zero: it can.
+	// since is when the database stopped working. Zero means that it works.
 	since time.Time
-	// readOnly is when it last answered and refused to write: for a while that a query succeeds says
-	// nothing then.
+	// readOnly is when the server last answered and refused to write. For a while after that, a
+	// successful query proves nothing.
 	readOnly time.Time
-	// resetAt is when connections were last given up because of that.
+	// resetAt is when connections were last closed for that reason.
 	resetAt time.Time
-	// writableAt is when it was last found not to be read-only; zero: it has failed since.
+	// writableAt is when the database was last found not to be read-only. Zero: it has failed since.
 	writableAt time.Time
 }
 
 const (
-	// resetInterval is how often connections are given up at most.
+	// resetInterval is the minimum time between two resets of the connections.
 	resetInterval = time.Second
-	// readOnlyMemory is for how long a database is taken for read-only, unless [Database.Writable]
-	// finds that it is not: longer than the time between two of the questions of a server that watches
-	// it.
+	// readOnlyMemory is how long a database counts as read-only, unless [Database.Writable] finds that
+	// it is not. It is longer than the interval at which a watching server queries.
 	readOnlyMemory = 10 * time.Second
-	// writableMemory is for how long [Database.StillWritable] believes an answer: longer than the time
-	// between two looks for due jobs, which answer the question along the way.
+	// writableMemory is how long [Database.StillWritable] trusts a result. It is longer than the
+	// interval between two queries for due jobs, which renew the result.
 	writableMemory = 2500 * time.Millisecond
 )
 
-// observe records how a statement ended. After a fail-over connections may lead to a server
-// that has become a standby, and stay there: they are given up, so that new ones find the primary.
+// observe records how a statement ended. After a failover, connections may stay on a server that
+// has become a standby. They are closed, so that new connections find the primary.
 func (d *Database) observe(err error) {
 	refused, ok := errors.AsType[*dberr.Error](err)
 	if err != nil && !ok {
-		// The caller has gone away.
+		// The caller has cancelled.
 		return
 	}
 	down := ok && refused.Class() == dberr.ClassUnreachable
@@ -70,8 +69,8 @@ func (d *Database) observe(err error) {
 	}
 }
 
-// UnreachableSince is when this process first noticed that the database cannot work; zero: it can,
-// as far as is known.
+// UnreachableSince returns when this process first noticed that the database cannot work. Zero
+// means that it works, as far as is known.
 func (d *Database) UnreachableSince() time.Time {
 	r := &d.reachability
 	r.mu.Lock()
@@ -81,8 +80,8 @@ func (d *Database) UnreachableSince() time.Time {
 
 const writableSQL = `SELECT current_setting('transaction_read_only') = 'on'`
 
-// Writable reports whether the database answers and is not read-only, as a standby is; else the
-// error is [dberr.ErrUnreachable].
+// Writable reports whether the database answers and is not read-only, as a standby is. Otherwise
+// the error is [dberr.ErrUnreachable].
 func (d *Database) Writable(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
 	defer cancel()
@@ -94,8 +93,8 @@ func (d *Database) Writable(ctx context.Context) error {
 	return Wrap(ctx, d, "look whether it can write", err)
 }
 
-// StillWritable is Writable for those who ask again and again: nothing is sent if a statement has
-// found it out within the last 2.5 s, and none has found the database down since.
+// StillWritable is Writable for callers that repeat it. It sends nothing if a statement has found
+// the database writable within the last 2.5 s and none has failed since.
 func (d *Database) StillWritable(ctx context.Context) error {
 	r := &d.reachability
 	now := time.Now() //nolint:forbidigo // how long ago we noticed
@@ -108,7 +107,7 @@ func (d *Database) StillWritable(ctx context.Context) error {
 	return d.Writable(ctx)
 }
 
-// NoteWritable records that a database is not read-only, or returns the error of one that is.
+// NoteWritable records that a database is not read-only. If it is, NoteWritable returns the error.
 func NoteWritable(d *Database, readOnly bool) error {
 	if readOnly {
 		return &pgconn.PgError{Severity: "ERROR", Code: dberr.ReadOnlyState, Message: "the server is read-only"}

@@ -10,14 +10,15 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Receipts: whatever changes rows of the application leaves a row in maintenance.receipts of their
-// database, in the same transaction. The rows are a chain: the hash of each covers the one before.
+// Receipts: every change of the application's rows leaves a row in maintenance.receipts of the same
+// database, in the same transaction. The rows are a chain: the hash of each covers the previous
+// one.
 //
-// The head of the chain is one row, which those who write receipts lock one after the other. It is
-// locked last, by a statement of its own behind all others of its transaction and their triggers:
-// whoever holds it waits for nobody, so there are no deadlocks, and it is held for hardly more than
-// the commit. (Constraints of the application that are deferred to the commit may wait then; should
-// that be a deadlock, PostgreSQL ends one of the two, which is tried again.)
+// The head of the chain is one row, which writers of receipts lock one after the other. A separate
+// statement locks it last, after all others of its transaction and their triggers. Its holder waits
+// for no transaction, so there are no deadlocks, and holds it little longer than the commit.
+// (Constraints of the application that are deferred to the commit may wait then. On a deadlock
+// PostgreSQL ends one of the two transactions, which is retried.)
 
 // Actions of receipts.
 const (
@@ -26,13 +27,13 @@ const (
 	ReceiptNullified = "nullified"
 )
 
-// Receipt is of what one statement changes.
+// Receipt describes the change of one statement.
 type Receipt struct {
 	Table, Action, Rule string
 }
 
 // KeyOfSQL is SQL for the primary key of the table c as the statement that changes t can return it:
-// an integer, or else text. "" if there is none.
+// an integer, or else text. It is "" without a primary key.
 const KeyOfSQL = `coalesce((
     SELECT CASE
       WHEN count(*) > 1 THEN 'ROW(' || string_agg(format('t.%I', k.attname), ', ' ORDER BY u.place) || ')::text'
@@ -46,9 +47,9 @@ const KeyOfSQL = `coalesce((
     WHERE i.indrelid = c.oid AND i.indisprimary AND u.place <= i.indnkeyatts
     HAVING count(*) > 0), '')`
 
-// SummarySQL sums up the rows of the CTE changed, whose keys are key: their number, the lowest and
-// the highest key, and the digest over all of them in their order, as PostgreSQL writes a list of
-// them. It is NULL if there are none.
+// SummarySQL summarizes the rows of the CTE changed, whose keys are key: their number, the lowest
+// and highest key, and the digest of all keys in their order, as PostgreSQL writes a list. It is
+// NULL without rows.
 const SummarySQL = `(
   SELECT ARRAY[
     cardinality(k.keys)::text, k.keys[1]::text, k.keys[cardinality(k.keys)]::text,
@@ -56,13 +57,13 @@ const SummarySQL = `(
   FROM (SELECT array_agg(key ORDER BY {order}) AS keys FROM changed WHERE {counted}) k
   WHERE k.keys IS NOT NULL)`
 
-// ReceiptSQL hands the summary to the statement that writes the receipt, and is true.
+// ReceiptSQL passes the summary to the statement that writes the receipt, and is true.
 const ReceiptSQL = `length(set_config('caretaker.receipt', coalesce(` + SummarySQL + `::text, ''), true)) >= 0`
 
 // Summary puts the key that changed returns, and a condition on its rows, into a statement that
-// has one of the two above.
+// contains one of the two above.
 func Summary(d *Database, sql, key, counted string) string {
-	// Not NULL: with array_nulls off its text form is no NULL any more.
+	// Not NULL: with array_nulls off its text form no longer means NULL.
 	kept, order := "''", "key"
 	if d.KeepKeys {
 		kept = "k.keys::text"
@@ -73,16 +74,18 @@ func Summary(d *Database, sql, key, counted string) string {
 	return stmt.Fill(sql, "{kept}", kept, "{order}", order, "{counted}", counted)
 }
 
-// ReceiptFieldsSQL is what a hash covers of the receipt d besides the hash before it. The text form
-// of a list quotes what must be, and tells NULL from a text: no two receipts have the same.
+// ReceiptFieldsSQL is the part of the receipt d that a hash covers besides the previous hash. The
+// text form of a list quotes where necessary, and separates NULL from a text, so no two receipts
+// share it.
 const ReceiptFieldsSQL = `convert_to(ARRAY[
     {next}::text, extract(epoch FROM d.at)::text, d.run_id::text,
     d.job_id::text, d.worker, d."table", d.action, d.rule, d.rows::text, d.lowest_key,
     d.highest_key, encode(d.keys_digest, 'hex'), (d.keys IS NOT NULL)::text, d.requested_by
   ]::text, getdatabaseencoding())`
 
-// writeReceiptSQL writes the receipt of a summary: $8, or that of the statement before. Whoever
-// waits for the head goes on from the newest one. Without a head it fails, for want of a sequence.
+// writeReceiptSQL writes the receipt of a summary: $8, or that of the previous statement. A
+// statement that waits for the head continues from the newest one. Without a head it fails: no
+// sequence.
 const writeReceiptSQL = `
 WITH summary AS MATERIALIZED (
   SELECT coalesce($8::text[], nullif(current_setting('caretaker.receipt', true), '')::text[]) AS of
@@ -108,7 +111,8 @@ SELECT head.sequence, d.at, d.run_id, d.job_id, d.worker, d."table", d.action, d
   d.lowest_key, d.highest_key, d.keys_digest, d.keys, d.requested_by, head.hash
 FROM d LEFT JOIN head ON true`
 
-// Write is the statement that writes a receipt of a summary; nil: that of the statement before.
+// Write returns the statement that writes a receipt of a summary. nil means that of the previous
+// statement.
 func (r Receipt) Write(by fencing.Source, summary []*string) stmt.Statement {
 	run, job := by.IDs()
 	sql := stmt.Fill(writeReceiptSQL, "{fields}", stmt.Fill(ReceiptFieldsSQL, "{next}", "(h.sequence + 1)"))
@@ -117,19 +121,19 @@ func (r Receipt) Write(by fencing.Source, summary []*string) stmt.Statement {
 	}}
 }
 
-// Changing is a transaction of several statements that notes what they change. The receipts are
-// written at its end.
+// Changing is a transaction of several statements that records what they change. It writes the
+// receipts at its end.
 type Changing struct {
 	pgx.Tx
 	Database *Database
 	rule     string
 	noted    []noted
-	// changed are the tables in which rows were to change.
+	// changed are the tables whose rows the transaction is to change.
 	changed []string
 	journal
 }
 
-// noted is what a statement has changed.
+// noted is the change of one statement.
 type noted struct {
 	Receipt
 	summary []*string
@@ -138,7 +142,7 @@ type noted struct {
 // RowChange is a statement of a transaction that changes rows of a table.
 type RowChange struct {
 	Table, Action string
-	// sql changes rows, and has no RETURNING; key is what it can return of each row.
+	// SQL changes rows, without RETURNING. Key is the expression that it can return for each row.
 	SQL, Key string
 	Args     []any
 }
@@ -147,7 +151,7 @@ const changedRowsSQL = `
 WITH changed AS ({change} RETURNING {returned} AS key)
 SELECT (SELECT count(*) FROM changed), {summary}`
 
-// Change changes rows, says how many, and notes them.
+// Change changes rows, records them, and returns their number.
 func (tx *Changing) Change(ctx context.Context, c RowChange) (rows int64, err error) {
 	sql := stmt.Fill(changedRowsSQL, "{change}", c.SQL, "{returned}", c.Key, "{summary}", SummarySQL)
 	var summary []*string
@@ -156,7 +160,7 @@ func (tx *Changing) Change(ctx context.Context, c RowChange) (rows int64, err er
 	return rows, err
 }
 
-// Note notes the summary of a statement; nil: it has changed nothing.
+// Note records the summary of a statement. nil means no change.
 func (tx *Changing) Note(table, action string, summary []*string) {
 	tx.Touches(table)
 	if summary != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// replica is the read replica of a database: its connections, and what is known of its state.
+// replica is the read replica of a database: its connections and its known state.
 type replica struct {
 	*Database
 	// view returns the same under the name of the database.
@@ -23,27 +23,27 @@ type replica struct {
 	logger *slog.Logger
 
 	mu sync.Mutex
-	// avoidedUntil is until when it is not asked; trouble is why, in words that are said once, "" if
-	// nothing is wrong with it.
+	// avoidedUntil is when the replica may be queried again. why is its fault, which is logged once,
+	// "" for none.
 	avoidedUntil time.Time
 	why          string
 	trouble      string
 }
 
 const (
-	// replicaConns are few: only reads of candidates and backlogs go there.
+	// replicaConns are few: only reads of candidates and backlogs use the replica.
 	replicaConns = 4
-	// replicaPatience is how long a connection to it may take. The primary can be read instead.
+	// replicaPatience is the timeout of connecting. The primary can be read instead.
 	replicaPatience = 2 * time.Second
-	// unhealthyTime is for how long a replica in trouble is left alone, behindTime one that is behind.
+	// unhealthyTime is how long an unhealthy replica is skipped, behindTime a lagging one.
 	unhealthyTime = 10 * time.Second
 	behindTime    = time.Second
 )
 
-// UseReplica lets reads that only find candidates, or feed a backlog figure, go to a read replica
-// of the database. It must be called before the database is used; it does not connect. Where the
-// replica cannot be read the primary is, and the logger hears of each change. The error names what
-// is wrong with the URL and never contains a password.
+// UseReplica sends reads that only find candidates, or feed a backlog figure, to a read replica of
+// the database. Call it before the database is used. It does not connect. If the replica cannot be
+// read, the primary is. The logger receives each change. The error names the fault in the URL and
+// never contains a password.
 func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logger) error {
 	from := source{"databases." + d.Name + ".replica_url", url, replicaConns, replicaPatience}
 	opened, err := open(ctx, d.Name+dberr.ReplicaSuffix, from)
@@ -51,7 +51,7 @@ func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logg
 		return err
 	}
 	d.Replica = &replica{Database: opened, logger: logger.With("database", d.Name)}
-	// It answers to the name of the database: what is read for a plan is where the database has it.
+	// The view has the name of the database: plans name the place where the database has the rows.
 	d.Replica.view = sync.OnceValue(func() *Database {
 		return &Database{
 			Name: d.Name, pool: opened.pool, prepares: opened.prepares, patience: opened.patience,
@@ -62,8 +62,9 @@ func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logg
 	return nil
 }
 
-// ReadCopy is the replica, if it may be read and has replayed what the database has written until
-// now, else the database itself. All reads of what it returns go there; it must not be closed.
+// ReadCopy returns the replica, if it may be read and has replayed everything that the database has
+// written until now. Otherwise it returns the database itself. All reads of the result go there. Do
+// not close it.
 func (d *Database) ReadCopy(ctx context.Context) *Database {
 	if d.Replica == nil || d.Replica.unavailable() != "" {
 		return d
@@ -84,8 +85,8 @@ type position struct {
 }
 
 // replicaStateSQL judges a server: is it a standby, of the cluster $1, on its timeline $2, and has
-// it replayed $3? A standby's timeline is known from the log that it receives, where we may see
-// that, else as of the pages it has written.
+// it replayed $3? A standby's timeline comes from its received log if we may read that, otherwise
+// from the pages it has written.
 const replicaStateSQL = `
 SELECT pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_system()) = $1::bigint,
   greatest((SELECT timeline_id FROM pg_control_checkpoint()), (SELECT min_recovery_end_timeline FROM pg_control_recovery()),
@@ -99,8 +100,7 @@ func (p position) args() []any { return []any{p.system, p.timeline, p.lsn} }
 
 func (s *replicaState) columns() []any { return []any{&s.standby, &s.same, &s.timeline, &s.replayed} }
 
-// trouble says what is wrong with a server as a replica, "" if nothing is. To be behind is no
-// trouble.
+// trouble returns the fault of a server as a replica, "" for none. A lag is no fault.
 func (s *replicaState) trouble() string {
 	switch {
 	case !s.same:
@@ -113,7 +113,7 @@ func (s *replicaState) trouble() string {
 	return ""
 }
 
-// behind is why a replica in order cannot be read yet.
+// behind is the reason why a healthy replica cannot be read yet.
 const behind = "it has not replayed the last write yet"
 
 const logEndSQL = `
@@ -121,15 +121,15 @@ SELECT (SELECT system_identifier FROM pg_control_system()),
   ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer,
   pg_current_wal_insert_lsn()::text`
 
-// logEnd is where the log of the primary ends now.
+// logEnd returns the current end of the primary's log.
 func logEnd(ctx context.Context, d *Database) (p position, err error) {
 	err = QueryRow(ctx, d, "read the position of the log",
 		[]any{&p.system, &p.timeline, &p.lsn}, logEndSQL)
 	return p, err
 }
 
-// CheckReplica says what is wrong with the database's replica now, if there is one. To be
-// behind is not wrong.
+// CheckReplica returns the current fault of the database's replica, if there is one. A lag is no
+// fault.
 func (d *Database) CheckReplica(ctx context.Context) error {
 	if d.Replica == nil {
 		return nil
@@ -146,7 +146,7 @@ func (d *Database) CheckReplica(ctx context.Context) error {
 	return err
 }
 
-// unavailable says why the replica is to be left alone for now, "" if it may be asked.
+// unavailable returns why the replica must be skipped for now, "" if it may be read.
 func (r *replica) unavailable() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,11 +156,11 @@ func (r *replica) unavailable() string {
 	return ""
 }
 
-// markUnhealthy leaves the replica alone for a while because of some trouble with it, which it
-// returns. It is logged when that is news.
+// markUnhealthy skips the replica for a while because of some trouble, and returns the trouble. It
+// logs new trouble.
 func (r *replica) markUnhealthy(ctx context.Context, trouble string, err error) string {
 	if ctx.Err() != nil {
-		// The caller has lost patience, which says nothing about the replica.
+		// The caller has timed out, which proves nothing about the replica.
 		return trouble
 	}
 	r.mu.Lock()
@@ -173,7 +173,7 @@ func (r *replica) markUnhealthy(ctx context.Context, trouble string, err error) 
 	return trouble
 }
 
-// markLagging leaves the replica alone for a moment because it is behind, which is no news.
+// markLagging skips the replica for a moment because it lags, without a log message.
 func (r *replica) markLagging() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,7 +181,7 @@ func (r *replica) markLagging() string {
 	return behind
 }
 
-// markHealthy says that the replica has been read.
+// markHealthy records that the replica has been read.
 func (r *replica) markHealthy(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,15 +191,15 @@ func (r *replica) markHealthy(ctx context.Context) {
 	}
 }
 
-// query runs one query on the replica, in one round trip with the question whether it may be read. It
-// returns why the query's rows were not read, so that the primary has to be, or "". Whatever goes
-// wrong with a replica is no error.
+// query runs one query on the replica, and checks in the same round trip whether the replica may be
+// read. It returns "", or why the rows were not read and the primary must be. A fault of a replica
+// is never an error.
 func (r *replica) query(
 	ctx context.Context, l fencing.Limits, q Query, want position, read func(pgx.BatchResults) error,
 ) (why string) {
 	patience := l.Statement + time.Second
 	if end, has := ctx.Deadline(); has {
-		// The primary may have to be read in what is left.
+		// The remaining time must suffice to read the primary.
 		patience = min(patience, time.Until(end)/2)
 	}
 	if patience <= 0 {
@@ -231,7 +231,7 @@ func (r *replica) query(
 	return ""
 }
 
-// reasonOf is what is wrong with a replica that answers with an error.
+// reasonOf returns the fault of a replica that answers with an error.
 func reasonOf(err error) string {
 	var refused *dberr.Error
 	switch {
@@ -243,10 +243,11 @@ func reasonOf(err error) string {
 	return "it refuses the query: " + refused.Condition()
 }
 
-// lateTries is how often it is waited for, each time for as long as a run would.
+// lateTries is the number of waits for the replica, each as long as a run would wait.
 const lateTries = 20
 
-// ReplicaLate reports whether the replica has not replayed what was written before the call, after lateTries.
+// ReplicaLate reports whether, after lateTries, the replica has not replayed what was written
+// before the call.
 func ReplicaLate(ctx context.Context, d *Database) (late bool, err error) {
 	now, err := logEnd(ctx, d)
 	late = err == nil

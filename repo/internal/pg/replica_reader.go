@@ -14,38 +14,38 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Reader decides where one run of a worker, or a look at its backlog, finds its candidates: on the
-// replica once that has replayed the last write of this worker in this database, else on the
-// primary. The methods of this package that only find candidates or count a backlog ask the reader
-// of their context; all others, and all without one, read the primary.
+// Reader decides where one run of a worker, or one reading of its backlog, finds its candidates. It
+// chooses the replica if that has replayed the last write of this worker in this database,
+// otherwise the primary. The methods of this package that only find candidates or count a backlog
+// ask the reader of their context. All other methods, and all without a reader, read the primary.
 //
-// The last write of a run that has ended is where the log stood at its end, kept in
-// maintenance.replica_positions with the lease's name and epoch. A run that died has left none for
-// its epoch: then the log as it stands now counts.
+// The last write of a finished run is the position of the log at its end. It is stored in
+// maintenance.replica_positions with the lease's name and epoch. A run that died has stored none
+// for its epoch: then the current end of the log counts.
 type Reader struct {
 	database *Database
 	name     string
 	epoch    int64
 
 	mu sync.Mutex
-	// wrote: the run has written. known: want is the worker's last write. recent: that is the end
-	// of the log just now.
+	// wrote: the run has written. known: want is the worker's last write. recent: want is the current
+	// end of the log.
 	wrote, known, recent bool
 	want                 position
-	// places are where has been read; why is the reason for which the primary was last chosen.
+	// places are the servers that were read. why is the reason for the last choice of the primary.
 	places []string
 	why    string
 }
 
-// Where a [Reader] has read.
+// Places where a [Reader] has read.
 const (
 	fromPrimary = "primary"
 	fromReplica = "replica"
 )
 
-// Reader is for the run that holds the lease with this name and epoch in this database or, with
-// epoch 0, to read the backlog of its worker. It is nil without a replica; its methods accept
-// a nil receiver.
+// Reader returns a reader for the run that holds the lease with this name and epoch in this
+// database. With epoch 0 the reader reads the backlog of its worker. It is nil without a replica,
+// and its methods accept a nil receiver.
 func (d *Database) Reader(name string, epoch int64) *Reader {
 	if d.Replica == nil {
 		return nil
@@ -63,7 +63,7 @@ func (r *Reader) Wrote(d *Database) {
 	r.wrote, r.known = true, false
 }
 
-// Source is where has been read, "primary", "replica" or "primary, replica", "" for nowhere, and
+// Source returns the servers that were read, "primary", "replica", "primary, replica" or "", and
 // why the primary was last chosen.
 func (r *Reader) Source() (places, why string) {
 	if r == nil {
@@ -74,7 +74,7 @@ func (r *Reader) Source() (places, why string) {
 	return strings.Join(r.places, ", "), r.why
 }
 
-// note remembers where has been read.
+// note records the server that was read.
 func (r *Reader) note(place, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,8 +84,7 @@ func (r *Reader) note(place, why string) {
 	}
 }
 
-// rememberSQL: a run that has not written leaves the last write what it was, if that is that of the
-// run before it.
+// rememberSQL: a run without writes keeps the previous last write, if that is the previous run's.
 const rememberSQL = `
 INSERT INTO maintenance.replica_positions AS p (name, epoch, timeline, lsn)
 SELECT $1::text, $2::bigint, ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer, pg_current_wal_insert_lsn()
@@ -93,9 +92,8 @@ ON CONFLICT (name) DO UPDATE SET epoch = EXCLUDED.epoch, timeline = EXCLUDED.tim
   lsn = CASE WHEN $3::boolean OR p.epoch <> EXCLUDED.epoch - 1 OR p.timeline <> EXCLUDED.timeline THEN EXCLUDED.lsn ELSE p.lsn END
 WHERE p.epoch < EXCLUDED.epoch`
 
-// SavePosition keeps the run's last write for the next run. It is called once, when the run writes no
-// more and before its lease is given back; a run that dies before has not remembered, which the
-// next one sees.
+// SavePosition stores the run's last write for the next run. Call it once, after the last write and
+// before the release of the lease. The next run notices if a run died before storing it.
 func (r *Reader) SavePosition(ctx context.Context) error {
 	if r == nil {
 		return nil
@@ -107,9 +105,9 @@ func (r *Reader) SavePosition(ctx context.Context) error {
 	return err
 }
 
-// lastWriteSQL is where the log stands, and the last write of the worker $1, "" if it is not known:
-// the run with the epoch $2 looks for what the one before it has left, a reader of the backlog ($2 =
-// 0) for what the last one has.
+// lastWriteSQL reads the end of the log and the last write of the worker $1, "" if unknown. The run
+// with the epoch $2 reads the previous run's write. A reader of the backlog ($2 = 0) reads the
+// newest.
 const lastWriteSQL = `
 SELECT (SELECT system_identifier FROM pg_control_system()), w.timeline, w.lsn::text, coalesce((
   SELECT p.lsn::text FROM maintenance.replica_positions p
@@ -118,16 +116,16 @@ SELECT (SELECT system_identifier FROM pg_control_system()), w.timeline, w.lsn::t
 FROM (SELECT pg_current_wal_insert_lsn() AS lsn,
   ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer AS timeline) w`
 
-// catchUpTime is how long a replica may take to replay what was written just now, catchUpPause how
-// long it is left alone in between. Mostly it needs a few milliseconds.
+// catchUpTime is how long a replica may take to replay a write of just now, catchUpPause the pause
+// between checks. A replica usually needs a few milliseconds.
 const (
 	catchUpTime  = 50 * time.Millisecond
 	catchUpPause = 5 * time.Millisecond
 )
 
-// ready finds out what the replica must have replayed, and if that was written just now, whether it
-// has. why says why the replica cannot be read, "" if it may be tried. It takes no round trip
-// unless something was written since the last.
+// ready finds what the replica must have replayed and, if that was written just now, whether it
+// has. why is the reason why the replica cannot be read, "" if it may be tried. It takes no round
+// trip unless there was a write since the last.
 func (r *Reader) ready(ctx context.Context) (want position, why string) {
 	replica := r.database.Replica
 	if why := replica.unavailable(); why != "" {
@@ -155,8 +153,8 @@ func (r *Reader) ready(ctx context.Context) (want position, why string) {
 	return r.want, ""
 }
 
-// catchUp waits a moment for the replica to replay the log up to a position, and says why it cannot
-// be read.
+// catchUp waits a moment until the replica has replayed the log up to a position. It returns why
+// the replica cannot be read.
 func (r *replica) CatchUp(ctx context.Context, want position) string {
 	bounded, cancel := context.WithTimeoutCause(ctx, replicaPatience, dberr.ErrUnreachable)
 	defer cancel()
@@ -184,8 +182,8 @@ func (r *replica) CatchUp(ctx context.Context, want position) string {
 	}
 }
 
-// replicaQuery sends a query that only finds candidates or counts a backlog. stale says that a replica
-// has answered: whatever is decided by it must be read again on the primary.
+// replicaQuery sends a query that only finds candidates or counts a backlog. stale reports whether
+// a replica answered: decisions based on its rows require a second read on the primary.
 func (d *Database) replicaQuery(
 	ctx context.Context, l fencing.Limits, q Query, read func(pgx.BatchResults) error,
 ) (stale bool, err error) {
@@ -195,8 +193,8 @@ func (d *Database) replicaQuery(
 	return false, Send(ctx, d, q.Operation, l, []stmt.Statement{q.Statement}, read)
 }
 
-// OnReplica runs a query on the replica if the reader of ctx lets it, and reports whether its rows
-// have been read.
+// OnReplica runs a query on the replica if the reader of ctx permits it, and reports whether its
+// rows have been read.
 func OnReplica(
 	ctx context.Context, d *Database, l fencing.Limits, q Query, read func(pgx.BatchResults) error,
 ) bool {
@@ -216,7 +214,7 @@ func OnReplica(
 	return true
 }
 
-// ReplicaRow is readRow for such a query, replicaRows readRows.
+// ReplicaRow is [ReadRow] for a query that a replica may answer.
 func ReplicaRow(
 	ctx context.Context, d *Database, l fencing.Limits, q Query, into ...any,
 ) (stale bool, err error) {
@@ -236,7 +234,7 @@ func ReplicaRows[T any](
 // confirmable is a row of a replica that may have to be read again on the primary.
 type confirmable interface{ NeedsConfirmation() bool }
 
-// ConfirmedReplicaRows are replicaRows that are read again on the primary if one of them needs it.
+// ConfirmedReplicaRows is [ReplicaRows], repeated on the primary if one of the rows needs it.
 func ConfirmedReplicaRows[T confirmable](
 	ctx context.Context, d *Database, l fencing.Limits, q Query, scan pgx.RowToFunc[T],
 ) ([]T, error) {
@@ -249,8 +247,8 @@ func ConfirmedReplicaRows[T confirmable](
 
 type readerKey struct{}
 
-// ReadBy lets a reader, or with nil none, decide where methods read that are called with the
-// context returned.
+// ReadBy returns a context in which the reader decides where methods read. A nil reader decides
+// nothing.
 func ReadBy(ctx context.Context, r *Reader) context.Context {
 	return context.WithValue(ctx, readerKey{}, r)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/dberr"
 )
 
-// schemaSQL also looks for a schema of search_path that is there, but not for our role.
+// schemaSQL also finds a schema of search_path that exists, but is closed to our role.
 const schemaSQL = `
 SELECT coalesce(current_schema(), ''), current_setting('search_path'), quote_ident(current_user), coalesce((
   SELECT quote_ident(n.nspname)
@@ -15,8 +15,8 @@ SELECT coalesce(current_schema(), ''), current_setting('search_path'), quote_ide
   JOIN pg_namespace n ON n.nspname = CASE trim(both ' "' FROM s.name) WHEN '$user' THEN current_user ELSE trim(both ' "' FROM s.name) END
   WHERE NOT has_schema_privilege(n.oid, 'USAGE') ORDER BY s.i DESC LIMIT 1), '')`
 
-// ApplicationSchema is the first schema of the search_path that is there and that our role may use;
-// if there is none, the error is a [*dberr.NoSchemaError].
+// ApplicationSchema returns the first schema of the search_path that exists and that our role may
+// use. If there is none, the error is a [*dberr.NoSchemaError].
 func (d *Database) ApplicationSchema(ctx context.Context) (schema string, err error) {
 	var path, role, closed string
 	err = QueryRow(ctx, d, "look for the application schema", []any{&schema, &path, &role, &closed}, schemaSQL)

@@ -17,47 +17,49 @@ import (
 	"github.com/caretaker-go/caretaker/repo/spans"
 )
 
-// Three helpers send single statements: readRow and readRows under limits, write by a permit. What
-// they have in common is in send: the statement and the settings that bound it are one transaction
-// and one round trip. transaction is for steps of several statements.
+// Three helpers send single statements: ReadRow and ReadRows under limits, Write by a permit. All
+// use Send: the statement and the settings that bound it are one transaction and one round trip.
+// Transaction is for steps of several statements.
 
-// settingsSQL bounds the statement that follows in the same transaction, and keeps its plan on the
-// indexes: a list of keys must not flip it to a sequential scan, nor the price of an avoided one to
-// compilation. A transaction that is read-only anyway, as on a standby, stays so: to make it
-// writable would fail with an error that is less clear than that of the write. Where row-level security would hide
-// rows from our role, it is an error that names the table: nothing is done by half.
+// settingsSQL bounds the next statement of the same transaction, and keeps its plan on the indexes:
+// a list of keys must not flip it to a sequential scan, nor the cost of an avoided scan to
+// compilation. A transaction that is already read-only, as on a standby, stays so: the error of
+// making it writable is less clear than that of the write. If row-level security would hide rows
+// from our role, the statement fails with an error that names the table, instead of doing half of
+// the work.
 const settingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
   set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
   set_config('transaction_read_only', CASE WHEN $3::boolean THEN 'on' ELSE current_setting('transaction_read_only') END, true),
   set_config('row_security', 'off', true), set_config('caretaker.traceparent', $4, true)`
 
-// beginSQL begins the transaction of a statement behind a pooler, where there is no session that could be set
-// to this isolation: the check behind a statement must see what was committed since.
+// beginSQL begins the transaction of a statement through a pooler, without a session for setting
+// this isolation: the check after a statement must see everything committed since.
 const beginSQL = `begin isolation level read committed`
 
-// NetTime is what a statement may take beyond its statement_timeout before its connection is given
-// up.
+// NetTime is how long a statement may exceed its statement_timeout before its connection is closed.
 const NetTime = 5 * time.Second
 
-// Query is a statement, and the operation that it is part of, as spans and errors call it.
+// Query is a statement and its operation, as spans and errors name it.
 type Query struct {
 	Operation string
 	stmt.Statement
-	// receipt is the statement behind it that writes its receipt; nil: it changes no rows of the
+	// Receipt is the next statement, which writes the receipt. nil: the query changes no rows of the
 	// application.
 	Receipt *stmt.Statement
-	// check is the statement behind it that fails if it must change nothing; nil: none. See [FailIf].
+	// Check is the next statement, which fails if the query must change nothing. nil: none. See
+	// [FailIf].
 	Check *stmt.Statement
-	// table is that of its rows, as messages about protected rows name it; "": one of ours.
+	// Table is the table of its rows, for messages about protected rows. "" means a table of ours.
 	Table string
 }
 
-// NewQuery is a statement of an operation.
+// NewQuery returns the query of an operation.
 func NewQuery(operation, sql string, args ...any) Query {
 	return Query{Operation: operation, Statement: stmt.Statement{SQL: sql, Args: args}}
 }
 
-// Statements are all that is sent, in this order. The receipt comes last: it locks the head of all receipts.
+// Statements returns all statements in the order of sending. The receipt comes last: it locks the
+// head of all receipts.
 func (q Query) Statements(l fencing.Limits) []stmt.Statement {
 	all := []stmt.Statement{q.Statement}
 	if q.Check != nil {
@@ -72,7 +74,8 @@ func (q Query) Statements(l fencing.Limits) []stmt.Statement {
 	return all
 }
 
-// ReadRow runs a statement that returns one row. What into counts of [spans.Affected] rows is the span's.
+// ReadRow runs a statement that returns one row. Counts of [spans.Affected] rows in into go to the
+// span.
 func ReadRow(ctx context.Context, d *Database, l fencing.Limits, q Query, into ...any) error {
 	ctx, into = spans.WithAffected(ctx, into)
 	return Send(ctx, d, q.Operation, l, q.Statements(l), func(r pgx.BatchResults) error {
@@ -80,7 +83,7 @@ func ReadRow(ctx context.Context, d *Database, l fencing.Limits, q Query, into .
 	})
 }
 
-// ReadRows runs a statement that returns many.
+// ReadRows runs a statement that returns many rows.
 func ReadRows[T any](
 	ctx context.Context, d *Database, l fencing.Limits, q Query, scan pgx.RowToFunc[T],
 ) (out []T, err error) {
@@ -97,9 +100,9 @@ func CollectInto[T any](out *[]T, scan pgx.RowToFunc[T]) func(pgx.BatchResults) 
 	}
 }
 
-// Write runs a statement with the part {guard} that returns one row, which begins with whether the
-// guard held. If not, the statement has changed nothing, and the error says what was missing. What
-// changes rows of the application is sent by [lfk.Child.change].
+// Write runs a statement with the part {guard} that returns one row. The row begins with whether
+// the guard held. If not, the statement has changed nothing, and the error names what was missing.
+// [lfk.Child.change] sends changes of the application's rows.
 func Write(ctx context.Context, d *Database, p fencing.Permit, q Query, into ...any) error {
 	p, err := Watching(ctx, d, p)
 	if err != nil {
@@ -114,8 +117,8 @@ func Write(ctx context.Context, d *Database, p fencing.Permit, q Query, into ...
 	return ProtectedBy(err, q.Table)
 }
 
-// Change is write for what changes rows of the application: the statement notes them by receiptSQL,
-// and the one behind it writes the receipt.
+// Change is [Write] for changes of the application's rows. The statement records them by
+// receiptSQL, and the next one writes the receipt.
 func Change(
 	ctx context.Context, d *Database, p fencing.Permit, q Query, r Receipt, into ...any,
 ) error {
@@ -124,7 +127,7 @@ func Change(
 }
 
 // Send sends statements and the settings that bound them in one transaction and one round trip, so
-// that a process that is stopped leaves nothing open behind it.
+// that a stopped process leaves no transaction open.
 func Send(
 	ctx context.Context, d *Database, operation string, l fencing.Limits, statements []stmt.Statement,
 	read func(pgx.BatchResults) error,
@@ -171,19 +174,20 @@ func Send(
 	err = asCondition(err)
 	o.End(ctx, err)
 	if l.ReadOnly && !dberr.Ours(err) {
-		// A write that we forbid ourselves says nothing about the server.
+		// A write that we forbid ourselves proves nothing about the server.
 		return d.translate(ctx, operation, err)
 	}
 	return Wrap(ctx, d, operation, err)
 }
 
-// Condition is one under which a transaction must change nothing: then it fails with err.
+// Condition is a condition under which a transaction must change nothing: then it fails with err.
 type Condition struct {
 	SQL string
 	Err dberr.TextError
 }
 
-// FailIf is a statement that fails with the first of the conditions that holds; nil: there are none.
+// FailIf returns a statement that fails with the first condition that holds, nil without
+// conditions.
 func FailIf(all []Condition, args stmt.Parameters) *stmt.Statement {
 	if len(all) == 0 {
 		return nil
@@ -200,16 +204,15 @@ func FailIf(all []Condition, args stmt.Parameters) *stmt.Statement {
 const prepareSettingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
   set_config('idle_in_transaction_session_timeout', '2s', true)`
 
-// preparedStatements is the key of a connection's set of statements that it knows, maxPrepared how
-// many they may be.
+// preparedStatements is the key of a connection's set of prepared statements, maxPrepared its
+// maximum size.
 const (
 	preparedStatements = "github.com/caretaker-go/caretaker/repo"
 	maxPrepared        = 512
 )
 
-// prepare makes statements known to a connection under the limits, the first time. Parsing waits
-// for whoever has locked a table of a statement; left to pgx, which prepares before it sends the
-// settings, it would wait without end.
+// prepare prepares statements on a connection under the limits, once. Parsing waits for any lock on
+// a table of a statement. pgx prepares before it sends the settings, so it would wait forever.
 func (d *Database) prepare(ctx context.Context, conn *pgx.Conn, l fencing.Limits, all []stmt.Statement) error {
 	if !d.prepares {
 		return nil
@@ -246,8 +249,8 @@ func (d *Database) prepare(ctx context.Context, conn *pgx.Conn, l fencing.Limits
 	})
 }
 
-// forget lets a connection prepare its statements again after an error that says that one is of no
-// use any more.
+// forget lets a connection prepare its statements again after an error that means that a prepared
+// statement is no longer usable.
 func forget(ctx context.Context, conn *pgx.Conn, err error) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) || (pgErr.Code != "0A000" && pgErr.Code != "26000") {
@@ -257,7 +260,7 @@ func forget(ctx context.Context, conn *pgx.Conn, err error) error {
 	return conn.DeallocateAll(ctx)
 }
 
-// NoTimeoutSQL lets a transaction wait for its lock, and hold it, as long as migrations take, whatever limits the
-// role has.
+// NoTimeoutSQL lets a transaction wait for its lock, and hold it, as long as migrations take,
+// regardless of the role's limits.
 const NoTimeoutSQL = `SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
   set_config('idle_in_transaction_session_timeout', '0', true)`

@@ -14,9 +14,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo/spans"
 )
 
-// statementTimes measures statements: how long they take, and what errors they end with. The labels
-// are few: database, and the worker or kind of job that the statement is for, "other" for
-// bookkeeping. Overhead is not measured.
+// statementTimes measures statements: their duration and their errors. The labels are few:
+// database, and the worker or kind of job of the statement, "other" for bookkeeping. Overhead is
+// not measured.
 type statementTimes struct {
 	database string
 	duration metric.Float64Histogram
@@ -43,7 +43,7 @@ func newStatementTimes(ctx context.Context, name string) (*statementTimes, error
 	return t, nil
 }
 
-// add counts a statement that has ended, unless it is overhead, which has not begun.
+// add counts a finished statement, unless it is overhead, whose start is zero.
 func (t *statementTimes) add(ctx context.Context, began time.Time, err error) {
 	if began.IsZero() {
 		return

@@ -20,18 +20,17 @@ import (
 	"github.com/caretaker-go/caretaker/repo/spans"
 )
 
-// What the methods of this package do is traced by the operation: one span for a statement or a
-// transaction with all that it needs (a connection, preparation, BEGIN, settings, COMMIT), called
-// by the name that the method gives. A span has no text of statements, no values, and no words of
-// the server's, which may quote rows. It is made when the operation has ended: [spans.Spans] decides
-// of which operations there is one.
+// Each operation of this package makes one span: for a statement or a transaction with everything
+// that it needs (a connection, preparation, BEGIN, settings, COMMIT). The method gives its name. A
+// span has no SQL, no values, and no text of the server, which may quote rows. It is made when the
+// operation has ended. [spans.Spans] decides which operations have a span.
 
-// begin begins an operation. It is nil, and costs nothing, where nothing is traced.
+// begin starts an operation. It returns nil, at no cost, if nothing is traced.
 func (d *Database) begin(ctx context.Context, name string) (context.Context, *spans.Operation) {
 	return spans.Begin(ctx, d.spans, d.attributes, name)
 }
 
-// BeginRoutine is begin for a look at the clock or the catalogue.
+// BeginRoutine is begin for reading the clock or the catalogue.
 func BeginRoutine(ctx context.Context, d *Database, name string) (context.Context, *spans.Operation) {
 	ctx, o := d.begin(ctx, name)
 	if o != nil {
@@ -40,11 +39,11 @@ func BeginRoutine(ctx context.Context, d *Database, name string) (context.Contex
 	return ctx, o
 }
 
-// tracer measures statements, for the metrics, and records with the operation that sends them how
-// they ended.
+// tracer measures statements for the metrics, and records their outcome in the operation that sends
+// them.
 type tracer struct{ times *statementTimes }
 
-// traceAttributes are those of all operations on a database.
+// traceAttributes returns the attributes of all operations on a database.
 func traceAttributes(name string, config *pgx.ConnConfig) []attribute.KeyValue {
 	return []attribute.KeyValue{
 		attribute.String("maintenance.database", name), semconv.DBNamespace(config.Database),
@@ -55,10 +54,10 @@ func traceAttributes(name string, config *pgx.ConnConfig) []attribute.KeyValue {
 
 func newSpans() trace.Tracer { return otel.Tracer("github.com/caretaker-go/caretaker/repo") }
 
-// boundSQL begins the statements that set the limits of others.
+// boundSQL is the beginning of statements that set the limits of others.
 const boundSQL = `SELECT set_config('statement_timeout', $1, true)`
 
-// overhead reports whether a statement only prepares or ends what others do: those are not
+// overhead reports whether a statement only prepares or ends others. Such statements are not
 // measured.
 func overhead(sql string) bool {
 	switch sql {
@@ -69,7 +68,7 @@ func overhead(sql string) bool {
 		strings.HasSuffix(sql, heldSQL)
 }
 
-// note counts what came of a statement.
+// note records the result of a statement.
 func note(ctx context.Context, sql string, tag pgconn.CommandTag, err error) {
 	o := spans.OperationOf(ctx)
 	if o == nil || overhead(sql) && err == nil {
@@ -81,14 +80,14 @@ func note(ctx context.Context, sql string, tag pgconn.CommandTag, err error) {
 	}
 }
 
-// TraceQueryStart begins to measure.
+// TraceQueryStart starts measuring.
 func (*tracer) TraceQueryStart(
 	ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData,
 ) context.Context {
 	return measure(ctx, data.SQL, !overhead(data.SQL))
 }
 
-// measure begins to measure what is sent next, within the context's operation or by itself.
+// measure starts measuring the next statement, within the context's operation or by itself.
 func measure(ctx context.Context, sql string, measured bool) context.Context {
 	o := spans.OperationOf(ctx)
 	if o == nil {
@@ -102,14 +101,14 @@ func measure(ctx context.Context, sql string, measured bool) context.Context {
 	return ctx
 }
 
-// TraceQueryEnd measures.
+// TraceQueryEnd ends measuring.
 func (t *tracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
 	s := spans.OperationOf(ctx).Sent
 	note(ctx, s.SQL, data.CommandTag, data.Err)
 	t.times.add(ctx, s.Began, data.Err)
 }
 
-// TraceBatchStart begins to measure statements that are sent together.
+// TraceBatchStart starts measuring statements that are sent together.
 func (*tracer) TraceBatchStart(
 	ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData,
 ) context.Context {
@@ -117,20 +116,20 @@ func (*tracer) TraceBatchStart(
 	return measure(ctx, "", slices.ContainsFunc(data.Batch.QueuedQueries, measured))
 }
 
-// TraceBatchQuery keeps the first failure.
+// TraceBatchQuery records the first failure.
 func (*tracer) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
 	note(ctx, data.SQL, data.CommandTag, data.Err)
 	s := &spans.OperationOf(ctx).Sent
 	s.Failure = cmp.Or(s.Failure, data.Err)
 }
 
-// TraceBatchEnd measures.
+// TraceBatchEnd ends measuring.
 func (t *tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
 	s := spans.OperationOf(ctx).Sent
 	t.times.add(ctx, s.Began, cmp.Or(data.Err, s.Failure))
 }
 
-// TraceAcquireStart begins to measure the wait for a connection.
+// TraceAcquireStart starts measuring the wait for a connection.
 func (*tracer) TraceAcquireStart(
 	ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData,
 ) context.Context {
@@ -140,7 +139,7 @@ func (*tracer) TraceAcquireStart(
 	return ctx
 }
 
-// TraceAcquireEnd counts it.
+// TraceAcquireEnd adds the wait.
 func (*tracer) TraceAcquireEnd(
 	ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireEndData,
 ) {

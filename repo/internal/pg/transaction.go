@@ -16,26 +16,26 @@ import (
 	"github.com/caretaker-go/caretaker/repo/spans"
 )
 
-// idleTime is after how long the server ends a transaction of ours whose process has been stopped.
+// idleTime is the time after which the server ends a transaction whose process has been stopped.
 const idleTime = 2 * time.Second
 
 const txSettingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
   set_config('idle_in_transaction_session_timeout', $3, true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
   set_config('row_security', 'off', true), set_config('caretaker.traceparent', $4, true)`
 
-// heldSQL reports whether the guard before it holds, as it then does until the end of its
+// heldSQL reports whether the guard before it holds. It then holds until the end of its
 // transaction.
 const heldSQL = ` SELECT count(*) = 1 FROM guard`
 
 const constraintsSQL = `SET CONSTRAINTS ALL IMMEDIATE`
 
-// Transaction runs what cannot be one statement. It begins with the guard, which costs no round
-// trip and holds until the end; each statement is bounded by the limits. See [RetryConflicts] for what do
-// must put up with. If this process is stopped in the middle, the server ends the transaction after
-// two seconds.
+// Transaction runs steps of several statements. It begins with the guard, which costs no round trip
+// and holds until the end. The limits bound each statement. [RetryConflicts] describes the retries
+// that do must support. If this process is stopped, the server ends the transaction after two
+// seconds.
 //
-// Whatever the server's default is, each statement sees what was committed before it: what is read
-// behind a lock must be new.
+// Regardless of the server's default, each statement sees everything committed before it: reads
+// after a lock must be current.
 func Transaction(
 	ctx context.Context, d *Database, operation string, p fencing.Permit, do func(context.Context, *Changing) error,
 ) error {
@@ -81,8 +81,8 @@ func options(p fencing.Permit) pgx.TxOptions {
 	return options
 }
 
-// destroys reports whether a transaction may delete rows of the application: those of runs and
-// jobs, and their dry runs.
+// destroys reports whether a transaction may delete rows of the application. Runs and jobs may, and
+// their dry runs.
 func destroys(p fencing.Permit) bool {
 	return !p.ReadOnly && (p.DryRun || p.Fence != nil || p.Attempt != nil)
 }
@@ -109,20 +109,19 @@ func begin(ctx context.Context, p fencing.Permit, tx *Changing) error {
 	return nil
 }
 
-// How often a transaction is tried, and how long is waited before the second try; before the others
-// four times as long as before the one before.
+// tries is the number of attempts of a transaction. The pause before the second is firstPause, and
+// quadruples with each attempt.
 const (
 	tries      = 4
 	firstPause = 10 * time.Millisecond
 )
 
-// RetryConflicts repeats a transaction of ours that the database has ended to get out of a deadlock
-// (40P01) or because another one came first (40001): it has changed nothing, and the other one
-// needs a moment only. What do has set must be set again by the next try. After four tries, or when
-// ctx ends, the error stands.
+// RetryConflicts retries a transaction of ours that the database has ended because of a deadlock
+// (40P01) or because another transaction came first (40001). It has changed nothing, and the other
+// needs only a moment. The next attempt must set all results of do again. After four attempts, or
+// when ctx ends, RetryConflicts returns the error.
 //
-// Statements on the application's rows are not for it: what to do about a lock is their worker's
-// business.
+// Do not use it for statements on the application's rows: their worker handles locks.
 func RetryConflicts(ctx context.Context, do func() error) error {
 	pause := firstPause
 	for n := 1; ; n++ {
@@ -147,7 +146,7 @@ func collided(err error) bool {
 // ExecAll sends statements one after the other.
 func ExecAll(ctx context.Context, tx pgx.Tx, statements ...stmt.Statement) error {
 	for _, s := range statements {
-		// Prepared statements would only fill the connection's cache with what runs once.
+		// Prepared statements would fill the connection's cache with statements that run once.
 		if _, err := tx.Exec(ctx, s.SQL, append([]any{pgx.QueryExecModeExec}, s.Args...)...); err != nil {
 			return err
 		}

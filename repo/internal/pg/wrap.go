@@ -12,8 +12,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/dberr"
 )
 
-// asCondition is the error of a condition that such a statement failed with. PostgreSQL's message repeats the
-// text, in quotes that depend on lc_messages.
+// asCondition returns the error of the condition with which a statement failed. PostgreSQL's
+// message repeats the text, in quotes that depend on lc_messages.
 func asCondition(err error) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) || pgErr.Code != "22P02" {
@@ -30,10 +30,10 @@ func asCondition(err error) error {
 	return err
 }
 
-// maxCallers is how deep a stack is kept: as far as the worker that sent the statement, and beyond.
+// maxCallers is the depth of a stack: as far as the worker that sent the statement, and beyond.
 const maxCallers = 24
 
-// Wrap turns an error of the driver into one of this package. Errors that are ours already, and
+// Wrap turns an error of the driver into one of package dberr. Errors that are already ours, and
 // those of the caller's own context, pass unchanged.
 func Wrap(ctx context.Context, d *Database, operation string, err error) error {
 	if err = asCondition(err); dberr.Ours(err) {
@@ -49,7 +49,7 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 		return nil
 	}
 	callers := make([]uintptr, maxCallers)
-	// Without this function, wrap and the runtime's own.
+	// Without this function, wrap and the runtime's own functions.
 	callers = callers[:runtime.Callers(3, callers)]
 	e := &dberr.Error{Database: d.Name, Operation: operation, Driver: err, Stack: callers}
 	if about, ok := errors.AsType[*tableError](err); ok {
@@ -68,7 +68,7 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 	return e
 }
 
-// tableError says which table a statement of a transaction was about: PostgreSQL names none where a
+// tableError names the table of a failed statement of a transaction: PostgreSQL names none if a
 // trigger raises.
 type tableError struct {
 	table string
@@ -78,7 +78,7 @@ type tableError struct {
 // Unwrap returns the driver's error.
 func (e *tableError) Unwrap() error { return e.error }
 
-// About notes the table that a statement was about, if that failed.
+// About records the table of a failed statement in its error.
 func About(table string, err error) error {
 	if err == nil {
 		return nil

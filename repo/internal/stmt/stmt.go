@@ -1,4 +1,4 @@
-// Package stmt puts SQL texts and their parameters together. It knows no database.
+// Package stmt assembles SQL texts and their parameters. It knows no database.
 package stmt
 
 import (
@@ -11,18 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// PostgreSQL knows times that neither [time.Time] in JSON nor a protobuf Timestamp can carry:
-// infinity, -infinity, and years beyond 9999 or before 1. Whatever reads a date or a time into a
-// time.Time gets the nearest one that can be carried instead, so that no column of anybody's can
-// fail a run, a status or a list. NULL is the zero time.
+// PostgreSQL has times that neither [time.Time] in JSON nor a protobuf Timestamp can represent:
+// infinity, -infinity, and years beyond 9999 or before 1. Reading a date or a time into a time.Time
+// yields the nearest time that can be represented instead. So no column can fail a run, a status or
+// a list. NULL is the zero time.
 
-// earliest and latest are those times. earliest is not the zero time, which stands for none.
+// earliest and latest are those times. earliest is not the zero time, which means NULL.
 func earliest() time.Time { return time.Date(1, 1, 1, 0, 0, 0, 1000, time.UTC) }
 
-// Latest is the last time that can be carried.
+// Latest is the last time that can be represented.
 func Latest() time.Time { return time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC) }
 
-// ClampTimes makes a connection read dates and times so.
+// ClampTimes makes a connection read dates and times this way.
 func ClampTimes(conn *pgx.Conn) {
 	for name, t := range map[string]pgtype.Type{
 		"timestamptz": {OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{}},
@@ -51,9 +51,9 @@ type clampedTime struct {
 	format int16
 }
 
-// Scan is the pgtype.ScanPlan.
+// Scan implements pgtype.ScanPlan.
 func (c clampedTime) Scan(src []byte, target any) error {
-	into, _ := target.(*time.Time) // PlanScan has made sure that it is one
+	into, _ := target.(*time.Time) // PlanScan has checked the type
 	if c.format == pgtype.TextFormatCode && bytes.IndexByte(src, '-') > len("9999") {
 		*into = Latest()
 		return nil
@@ -76,8 +76,8 @@ func (c clampedTime) Scan(src []byte, target any) error {
 	return nil
 }
 
-// Since is how long it is from a time to now: 0 if that is still to come, or was never. It is done
-// here because PostgreSQL refuses to subtract infinite times.
+// Since returns the time from then to now, 0 if then is in the future or zero. PostgreSQL refuses
+// to subtract infinite times.
 func Since(then, now time.Time) time.Duration {
 	if then.IsZero() {
 		return 0
@@ -101,7 +101,7 @@ type Statement struct {
 	Args []any
 }
 
-// Milliseconds is a duration as settings of PostgreSQL have it.
+// Milliseconds formats a duration as settings of PostgreSQL require it.
 func Milliseconds(d time.Duration) string {
 	return strconv.FormatInt(d.Milliseconds(), 10)
 }
@@ -115,7 +115,7 @@ func Fill(sql string, pairs ...string) string {
 // Quote quotes the parts of a name.
 func Quote(names ...string) string { return pgx.Identifier(names).Sanitize() }
 
-// Parameters are the values of a statement that is put together from parts.
+// Parameters are the values of a statement that is assembled from parts.
 type Parameters []any
 
 // Add returns the name of the parameter: $1, $2 ...
@@ -124,7 +124,7 @@ func (p *Parameters) Add(value any) string {
 	return "$" + strconv.Itoa(len(*p))
 }
 
-// List is add for a list that several parts of a statement may share.
+// List is Add for a list that several parts of a statement may share.
 func (p *Parameters) List(values []string) string {
 	for i, known := range *p {
 		same, ok := known.([]string)
@@ -135,7 +135,7 @@ func (p *Parameters) List(values []string) string {
 	return p.Add(values)
 }
 
-// Bound is a time, or infinity where it is not set.
+// Bound returns a time, or infinity if it is not set.
 func Bound(t time.Time, otherwise pgtype.InfinityModifier) pgtype.Timestamptz {
 	if t.IsZero() {
 		return pgtype.Timestamptz{InfinityModifier: otherwise, Valid: true}
@@ -143,8 +143,8 @@ func Bound(t time.Time, otherwise pgtype.InfinityModifier) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: t, Valid: true}
 }
 
-// CustomPlan as the first argument makes PostgreSQL plan a statement for its arguments each time: which index a list
-// reads depends on the filters that are set.
+// CustomPlan as the first argument makes PostgreSQL plan a statement for its arguments each time:
+// the filters decide which index a list reads.
 const CustomPlan = pgx.QueryExecModeExec
 
 // StatementTimeout bounds the small statements of our own tables.
