@@ -1,5 +1,5 @@
-// Package control keeps caretaker's own records of one database: runs, leases, scheduled runs, pauses, audit, receipts,
-// and their history. It knows no worker.
+// Package control keeps caretaker's own records of one database: runs, leases, scheduled runs,
+// pauses, audit, receipts, and their history. It knows no worker.
 package control
 
 import (
@@ -15,7 +15,7 @@ import (
 // AuditEntry is a row of maintenance.audit: a call that was to change something.
 type AuditEntry struct {
 	ID int64
-	// At is when the call began, by the clock of main.
+	// At is when the call started, by the clock of main.
 	At                time.Time
 	By, Address, Role string
 	Action, Target    string
@@ -27,7 +27,7 @@ INSERT INTO maintenance.audit (by, address, role, action, target, reason, outcom
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 RETURNING id`
 
-// RecordAudit adds an entry, and returns its ID. ID and time are the database's.
+// RecordAudit adds an entry and returns its ID. The database sets ID and time.
 func (d Audit) RecordAudit(ctx context.Context, e AuditEntry) (id int64, err error) {
 	err = pg.QueryRow(ctx, d.db, "record the audit entry", []any{&id}, recordAuditSQL,
 		e.By, e.Address, e.Role, e.Action, e.Target, e.Reason, e.Outcome)
@@ -45,12 +45,12 @@ func (d Audit) CompleteAudit(ctx context.Context, e AuditEntry) error {
 
 // AuditFilter selects entries.
 type AuditFilter struct {
-	// Since is the time of the oldest; zero: all.
+	// Since is the time of the oldest entry. Zero means all.
 	Since time.Time
-	// After and AfterID are those of the last entry of the page before; zero: the first page.
+	// After and AfterID belong to the last entry of the previous page. Zero means the first page.
 	After   time.Time
 	AfterID int64
-	// Limit is how many at most.
+	// Limit is the maximum number of entries.
 	Limit int
 }
 
@@ -60,7 +60,7 @@ WHERE ($1::timestamptz IS NULL OR at >= $1)
   AND ($2::timestamptz IS NULL OR (at, id) < ($2, $3::bigint))
 ORDER BY at DESC, id DESC LIMIT $4`
 
-// ListAudit reads up to that many entries, the newest first.
+// ListAudit reads up to Limit entries, the newest first.
 func (d Audit) ListAudit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
 	q := pg.NewQuery("list the audit", listAuditSQL, stmt.CustomPlan,
 		orNull(f.Since), orNull(f.After), f.AfterID, f.Limit)

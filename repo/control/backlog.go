@@ -9,26 +9,26 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// Backlog is what waits for a worker in one database.
+// Backlog counts the pending work of a worker in one database.
 type Backlog struct {
 	Pending, Due, Deferred, Dead int64
-	// OldestAt is zero when nothing waits.
+	// OldestAt is zero when nothing is pending.
 	OldestAt time.Time
-	// Partitions of the queue, where it has any.
+	// Partitions is the number of partitions of the queue, if it has any.
 	Partitions int
-	// Untracked are the parents whose deletions are not recorded, where that is known.
+	// Untracked is the number of parents whose deletions are not recorded, if TrackingKnown.
 	Untracked     int
 	TrackingKnown bool
-	// AtLeast: counting stopped, the figures are lower bounds.
+	// AtLeast: counting stopped, so the figures are lower bounds.
 	AtLeast bool
-	// ReadAt is when, by the clock of the database.
+	// ReadAt is the time of reading, by the clock of the database.
 	ReadAt time.Time
 }
 
-// BacklogCap is up to where a backlog is counted exactly.
+// BacklogCap is the limit up to which a backlog is counted exactly.
 const BacklogCap = 1_000_000
 
-// Capped turns counts that went beyond the cap into lower bounds.
+// Capped turns counts above the cap into lower bounds.
 func (b Backlog) Capped() Backlog {
 	b.AtLeast = max(b.Pending, b.Due, b.Dead) > BacklogCap
 	b.Pending, b.Due = min(b.Pending, BacklogCap), min(b.Due, BacklogCap)
@@ -37,16 +37,16 @@ func (b Backlog) Capped() Backlog {
 	return b
 }
 
-// BacklogSample is what was left for a worker to do in all of its databases, at a moment of the
-// last day.
+// BacklogSample is the remaining work of a worker in all of its databases, at a moment of the last
+// day.
 type BacklogSample struct {
 	Worker                       string
 	At                           time.Time
 	Pending, Due, Deferred, Dead int64
 }
 
-// sampleBacklogsSQL keeps the first sample of a minute, whichever replica sends it, and prunes what
-// is older than a day: as many rows at most as many minutes have come.
+// sampleBacklogsSQL keeps the first sample of a minute, whichever replica sends it. It prunes
+// samples older than a day: at most as many rows as minutes have passed.
 const sampleBacklogsSQL = `
 WITH old AS (
   DELETE FROM maintenance.backlog_samples WHERE (minute, worker) IN (
@@ -59,7 +59,7 @@ FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
   s(worker, pending, due, deferred, dead)
 ON CONFLICT DO NOTHING`
 
-// SampleBacklogs keeps samples, one a minute and worker, as of now by the clock of the database.
+// SampleBacklogs stores samples, one per minute and worker, with the time of the database's clock.
 func (d History) SampleBacklogs(ctx context.Context, samples []BacklogSample) error {
 	var workers []string
 	var pending, due, deferred, dead []int64

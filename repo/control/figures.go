@@ -10,22 +10,21 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// WorkerFigures are what metrics and the status have of a worker from the records in main.
+// WorkerFigures are the figures of a worker, from the records in main, for metrics and the status.
 type WorkerFigures struct {
 	Worker string
-	// Paused is for how long a pause of it, or of all workers, has been in force; 0: none is.
+	// Paused is how long the worker's pause, or that of all workers, has been in force. 0 means none.
 	Paused time.Duration
-	// Missed is how many fires were missed since the last one that was not, Since the first of
-	// them, of the newest 100 of its ledger.
+	// Missed is the number of scheduled runs missed since the last one that was not, among the newest
+	// 100 of the ledger. Since is the time of the first.
 	Missed int
 	Since  time.Time
-	// Unsuccessful is how many of these 100 are later than the start of its last run that
-	// succeeded, and were missed, found the lease held, or have a run that
-	// failed. Databases are not kept apart: where a worker takes turns, a success on any of them
-	// starts the count again.
+	// Unsuccessful is how many of these 100 are later than the start of the last run that succeeded,
+	// and were missed, found the lease held, or have a run that failed. Databases are not separated:
+	// for a worker that takes turns, a success on any of them restarts the count.
 	Unsuccessful int64
-	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero:
-	// never. Now is the clock.
+	// Cron is the schedule of the last accounting, AccountedUntil its end. Zero means never. Now is
+	// the clock.
 	Cron                string
 	AccountedUntil, Now time.Time
 }
@@ -64,21 +63,21 @@ func (d History) WorkerFigures(ctx context.Context, workers []string) ([]WorkerF
 	})
 }
 
-// RunFigures are what metrics have of the runs of a worker on a database. Dry runs do not count.
+// RunFigures are the figures of a worker's runs on a database, for metrics. Dry runs do not count.
 type RunFigures struct {
-	// Worker and Database are those asked for: Database is empty for a worker that has no turn by
-	// database.
+	// Worker and Database are the requested ones. Database is empty for a worker that does not take
+	// turns by database.
 	Worker, Database string
-	// AtWork is for how long the run has been that is at work now, Failing for how long runs have
-	// failed without success in between, up to now, since the worker is used; 0: there is none.
+	// AtWork is how long the current run has been running. Failing is how long runs have failed
+	// without a success, up to now, while the worker is in use. 0 means none.
 	AtWork, Failing time.Duration
-	// LastSuccess is the end of the last run that succeeded; zero: none is on record.
+	// LastSuccess is the end of the last run that succeeded. Zero means that none is on record.
 	LastSuccess time.Time
 }
 
-// runFiguresSQL looks for what has failed from the end of the last success on, and from a day
-// before the worker was taken into use: the time in the ids of runs is that of other clocks, and
-// started_at has no index.
+// runFiguresSQL reads failures from the end of the last success on, and from a day before the
+// worker came into use. The ids of runs contain the time of other clocks, and started_at has no
+// index.
 const runFiguresSQL = `
 SELECT p.worker, p.database, success.finished_at, clock_timestamp(),
   (SELECT min(x.started_at) FROM maintenance.runs x

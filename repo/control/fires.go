@@ -10,31 +10,31 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Outcomes of a fire, as maintenance.fires keeps them.
+// Outcomes of a fire, as maintenance.fires stores them.
 const (
 	// FireRan has a run.
 	FireRan = "ran"
-	// FireSkipped was to have no run: reason says why.
+	// FireSkipped was to have no run. Its reason explains why.
 	FireSkipped = "skipped"
-	// FireMissed found nobody to run it in time.
+	// FireMissed: no server ran it in time.
 	FireMissed = "missed"
 )
 
-// Fire is a row of maintenance.fires: a moment at which a worker's schedule wants a run, and what
-// became of it.
+// Fire is a row of maintenance.fires: a time at which a worker's schedule has a run, and its
+// outcome.
 type Fire struct {
 	Worker string
 	// Time is when it was due.
 	Time            time.Time
 	Outcome, Reason string
-	// RunID is of its run, also of one that is on record as skipped; ClaimedBy the replica that
-	// took the fire. Empty: none.
+	// RunID is its run, including a run recorded as skipped. ClaimedBy is the replica that claimed the
+	// fire. Both may be empty.
 	RunID, ClaimedBy string
-	// ClaimedAt and StartedAt, the start of its run, are zero where there was none.
+	// ClaimedAt and StartedAt, the start of its run, are zero if it has none.
 	ClaimedAt, StartedAt time.Time
 }
 
-// Late is how long after its time the fire's run started; 0 without a run.
+// Late returns the delay of the fire's run, 0 without a run.
 func (f *Fire) Late() time.Duration {
 	if f.StartedAt.IsZero() {
 		return 0
@@ -42,7 +42,7 @@ func (f *Fire) Late() time.Duration {
 	return max(0, f.StartedAt.Sub(f.Time))
 }
 
-// orNull is nil for the zero time.
+// orNull returns nil for the zero time.
 func orNull(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -57,13 +57,13 @@ WHERE ($1 = '' OR worker = $1) AND ($2 = '' OR outcome = $2)
   AND ($3::timestamptz IS NULL OR (fire_time, worker) < ($3::timestamptz, $4))
 ORDER BY fire_time DESC, worker DESC LIMIT $5`
 
-// FireFilter selects fires: of one worker, with one outcome, behind the fire of AfterWorker at
-// After; each zero for all.
+// FireFilter selects fires: of one worker, with one outcome, after the fire of AfterWorker at After
+// in the list. Each zero value selects all.
 type FireFilter struct {
 	Worker, Outcome string
 	After           time.Time
 	AfterWorker     string
-	// Limit is how many at most.
+	// Limit is the maximum number of fires.
 	Limit int
 }
 

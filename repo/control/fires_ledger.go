@@ -9,21 +9,20 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// The ledger of fires: maintenance.schedules says up to when the fires of a worker have their rows.
-// One statement records fires as missed, one claims a fire ([Runs.ClaimFire]). Both move the
-// ledger on, and change nothing if another server has moved it since it was read.
+// The ledger of fires: maintenance.schedules records until when the fires of a worker have rows.
+// One statement records fires as missed, one claims a fire ([Runs.ClaimFire]). Both advance the
+// ledger, and change nothing if another server has advanced it since it was read.
 
-// Ledger is where the fires of a worker stand.
+// Ledger is the state of a worker's fires.
 type Ledger struct {
 	Worker string
-	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero:
-	// never.
+	// Cron is the schedule of the last accounting, AccountedUntil its end. Zero means never.
 	Cron           string
 	AccountedUntil time.Time
-	// UsedAt is when a server that uses the worker last recorded that.
+	// UsedAt is when a server that uses the worker last recorded its use.
 	UsedAt time.Time
 	// Newest is the time of the newest fire of the ledger that is not in the future, Outcome its
-	// outcome; zero: there is none.
+	// outcome. Zero means none.
 	Newest  time.Time
 	Outcome string
 }
@@ -39,7 +38,7 @@ LEFT JOIN LATERAL (
   WHERE c.worker = w.name AND c.fire_time <= clock_timestamp() ORDER BY c.fire_time DESC LIMIT 1
 ) newest ON newest.fire_time > s.in_use_since`
 
-// Ledgers reads where the fires of these workers stand, by their names, and the clock.
+// Ledgers returns the ledgers of these workers, by their names, and the clock.
 func (d Fires) Ledgers(
 	ctx context.Context, workers []string,
 ) (now time.Time, ledgers map[string]Ledger, err error) {
@@ -55,9 +54,9 @@ func (d Fires) Ledgers(
 	return now, ledgers, err
 }
 
-// useLedgersSQL: fires before a ledger begins belong to no run. The row without a worker is of all
-// servers: it is in use since they have looked without a gap. Between two looks of a server that
-// uses a worker are 20 seconds at most, a gap is 25: so after a gap no ledger ends whose server lives.
+// useLedgersSQL: fires before the start of a ledger belong to no run. The row without a worker is
+// for all servers: it records since when they have checked without a gap. A server checks a worker
+// at least every 20 seconds, and a gap is 25. So after a gap no ledger of a live server ends.
 const useLedgersSQL = `
 WITH unused AS (
   DELETE FROM maintenance.schedules l USING maintenance.schedules s
@@ -71,29 +70,31 @@ ON CONFLICT (worker) DO UPDATE SET used_at = clock_timestamp(), in_use_since = C
   WHEN s.worker = '' AND s.used_at < clock_timestamp() - interval '25 s' THEN clock_timestamp()
   ELSE s.in_use_since END`
 
-// UseLedgers records that the workers are used, and that a server looks. It begins the ledgers of
-// those that have none, at this time and with their schedules. It ends the ledgers that no server
-// has used for 50 seconds, while one has looked all that time.
+// UseLedgers records that the workers are used, and that a server has checked. It starts missing
+// ledgers at this time, with their schedules. It ends ledgers that no server has used for 50
+// seconds, if a server has checked throughout.
 func (d Fires) UseLedgers(ctx context.Context, workers, crons []string, now time.Time) error {
 	_, err := pg.Exec(ctx, d.db, "record that workers are used", useLedgersSQL, workers, crons, now)
 	return err
 }
 
-// LedgerStep moves a ledger on. Nothing happens if another server has moved it since it was read.
+// LedgerStep advances a ledger. It does nothing if another server has advanced it since it was
+// read.
 type LedgerStep struct {
-	// Ledger as it was read.
+	// Ledger is the ledger as it was read.
 	Ledger Ledger
-	// Cron is the schedule that now holds, Until up to when its fires are now accounted for.
+	// Cron is the current schedule, Until the new end of the accounting.
 	Cron  string
 	Until time.Time
 	// Reason is why a fire is claimed that is not simply due, or why it gets no run.
 	Reason string
 }
 
-// noLedgerTimeSQL: a ledger whose end is a time that cannot be read is moved whoever has read it.
+// noLedgerTimeSQL: a ledger whose end cannot be read as a time is advanced regardless of its
+// reader.
 const noLedgerTimeSQL = `accounted_until NOT BETWEEN '0001-01-02' AND '9999-12-30'`
 
-// missFiresSQL leaves fires alone that have a row: they have run before the clock was set back.
+// missFiresSQL skips fires that have a row: they ran before the clock was set back.
 const missFiresSQL = `
 WITH moved AS (
   UPDATE maintenance.schedules SET cron = $3, accounted_until = $4
@@ -107,8 +108,8 @@ WITH moved AS (
 )
 SELECT (SELECT count(*) FROM moved) = 1, (SELECT count(*) FROM missed)`
 
-// MissFires records fires as missed that nobody has claimed in time, and returns how many of them
-// had no row. moved is false if another server has moved the ledger.
+// MissFires records fires as missed that no server claimed in time. It returns how many of them had
+// no row. moved is false if another server has advanced the ledger.
 func (d Fires) MissFires(
 	ctx context.Context, s LedgerStep, fires []time.Time,
 ) (moved bool, missed int, err error) {

@@ -7,9 +7,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// pruneHistorySQL leaves runs at work alone, and each worker's newest fire, by which it is seen
-// whether that was missed. $2 bounds each table. The ids of runs are in the order of their times:
-// only the oldest are examined, of which more than a few are never at work.
+// pruneHistorySQL skips running runs, and each worker's newest fire, which shows whether that was
+// missed. $2 bounds each table. The ids of runs are in the order of their times: it examines only
+// the oldest, of which more than a few are never running.
 const pruneHistorySQL = `
 WITH old_fires AS (
   DELETE FROM maintenance.fires WHERE ctid = ANY (ARRAY(
@@ -37,8 +37,8 @@ old_audit AS (
 SELECT (SELECT count(*) FROM old_fires) = $2 OR (SELECT count(*) FROM old_runs) = $2
   OR (SELECT count(*) FROM old_audit) = $2`
 
-// pruneDeletionsSQL leaves cancellations of jobs that would otherwise go on, and paths that nobody
-// has called done.
+// pruneDeletionsSQL skips cancellations of jobs that would otherwise continue, and paths that are
+// not marked as done.
 const pruneDeletionsSQL = `
 WITH old_cancellations AS (
   DELETE FROM maintenance.job_cancellations WHERE job_id = ANY (ARRAY(
@@ -63,13 +63,14 @@ old_paths AS (
 )
 SELECT (SELECT count(*) FROM old_paths) = $2 OR (SELECT count(*) FROM old_protections) = $2`
 
-// PruneBatch is how many rows of each table one statement of PruneHistory deletes.
+// PruneBatch is the maximum number of rows of each table that one statement of PruneHistory
+// deletes.
 const PruneBatch = 1000
 
-// PruneHistory deletes, up to 1000 of each, runs, fires and entries of the audit that are older than
-// keep, paths outside that have been done for longer than that, expired protections, and
-// cancellations of jobs that are gone, unless what such a job had begun would then go on. It says
-// whether there may be more.
+// PruneHistory deletes up to 1000 rows each of old records, and reports whether there may be more.
+// It deletes runs, fires and audit entries older than keep, outside paths that have been done for
+// longer than keep, and expired protections. It also deletes cancellations of deleted jobs, unless
+// the started work of such a job would then continue.
 func (d History) PruneHistory(ctx context.Context, keep time.Duration) (more bool, err error) {
 	err = pg.QueryRow(ctx, d.db, "prune the history", []any{&more}, pruneHistorySQL, keep, PruneBatch)
 	if err != nil || d.db.LooseForeignKeysOnly {

@@ -13,18 +13,17 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// freeSQL is the condition for a lease (alias l) that nobody holds. Only expires_at counts, whoever
-// wrote it.
+// freeSQL is true for a free lease (alias l). Only expires_at counts, whoever the writer was.
 const freeSQL = `(l.expires_at > clock_timestamp()) IS NOT TRUE`
 
-// leaseColumns in the order of (*Lease).columns. A row may have been written by anybody, in a table
-// that lets columns be empty; of a holder's name the beginning is enough.
+// leaseColumns are in the order of [fencing.Lease.Columns]. Any program may have written a row, in
+// a table whose columns may be empty. The beginning of a holder's name suffices.
 const leaseColumns = `l.name, left(coalesce(l.holder, ''), 200), coalesce(l.epoch, 0), coalesce(l.acquired_at, '-infinity'),
   coalesce(l.renewed_at, '-infinity'), coalesce(l.expires_at, '-infinity'), ` + freeSQL
 
-// The parts of a statement that takes the lease $1 for the holder $2 and the time $3, if nobody has
-// it or it has expired. One that is plainly held is only read: locking it would wait for the
-// holder's statement in flight, and make the next wait.
+// The parts of a statement that acquires the lease $1 for the holder $2 and the time $3, if it is
+// free or has expired. A held lease is only read: locking it would wait for the holder's running
+// statement, and delay the next.
 const (
 	leaseValuesSQL = `
   INSERT INTO maintenance.leases AS l (name, holder, epoch, acquired_at, renewed_at, expires_at)
@@ -38,13 +37,13 @@ const (
   WHERE ` + freeSQL
 )
 
-// acquireLeaseSQL: a row that does not come back is held.
+// acquireLeaseSQL: a row that is not returned is held.
 const acquireLeaseSQL = leaseValuesSQL + `
   WHERE ` + leaseIsFreeSQL + leaseConflictSQL + `
   RETURNING ` + leaseColumns
 
-// AcquireLease takes the lease, or returns a [*fencing.LeaseHeldError]. It tries once and never waits for a
-// holder. The lease ends ttl after now unless it is renewed.
+// AcquireLease acquires the lease, or returns a [*fencing.LeaseHeldError]. It tries once and never
+// waits for a holder. The lease ends ttl after now unless it is renewed.
 func (d Leases) AcquireLease(
 	ctx context.Context, name, holder string, ttl time.Duration,
 ) (fencing.Lease, error) {
@@ -64,7 +63,7 @@ UPDATE maintenance.leases l SET renewed_at = now(), expires_at = now() + $4::int
 WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > clock_timestamp()
 RETURNING ` + leaseColumns
 
-// RenewLease lets a held lease end ttl after now. A lease that is not held any more is
+// RenewLease extends a held lease to ttl after now. If the lease is no longer held, the error is
 // [dberr.ErrLeaseLost].
 func (d Leases) RenewLease(ctx context.Context, f fencing.Fence, ttl time.Duration) (fencing.Lease, error) {
 	lease, err := queryLease(ctx, d.db, "renew lease "+f.Name, renewLeaseSQL, f.Name, f.Holder, f.Epoch, ttl)
@@ -74,19 +73,20 @@ func (d Leases) RenewLease(ctx context.Context, f fencing.Fence, ttl time.Durati
 	return lease, err
 }
 
-// releaseLeaseSQL ends the lease a day ago: a clock that is set back by less does not make it held
+// releaseLeaseSQL ends the lease a day ago: setting the clock back by less does not make it held
 // again.
 const releaseLeaseSQL = `
 UPDATE maintenance.leases SET expires_at = now() - interval '1 day', renewed_at = now()
 WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`
 
-// ReleaseLease ends a held lease. A lease that somebody else has taken meanwhile stays as it is.
+// ReleaseLease ends a held lease. A lease that another server has acquired meanwhile does not
+// change.
 func (d Leases) ReleaseLease(ctx context.Context, f fencing.Fence) error {
 	_, err := pg.Exec(ctx, d.db, "release lease "+f.Name, releaseLeaseSQL, f.Name, f.Holder, f.Epoch)
 	return err
 }
 
-// readLeaseSQL also says for how many seconds it is held, up to a day.
+// readLeaseSQL also returns for how many seconds the lease is held, up to a day.
 const readLeaseSQL = `
 SELECT ` + leaseColumns + `,
   greatest(0, extract(epoch FROM least(l.expires_at, clock_timestamp() + interval '24 hours') - clock_timestamp()))::float8
@@ -104,7 +104,7 @@ func readLease(
 const listLeasesSQL = `
 SELECT ` + leaseColumns + ` FROM maintenance.leases l WHERE l.name = ANY ($1) ORDER BY l.name`
 
-// ListLeases reads the rows of these names, expired ones included.
+// ListLeases reads the rows of these names, including expired ones.
 func (d Leases) ListLeases(ctx context.Context, names []string) ([]fencing.Lease, error) {
 	return pg.Collect(ctx, d.db, pg.NewQuery("list leases", listLeasesSQL, names), d.scanLease)
 }

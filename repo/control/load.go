@@ -13,22 +13,22 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// LoadProbe is what to measure. What is not asked for costs nothing.
+// LoadProbe selects the measurements. Measurements that are not selected cost nothing.
 type LoadProbe struct {
 	Replicas, WAL, Locks bool
-	// IgnoredReplicas are the application_names of standbys that may be as late as they like.
+	// IgnoredReplicas are the application_names of standbys whose lag does not matter.
 	IgnoredReplicas []string
 }
 
-// Load is how busy a primary is. What our role may not see is zero: standbys need pg_monitor.
+// Load is the load of a primary. Values hidden from our role are zero: standbys require pg_monitor.
 type Load struct {
-	// Replica is the application_name of the slowest standby that streams, "" if there is none; Lag
-	// for how long, at least, it has not replayed something that was written.
+	// Replica is the application_name of the slowest streaming standby, "" for none. Lag is the
+	// minimum age of the log that it has not replayed.
 	Replica string
 	Lag     time.Duration
-	// Hidden standbys are those that our role may not look at.
+	// Hidden is the number of standbys hidden from our role.
 	Hidden int
-	// WALRate is the bytes a second by which the write-ahead log has grown lately, 0 if it is unknown.
+	// WALRate is the recent growth of the write-ahead log in bytes per second, 0 if unknown.
 	WALRate int64
 	// Queues are the tables with a lock queue.
 	Queues []LockQueue
@@ -36,14 +36,14 @@ type Load struct {
 
 // LockQueue is the queue for a lock on a table.
 type LockQueue struct {
-	// Table, with its schema and, in Root, the partitioned table it belongs to, or itself.
+	// Table has its schema. Root is the partitioned table that it belongs to, or Table itself.
 	Table, Root string
 	// Seconds is how long the first waiting transaction has waited.
 	Seconds float64
 }
 
-// Of reports whether it is about this table, or one of its partitions. One without a schema is any
-// of that name.
+// Of reports whether the queue is of this table, or of one of its partitions. A table without a
+// schema matches any table of that name.
 func (q LockQueue) Of(t catalog.Table) bool {
 	name := t.Schema + "." + t.Name
 	if t.Schema == "" && t.Name != "" {
@@ -52,9 +52,9 @@ func (q LockQueue) Of(t catalog.Table) bool {
 	return name == q.Table || name == q.Root
 }
 
-// loadSQL: the position is what has been flushed, as no standby gets to see more. A standby that
-// has been asked for a base backup, or is being caught up, does not stream; a subscriber of logical
-// replication is none.
+// loadSQL: the position is the flushed one, because standbys receive no more. A standby does not
+// stream during a base backup or while it catches up. A subscriber of logical replication is no
+// standby.
 const loadSQL = `
 WITH log AS MATERIALIZED (
   SELECT CASE WHEN ($1 OR $2) AND NOT pg_is_in_recovery()
@@ -78,7 +78,7 @@ SELECT log.written, coalesce((SELECT application_name FROM slowest), ''),
   (SELECT count(*) FROM standby WHERE state IS NULL)
 FROM log`
 
-// lockQueuesSQL: to_jsonb, because waitstart is not there before PostgreSQL 14.
+// lockQueuesSQL: to_jsonb, because waitstart is missing before PostgreSQL 14.
 const lockQueuesSQL = `
 SELECT n.nspname || '.' || c.relname,
   coalesce(rn.nspname || '.' || r.relname, n.nspname || '.' || c.relname),
@@ -97,8 +97,8 @@ func loadLimits() fencing.Limits {
 	return fencing.Limits{Statement: 500 * time.Millisecond, Lock: 100 * time.Millisecond, ReadOnly: true}
 }
 
-// Load probes a primary, in one round trip of at most half a second a statement; callers cache it.
-// Lags and rates are as exact as it is called often: they compare with the calls before.
+// Load probes a primary, in one round trip with at most half a second per statement. Callers cache
+// the result. Lags and rates compare with previous calls, so frequent calls make them more exact.
 func (d History) Load(ctx context.Context, q LoadProbe) (l Load, err error) {
 	var written, replayed int64
 	var said float64
@@ -124,9 +124,9 @@ func (d History) Load(ctx context.Context, q LoadProbe) (l Load, err error) {
 	return l, nil
 }
 
-// seconds are an interval as statements return it: as text its form depends on IntervalStyle.
+// seconds converts an interval as statements return it: its text form depends on IntervalStyle.
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// largeLag is from where on a replica's own word counts: so much is no trifle that an idle primary
-// has just written.
+// largeLag is the lag in bytes from which a replica's own figure counts: an idle primary has not
+// just written that much.
 const largeLag = 16 << 20

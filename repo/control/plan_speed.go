@@ -8,14 +8,14 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// How fast as many rows were removed lately. What a run or job takes besides its rows makes those that
-// changed a few rows slow for each of them: they say nothing about many rows, nor the other way round.
+// The recent speed of removing a similar number of rows. The fixed cost of a run or job makes small
+// ones slow per row: they predict nothing about many rows, or the other way round.
 
-// comparableSQL says that x changed between a quarter and four times as many rows as $1.
+// comparableSQL: x changed between a quarter and four times as many rows as $1.
 const comparableSQL = `x.changed BETWEEN greatest($1::bigint / 4, 1) AND 4 * $1::bigint`
 
 const (
-	// migrationSpeedSQL is of the last runs that have changed rows.
+	// migrationSpeedSQL reads the last runs that have changed rows.
 	migrationSpeedSQL = `
 SELECT coalesce(sum(x.changed), 0)::bigint, coalesce(sum(x.took), interval '0')
 FROM (
@@ -28,7 +28,7 @@ FROM (
   ORDER BY r.worker, r.state, r.id DESC LIMIT 50
 ) x WHERE ` + comparableSQL
 
-	// removalSpeedSQL is of the jobs that removed groups among the last 10,000 receipts.
+	// removalSpeedSQL reads the jobs that removed groups among the last 10,000 receipts.
 	removalSpeedSQL = `
 SELECT coalesce(sum(x.changed), 0)::bigint, coalesce(sum(x.took), interval '0')
 FROM (
@@ -38,8 +38,9 @@ FROM (
 ) x WHERE x.took > interval '0' AND ` + comparableSQL
 )
 
-// Speed is how many rows were changed in which time, lately, by runs or jobs that changed about as many
-// as planned: by the migration of ghost users or, of groups, by their removal. Zero: there were none.
+// Speed returns the number and duration of recent row changes by comparable runs or jobs: by the
+// migration of ghost users or, for groups, by their removal. Comparable ones changed about as many
+// rows as planned. Zero means that there were none.
 func (d History) Speed(
 	ctx context.Context, kind string, planned int64, l fencing.Limits,
 ) (rows int64, took time.Duration, err error) {

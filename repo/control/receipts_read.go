@@ -17,12 +17,12 @@ import (
 type Receipt struct {
 	Sequence int64
 	At       time.Time
-	// Source is who did it.
+	// Source is the run or job that changed them.
 	fencing.Source
 	Table, Action, Rule string
 	Rows                int64
-	// LowestKey and HighestKey are "" where the table has no key. Keys are there only if they were
-	// kept. KeysDigest and Hash are hexadecimal.
+	// LowestKey and HighestKey are "" if the table has no key. Keys are empty unless they were stored.
+	// KeysDigest and Hash are hexadecimal.
 	LowestKey, HighestKey, KeysDigest string
 	Keys                              []string
 	Hash                              string
@@ -30,24 +30,24 @@ type Receipt struct {
 
 // ReceiptFilter selects receipts.
 type ReceiptFilter struct {
-	// Table, Key and RunID are "" for all, JobID is 0 for all. Key selects the receipts that name it,
-	// or, where keys are not kept, those between whose keys it lies.
+	// Table, Key and RunID are "" for all, JobID is 0 for all. Key selects the receipts that name it
+	// or, if keys are not stored, those whose range of keys contains it.
 	Table, Key, RunID string
 	JobID             int64
-	// Before is the sequence before which the page begins; 0: at the newest.
+	// Before is the sequence at which the page ends, exclusive. 0 starts at the newest.
 	Before int64
-	// Limit is how many receipts there are at most.
+	// Limit is the maximum number of receipts.
 	Limit int
 }
 
-// receiptScan is how many receipts are looked at for a key at a time.
+// receiptScan is the number of receipts that one search for a key examines.
 const receiptScan = 10_000
 
-// pageKeys is how many keys the receipts of a page have at most, but for those of its first one.
+// pageKeys is the maximum number of keys of a page, apart from those of its first receipt.
 const pageKeys = 100_000
 
-// listReceiptsSQL compares numbers as numbers, and other keys as what they were ordered by. The
-// first columns say how far it has looked, and how many it has found.
+// listReceiptsSQL compares numbers as numbers, and other keys in the order of their type. The first
+// columns return how far it has searched, and how many receipts it has found.
 const listReceiptsSQL = `
 WITH page AS MATERIALIZED (
   SELECT sequence, at, run_id, job_id, worker, "table", action, rule, rows, lowest_key, highest_key,
@@ -79,8 +79,8 @@ FROM (SELECT coalesce(min(sequence), 0) AS last, count(*) AS n FROM page) looked
 LEFT JOIN found f ON f.keys_before < $8
 ORDER BY f.sequence DESC`
 
-// ListReceipts reads receipts, the newest first. before is for the next page; 0: there is none. A
-// page of a key looks at 10,000 receipts and may be empty although there is a next one; one of
+// ListReceipts reads receipts, the newest first. before is for the next page, 0 if there is none. A
+// page of a key examines 10,000 receipts and may be empty even if a next page exists. A page of
 // receipts with very many keys is shorter.
 func (d Receipts) ListReceipts(
 	ctx context.Context, f ReceiptFilter,
@@ -116,19 +116,19 @@ func (d Receipts) ListReceipts(
 	return receipts, before, nil
 }
 
-// ReceiptHead is where the chain of a database ends, and where it begins.
+// ReceiptHead holds both ends of a database's chain.
 type ReceiptHead struct {
-	// Sequence and Hash (hexadecimal) are those of the last receipt that was written, as the head's
-	// own row has them; 0 and "" before the first one.
+	// Sequence and Hash (hexadecimal) belong to the last written receipt, according to the head's own
+	// row. They are 0 and "" before the first receipt.
 	Sequence int64
 	Hash     string
-	// At is when the newest receipt was written; zero if there is none any more.
+	// At is when the newest receipt was written, zero if none remains.
 	At time.Time
-	// PrunedSequence and PrunedHash are those of the newest receipt that was pruned.
+	// PrunedSequence and PrunedHash belong to the newest pruned receipt.
 	PrunedSequence int64
 	PrunedHash     string
-	// Newest is the highest sequence among the receipts that are there, which is Sequence unless some
-	// were cut off; PrunedSequence if there is none.
+	// Newest is the highest existing sequence. It equals Sequence unless receipts were cut off.
+	// Without receipts it is PrunedSequence.
 	Newest int64
 }
 
@@ -145,12 +145,12 @@ func (d Receipts) ReceiptHead(ctx context.Context) (h ReceiptHead, err error) {
 	return h, err
 }
 
-// CheckedReceipt is what can be said of one receipt by itself and the one before it.
+// CheckedReceipt is the result of checking one receipt together with the previous one.
 type CheckedReceipt struct {
 	Sequence int64
 	Hash     string
-	// Intact: the hash is that of its fields and the hash before it. KeysIntact: the keys, if they
-	// are kept, are those of the digest.
+	// Intact: the hash matches the fields and the previous hash. KeysIntact: the stored keys, if any,
+	// match the digest.
 	Intact, KeysIntact bool
 }
 
@@ -171,11 +171,11 @@ FROM (
 ) d
 ORDER BY d.sequence`
 
-// receiptPage is how many receipts one statement of CheckReceipts reads.
+// receiptPage is the number of receipts that one statement of CheckReceipts reads.
 const receiptPage = 1000
 
 // CheckReceipts reads up to 1000 receipts from a sequence on, and recomputes their hashes. hash is
-// that of the receipt before the first of them, hexadecimal.
+// the hexadecimal hash of the receipt before the first of them.
 func (d Receipts) CheckReceipts(
 	ctx context.Context, from int64, hash string,
 ) ([]CheckedReceipt, error) {
@@ -184,8 +184,8 @@ func (d Receipts) CheckReceipts(
 	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[CheckedReceipt])
 }
 
-// pruneReceiptsSQL deletes from the beginning of the chain alone, up to the first receipt that is
-// kept, whatever the times of those behind it. The head is locked last.
+// pruneReceiptsSQL deletes only from the beginning of the chain, up to the first kept receipt,
+// regardless of the times of later ones. It locks the head last.
 const pruneReceiptsSQL = `
 WITH page AS MATERIALIZED (
   SELECT sequence, at < clock_timestamp() - $1::interval AS old
@@ -204,7 +204,7 @@ head AS (
 )
 SELECT (SELECT count(*) FROM gone) = $2`
 
-// PruneReceipts deletes up to 1000 receipts older than keep from the beginning of the chain, keeps
+// PruneReceipts deletes up to 1000 receipts older than keep from the beginning of the chain, stores
 // the hash of the last of them, and reports whether there may be more.
 func (d Receipts) PruneReceipts(
 	ctx context.Context, keep time.Duration,

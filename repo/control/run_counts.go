@@ -11,18 +11,19 @@ import (
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
-// The counts of a run are saved in main several times a second. What a transaction of a run counts is also
-// journaled by the transaction, in maintenance.run_counts of its database, and receipts have the rows that
-// were changed: so the counts of a run are made exact whose end was not clean, because its process was killed
-// or the answer to a commit was lost. Main has an empty journal row of each such run from its end on. The next
-// run of the worker that ends cleanly holds a later lease: it counts once more and deletes the journal.
+// The counts of a run are saved in main several times a second. Each transaction of a run also
+// journals its counts, in maintenance.run_counts of its database, and receipts have the changed
+// rows. So caretaker can correct the counts of a run that did not end cleanly, because its process
+// was killed or the answer to a commit was lost. From the end of such a run, main has an empty
+// journal row for it. The next run of the worker that ends cleanly holds a later lease: it counts
+// again and deletes the journal.
 
-// unsettledSQL follows the CTE "ended" of runs whose end is not clean.
+// unsettledSQL follows the CTE "ended" of runs that did not end cleanly.
 const unsettledSQL = `, unsettled AS (
   INSERT INTO maintenance.run_counts (run_id, name, n) SELECT id::uuid, '', 0 FROM ended WHERE NOT dry_run AND {unsettled}
 )`
 
-// forgottenSQL also selects what is older than a week: the ids of runs begin with their time.
+// forgottenSQL also selects rows older than a week: the ids of runs begin with their time.
 const forgottenSQL = `run_id = $1::text::uuid OR run_id < (
   lpad(to_hex(floor(extract(epoch FROM now() - interval '7 days') * 1000)::bigint), 12, '0') || '70008000000000000000')::uuid`
 
@@ -40,14 +41,14 @@ SELECT ` + runColumns + ` FROM maintenance.runs
 WHERE id IN (SELECT run_id FROM maintenance.run_counts WHERE run_id < $1::text::uuid)
   AND worker = $2 AND database = $3 AND state <> 'running'`
 
-// UnsettledRuns deletes the journal of a run whose counts are final, and returns the runs of its lease before
-// it whose counts are not: nothing of them can commit any more.
+// UnsettledRuns deletes the journal of a run whose counts are final. It returns the previous runs
+// of its lease whose counts are not final: they can commit nothing more.
 func (d Runs) UnsettledRuns(ctx context.Context, run Run) ([]Run, error) {
 	q := pg.NewQuery("find runs whose counts are not final", unsettledRunsSQL, run.ID, run.Worker, run.Database)
 	return pg.Collect(ctx, d.db, q, scanRun)
 }
 
-// runCountsSQL: the rows of the ghost migration's queue are not counted as rows.
+// runCountsSQL does not count rows of the ghost migration's queue as rows.
 const runCountsSQL = `
 SELECT split_part(name, ' ', 1), split_part(name, ' ', 2), sum(n)::bigint FROM maintenance.run_counts
 WHERE run_id = $1::text::uuid AND name <> '' GROUP BY 1, 2
@@ -57,10 +58,10 @@ WHERE run_id = $1::text::uuid
   AND NOT (worker = 'ghost_user_migration' AND "table" IN ('ghost_user_migrations', 'users_ghost_user_migrations'))
 GROUP BY 1, 2`
 
-// RunCount is what the journal or the receipts of a database say of a run.
+// RunCount is one count of a run, from the journal or the receipts of a database.
 type RunCount struct {
 	Name string
-	// Table is of which table these rows are, "" for other counts.
+	// Table is the table of these rows, "" for other counts.
 	Table string
 	N     int64
 }
@@ -70,8 +71,8 @@ func (d Runs) RunCounts(ctx context.Context, run string) ([]RunCount, error) {
 	return pg.Collect(ctx, d.db, pg.NewQuery("read the journal of counts", runCountsSQL, run), pgx.RowToStructByPos[RunCount])
 }
 
-// Recount raises the counts of a run to what its databases say, and reports whether any was lower. Rows
-// of tables are in counts as far as the worker has such a count.
+// Recount raises the counts of a run to those of its databases, and reports whether any was lower.
+// Rows of tables are added to counts if the worker has such a count.
 func (run *Run) Recount(found []RunCount, has func(count string) bool) (raised bool) {
 	counts, tables := map[string]int64{}, map[string]jobqueue.TableCount{}
 	for _, f := range found {
@@ -113,7 +114,7 @@ const saveRecountSQL = `
 UPDATE maintenance.runs SET counts = $2, tables = $3
 WHERE id = $1::text::uuid AND state = $4`
 
-// SaveRecount saves the counts of a run that has ended, unless its process has corrected its end meanwhile.
+// SaveRecount saves the counts of an ended run, unless its process has corrected its end meanwhile.
 func (d Runs) SaveRecount(ctx context.Context, run Run) error {
 	_, err := pg.Exec(ctx, d.db, "save the counts of a run", saveRecountSQL, run.ID,
 		asJSON(nonNil(run.Counts)), asJSON(orEmpty(run.Tables)), run.State)

@@ -16,7 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
-// States and triggers of a run, as maintenance.runs keeps them.
+// States and triggers of a run, as maintenance.runs stores them.
 const (
 	RunRunning   = "running"
 	RunSucceeded = "succeeded"
@@ -34,31 +34,29 @@ type Run struct {
 	DryRun, OverLimit, TurboMode                                              bool
 	LeaseEpoch                                                                int64
 	StartedAt                                                                 time.Time
-	// FinishedAt is zero while the run is at work.
+	// FinishedAt is zero while the run is running.
 	FinishedAt  time.Time
 	Counts      map[string]int64
 	Tables      []jobqueue.TableCount
 	Definitions []DefinitionCount
-	// Candidates are the first of what a dry run would work on, MoreCandidates how many there are
-	// besides, and CandidatesDigest is that of all, "" where not all could be looked at. Lists of
-	// runs are without.
+	// Candidates are the first candidates of a dry run, MoreCandidates the number of further ones.
+	// CandidatesDigest covers all, and is "" if not all could be read. Lists of runs leave them out.
 	Candidates       []Candidate
 	MoreCandidates   int64
 	CandidatesDigest string
-	// RequestID is the client's, empty when it gave none; Replica the process that runs it.
+	// RequestID is the client's, empty if it gave none. Replica is the process of the run.
 	RequestID, Replica string
-	// SilentSince is the last sign of life of a run at work that has given none for ten seconds,
-	// DeadAt when it will be taken for dead; zero otherwise.
+	// SilentSince is the last heartbeat of a running run that has sent none for ten seconds. DeadAt is
+	// when it will be presumed dead. Both are zero otherwise.
 	SilentSince, DeadAt time.Time
-	// Fire is the time of the fire that it belongs to; zero: none. It is not kept with the run but
-	// with the fire.
+	// Fire is the time of its fire, zero for none. It is stored with the fire, not with the run.
 	Fire time.Time
-	// Unsettled says of a run that ends that it may have committed more than its counts say, EarlierUnsettled
-	// that this is so of earlier runs of its worker.
+	// Unsettled: a run that ends may have committed more than its counts show. EarlierUnsettled: so
+	// may earlier runs of its worker.
 	Unsettled, EarlierUnsettled bool
 }
 
-// DefinitionCount is what a dry run found for one definition.
+// DefinitionCount is the result of a dry run for one definition.
 type DefinitionCount struct {
 	Table   string `json:"table"`
 	Column  string `json:"column"`
@@ -68,12 +66,12 @@ type DefinitionCount struct {
 	AtLeast bool   `json:"at_least"`
 }
 
-// runColumns in the order of (*Run).into.
+// runColumns are in the order of (*Run).into.
 const runColumns = `id::text, worker, database, trigger, state, reason, error, trace_id, requested_by, dry_run, over_limit,
   turbo_mode, lease_epoch, started_at, finished_at, counts, tables, definitions, coalesce(request_id, ''), replica,
   CASE WHEN state = 'running' AND heartbeat_at < clock_timestamp() - least(interval '10 seconds', heartbeat_ttl) THEN heartbeat_at END, heartbeat_at + heartbeat_ttl`
 
-// wholeRunColumns in the order of scanWholeRun.
+// wholeRunColumns are in the order of scanWholeRun.
 const wholeRunColumns = runColumns + `, candidates, more_candidates, candidates_digest`
 
 func scanWholeRun(row pgx.CollectableRow) (r Run, err error) {
@@ -100,7 +98,7 @@ func (r *Run) scan(row pgx.Row, more ...any) error {
 
 const runByRequestSQL = `SELECT ` + wholeRunColumns + ` FROM maintenance.runs WHERE request_id = $1`
 
-// RunByRequest is the run that a client's request id started, or [dberr.ErrNotFound].
+// RunByRequest returns the run of a client's request id, or [dberr.ErrNotFound].
 func (d Runs) RunByRequest(ctx context.Context, requestID string) (Run, error) {
 	q := pg.NewQuery("read the run of the request", runByRequestSQL, requestID)
 	return oneOfRuns(ctx, d.db, q, scanWholeRun)
@@ -115,7 +113,7 @@ func (d Runs) Run(ctx context.Context, id string) (Run, error) {
 
 const deleteRunSQL = `DELETE FROM maintenance.runs WHERE id = $1::text::uuid`
 
-// DeleteRun forgets a run that could not start, so that its request id can be used again.
+// DeleteRun deletes a run that could not start, so that its request id can be used again.
 func (d Runs) DeleteRun(ctx context.Context, id string) error {
 	_, err := pg.Exec(ctx, d.db, "forget the run", deleteRunSQL, id)
 	return err
@@ -129,9 +127,9 @@ RETURNING r.cancel_requested_at IS NOT NULL, r.error, EXISTS (
   SELECT FROM maintenance.pauses p
   WHERE p.worker IN (r.worker, '*') AND (p.until IS NULL OR p.until > clock_timestamp()))`
 
-// SaveProgress keeps a running run alive and its counts current. It reports whether a user has
-// asked to cancel the run, and whether its worker is paused. [dberr.ErrNotFound]: the run was taken for
-// dead.
+// SaveProgress saves the heartbeat and the counts of a running run. It reports whether a user has
+// asked to cancel the run, and whether its worker is paused. If the run was presumed dead, the
+// error is [dberr.ErrNotFound].
 func (d Runs) SaveProgress(ctx context.Context, run Run) (w StopRequest, err error) {
 	err = pg.QueryRow(ctx, d.db, "save the run's progress", []any{&w.Cancelled, &w.Words, &w.Paused}, saveProgressSQL,
 		run.ID, asJSON(nonNil(run.Counts)), asJSON(orEmpty(run.Tables)), run.LeaseEpoch, run.TurboMode, run.Reason)
@@ -141,7 +139,7 @@ func (d Runs) SaveProgress(ctx context.Context, run Run) (w StopRequest, err err
 // StopRequest reports whether a running run was asked to stop.
 type StopRequest struct {
 	Cancelled, Paused bool
-	// Words of RequestCancel.
+	// Words is the text of RequestCancel.
 	Words string
 }
 
@@ -157,9 +155,9 @@ SELECT ended.*, EXISTS (SELECT FROM maintenance.run_counts c JOIN maintenance.ru
   WHERE c.name = '' AND (r.worker, r.database) = (ended.worker, ended.database))
 FROM ended`
 
-// FinishRun records the end of a run, also of one that was taken for dead and closed meanwhile,
-// because its process stood still or could not reach main: the process knows better. [dberr.ErrNotFound]:
-// the run is gone or has ended otherwise.
+// FinishRun records the end of a run. It corrects a run that was presumed dead and closed
+// meanwhile, because its process was suspended or could not reach main. If the run was deleted or
+// has ended otherwise, the error is [dberr.ErrNotFound].
 func (d Runs) FinishRun(ctx context.Context, run Run) (stored Run, closed bool, err error) {
 	scan := func(row pgx.CollectableRow) (r Run, err error) {
 		err = r.scan(row, &r.Candidates, &r.MoreCandidates, &r.CandidatesDigest, &r.EarlierUnsettled)
@@ -177,7 +175,7 @@ func (d Runs) FinishRun(ctx context.Context, run Run) (stored Run, closed bool, 
 	return stored, closed, err
 }
 
-// abandonedSQL begins the error of a run of which nobody knows how it ended.
+// abandonedSQL begins the error of a run whose end is unknown.
 const abandonedSQL = `'no heartbeat from the process that ran it'`
 
 //nolint:unqueryvet // as above
@@ -189,9 +187,9 @@ WHERE state = 'running' AND heartbeat_at < clock_timestamp() - heartbeat_ttl
 RETURNING ` + runColumns + `)` + unsettledSQL + `
 SELECT ended.* FROM ended`
 
-// CloseAbandonedRuns records the runs of processes that died as failed, with their last sign of
-// life as their end and its counts, and returns those that it was that closed them: each is
-// returned to one caller.
+// CloseAbandonedRuns records the runs of dead processes as failed, with their last heartbeat as
+// their end and its counts. It returns the runs that this call closed: each is returned to one
+// caller.
 func (d Runs) CloseAbandonedRuns(ctx context.Context) ([]Run, error) {
 	return pg.Collect(ctx, d.db, pg.NewQuery("close abandoned runs", stmt.Fill(closeAbandonedRunsSQL, "{unsettled}", "true")), scanRun)
 }
@@ -201,15 +199,15 @@ UPDATE maintenance.runs SET cancel_requested_at = coalesce(cancel_requested_at, 
   error = CASE WHEN cancel_requested_at IS NULL THEN $2 ELSE error END
 WHERE id = $1::text::uuid AND state = 'running'`
 
-// RequestCancel asks the process that runs it to stop; it reads this with its next heartbeat. words
-// say who asks, and are the run's error from now on; the first count. A run that has ended, or that
-// there is not, stays as it is.
+// RequestCancel asks the run's process to stop, which reads the request with its next heartbeat.
+// words name the requester, and become the run's error. The first request counts. A run that has
+// ended, or that does not exist, does not change.
 func (d Runs) RequestCancel(ctx context.Context, id, words string) error {
 	_, err := pg.Exec(ctx, d.db, "ask to cancel the run", requestCancelSQL, id, words)
 	return err
 }
 
-// runs.id, here and below: id alone would be the text of the columns, by which there is no index.
+// runs.id, here and below: id alone would be the text of the columns, which has no index.
 const listRunsSQL = `
 SELECT ` + runColumns + ` FROM maintenance.runs
 WHERE ($1 = '' OR worker = $1) AND ($2 = '' OR state = $2) AND ($3 = '' OR id < nullif($3, '')::uuid)
@@ -217,13 +215,13 @@ WHERE ($1 = '' OR worker = $1) AND ($2 = '' OR state = $2) AND ($3 = '' OR id < 
   AND ($7 = '' OR id < nullif($7, '')::uuid AND started_at < $8)
 ORDER BY runs.id DESC LIMIT $4`
 
-// RunList selects runs: of one worker, in one state, behind the run named by After; each "" for all.
+// RunList selects runs: of one worker, in one state, after the run After in the list. "" selects
+// all.
 type RunList struct {
 	Worker, State, After string
-	// Since and Until bound when they were started: from the one on, before the other; zero: no
-	// bound.
+	// Since and Until bound their start: Since inclusive, Until exclusive. Zero means no bound.
 	Since, Until time.Time
-	// Limit is how many at most.
+	// Limit is the maximum number of runs.
 	Limit int
 }
 
@@ -244,7 +242,7 @@ func (d Runs) ListRuns(ctx context.Context, l RunList) ([]Run, error) {
 	return pg.Collect(ctx, d.db, q, scanRun)
 }
 
-// idAt is what ids of runs begin with, which are made at a time: UUIDs of version 7.
+// idAt returns the beginning of the ids of runs that are created at a time: UUIDs of version 7.
 func idAt(t time.Time) string {
 	const most = 1<<48 - 1
 	milliseconds := fmt.Sprintf("%012x", min(max(t.UnixMilli(), 0), most))
@@ -256,18 +254,18 @@ SELECT id::text FROM maintenance.runs
 WHERE worker = $1 AND database = $2 AND replica = $3 AND state = 'running' AND NOT dry_run AND id <> $4::text::uuid
 ORDER BY runs.id DESC LIMIT 1`
 
-// RunAtWork is the id of the run at work on the same as this one in the process that holds the
-// lease, or [dberr.ErrNotFound].
+// RunAtWork returns the id of the running run with the same worker and database as this one, in the
+// process that holds the lease. Otherwise the error is [dberr.ErrNotFound].
 func (d Runs) RunAtWork(ctx context.Context, run Run, holder string) (id string, err error) {
 	err = pg.QueryRow(ctx, d.db, "find the run at work", []any{&id}, runAtWorkSQL, run.Worker, run.Database, holder, run.ID)
 	return id, err
 }
 
-// runSummarySQL: what could not start has its place among the fires; a run that its setting kept
-// from working has run. The newest run of each state is looked up by itself: a worker may have had
-// nothing but skipped runs for months. It is the first at or behind its place in runs_by_state: for
-// equal values PostgreSQL may walk through all runs by their ids instead, and a range of pairs does
-// not end at a pair that there is not.
+// runSummarySQL: scheduled runs that could not start are among the fires. A run that a setting
+// disabled counts as run. The newest run of each state is read separately: a worker may have only
+// skipped runs for months. It is the first at or after its place in runs_by_state. For equal values
+// PostgreSQL may scan all runs by their ids instead, and a range of pairs does not end at a missing
+// pair.
 const runSummarySQL = `
 WITH newest (id) AS (
   SELECT (
@@ -289,11 +287,11 @@ WITH newest (id) AS (
 )
 SELECT ` + runColumns + ` FROM maintenance.runs WHERE id = ANY (ARRAY(SELECT id FROM newest)) ORDER BY runs.id DESC`
 
-// RunSummary is where a worker stands: nil where there is no such run.
+// RunSummary is the state of a worker. A missing run is nil.
 type RunSummary struct{ Current, Last, LastSuccess *Run }
 
-// RunSummary reads the newest run at work, the newest that has worked and ended, and the newest
-// that succeeded. Only the first may be a dry run.
+// RunSummary reads the newest running run, the newest ended run that was not skipped, and the
+// newest that succeeded. Only the first may be a dry run.
 func (d Runs) RunSummary(ctx context.Context, worker string) (s RunSummary, err error) {
 	runs, err := pg.Collect(ctx, d.db, pg.NewQuery("read the newest runs", runSummarySQL, worker), scanRun)
 	for i := range runs {
@@ -327,7 +325,7 @@ func oneOfRuns(ctx context.Context, d *pg.Database, q pg.Query, scan pgx.RowToFu
 	return runs[0], nil
 }
 
-// orEmpty is [] in JSON for nil, not null.
+// orEmpty returns an empty list for nil: [] in JSON, not null.
 func orEmpty[T any](list []T) []T {
 	if list == nil {
 		return []T{}
@@ -335,9 +333,9 @@ func orEmpty[T any](list []T) []T {
 	return list
 }
 
-// asJSON encodes what the driver encodes by itself only where it knows the parameter's type, as it
-// does not with default_query_exec_mode=exec. Strings and numbers are all that there is: it cannot
-// fail.
+// asJSON encodes values as JSON. The driver does so only if it knows the parameter's type, which it
+// does not with default_query_exec_mode=exec. The values contain only strings and numbers, so it
+// cannot fail.
 func asJSON(value any) string {
 	text, _ := json.Marshal(value)
 	return string(text)

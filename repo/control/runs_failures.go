@@ -9,13 +9,13 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// Failure is where the runs of a worker on a database fail now.
+// Failure is a database on which the runs of a worker currently fail.
 type Failure struct {
-	// Database as the runs have it: empty for a worker that has no turn by database.
+	// Database is the one of the runs: empty for a worker that does not take turns by database.
 	Database string
 	// Reason and Error are those of the newest run.
 	Reason, Error string
-	// Since is the end of the first run that failed since the last that succeeded.
+	// Since is the end of the first run that failed since the last success.
 	Since time.Time
 }
 
@@ -40,8 +40,8 @@ CROSS JOIN LATERAL (
 ) oldest
 ORDER BY oldest.finished_at`
 
-// Failures are the databases on which the newest run of a worker failed, the one that has failed
-// longest first. Dry runs do not count, nor do cancelled and skipped ones.
+// Failures returns the databases on which the newest run of a worker failed, the longest failing
+// first. Dry, cancelled and skipped runs do not count.
 func (d Runs) Failures(
 	ctx context.Context, worker string, databases []string,
 ) ([]Failure, error) {

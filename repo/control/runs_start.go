@@ -9,17 +9,17 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// How a run begins: what decides whether it may is read in one statement, and it is recorded in
-// one. Where its lease is in main that statement takes it, too, and a fire is claimed in it. So no
-// fire is claimed without a run on record, and no lease is held that no record would close.
+// How a run starts: one statement reads the conditions of a start, and one records it. If the lease
+// is in main, that statement also acquires it, and claims the fire. So no fire is claimed without a
+// recorded run, and no lease is held that no record would close.
 
-// StartState is what decides whether a run may start, and how.
+// StartState holds the conditions of a run's start.
 type StartState struct {
 	// Now is the clock of the database.
 	Now time.Time
 	// Flags are the feature flags that have been set.
 	Flags map[string]bool
-	// Pause is what keeps the worker from running, that of all workers first; nil: nothing does.
+	// Pause is the pause in force, that of all workers first. nil means none.
 	Pause *Pause
 }
 
@@ -44,8 +44,8 @@ func (d Runs) StartState(ctx context.Context, worker string) (s StartState, err 
 	return s, err
 }
 
-// recordLeaseSQL takes the lease $1 for the holder $2 and the time $3 while a row is recorded in
-// the same statement; "" takes none. What goes before it says FROM what.
+// recordLeaseSQL acquires the lease $1 for the holder $2 and the time $3 while a row is recorded in
+// the same statement. "" acquires none. It follows a FROM clause.
 const recordLeaseSQL = `
   WHERE $1 <> '' AND ` + leaseIsFreeSQL + leaseConflictSQL + `
   RETURNING l.epoch`
@@ -64,14 +64,14 @@ WITH run AS (
 )
 SELECT run.*, coalesce(lease.epoch, 0) FROM run LEFT JOIN lease ON true`
 
-// InsertRun records a new run. A run whose process gives no sign of life for ttl is taken for dead.
+// InsertRun records a new run. A run whose process sends no heartbeat for ttl is presumed dead.
 //
-// It also takes the lease of this name in this database for the run's replica and for ttl, if it is
-// free: its epoch is in stored.LeaseEpoch then, else 0. The record has the epoch with the first
-// [Runs.SaveProgress].
+// InsertRun also acquires the lease of this name in this database, if it is free, for the run's
+// replica and for ttl. Its epoch is then in stored.LeaseEpoch, otherwise 0. The record has the
+// epoch from the first [Runs.SaveProgress].
 //
-// If the request id has been used before, the run of that time is returned, and created is false;
-// [dberr.ErrNotFound]: that run has been forgotten meanwhile.
+// If the request id has been used before, InsertRun returns that run, and created is false. If that
+// run has been deleted meanwhile, the error is [dberr.ErrNotFound].
 func (d Runs) InsertRun(
 	ctx context.Context, run Run, ttl time.Duration, lease string,
 ) (stored Run, created bool, err error) {
@@ -94,9 +94,9 @@ func (d Runs) InsertRun(
 	return stored, false, err
 }
 
-// claimFireSQL: of fires that have a row only one that was missed, perhaps by a wrong clock, is
-// claimed. The ledger stays locked until the commit, so that another server waits, and finds it
-// moved or the fire taken.
+// claimFireSQL: of fires with a row, only a missed one is claimed, which a wrong clock may have
+// caused. The ledger stays locked until the commit. Another server waits, and then finds it
+// advanced or the fire claimed.
 const claimFireSQL = `
 WITH moved AS (
   UPDATE maintenance.schedules SET cron = $6, accounted_until = $7
@@ -124,10 +124,10 @@ SELECT $12::text::uuid, fire.worker, $2, $3::interval, $13, 'schedule', $10, $14
 FROM fire LEFT JOIN lease ON true
 RETURNING ` + runColumns
 
-// ClaimFire claims the fire run.Fire and records its run, in the state of which the fire's outcome
-// is: [RunSkipped] or anything else. It also takes a lease, as [Runs.InsertRun] does.
-// [dberr.ErrNotFound]: another server has claimed the fire, or moved the ledger on; no run was recorded
-// and no lease taken. The ledger is moved on even then, if the fire has a row.
+// ClaimFire claims the fire run.Fire and records its run. The run's state decides the fire's
+// outcome: [RunSkipped] or any other. ClaimFire also acquires a lease, as [Runs.InsertRun] does. If
+// another server has claimed the fire or advanced the ledger, the error is [dberr.ErrNotFound]: no
+// run was recorded and no lease acquired. The ledger advances even then, if the fire has a row.
 func (d Runs) ClaimFire(
 	ctx context.Context, s LedgerStep, run Run, ttl time.Duration, lease string,
 ) (stored Run, err error) {
@@ -146,8 +146,8 @@ UPDATE maintenance.runs SET state = $2, reason = $3, error = $4, finished_at = c
 WHERE id = $1::text::uuid AND state = 'running'
 RETURNING ` + runColumns
 
-// RefuseRun ends a run of the schedule that is on record and cannot work, as skipped, and its fire
-// with it, or as failed. [dberr.ErrNotFound]: it has ended otherwise.
+// RefuseRun ends a recorded scheduled run that cannot start, with its fire, as skipped, or as
+// failed. If it has ended otherwise, the error is [dberr.ErrNotFound].
 func (d Runs) RefuseRun(ctx context.Context, run Run) (Run, error) {
 	return oneRun(ctx, d.db, "record why the run does not start", refuseRunSQL,
 		run.ID, run.State, run.Reason, run.Error, run.Worker, orNull(run.Fire))

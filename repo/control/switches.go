@@ -34,13 +34,13 @@ ON CONFLICT (worker) DO UPDATE
 SET reason = EXCLUDED.reason, paused_by = EXCLUDED.paused_by, since = EXCLUDED.since,
   until = EXCLUDED.until`
 
-// Pause pauses a worker for ttl, 0 for without an end. It replaces a pause in force.
+// Pause pauses a worker for ttl. 0 means without an end. It replaces a pause in force.
 func (d Flags) Pause(ctx context.Context, worker, reason, by string, ttl time.Duration) error {
 	_, err := pg.Exec(ctx, d.db, "pause the worker", pauseSQL, worker, reason, by, ttl)
 	return err
 }
 
-// resumeSQL leaves a pause that has expired: nothing reads it.
+// resumeSQL keeps an expired pause: nothing reads it.
 const resumeSQL = `
 DELETE FROM maintenance.pauses
 WHERE worker = $1 AND (until IS NULL OR until > clock_timestamp())`
@@ -72,7 +72,7 @@ const setFeatureFlagSQL = `
 INSERT INTO maintenance.feature_flags (name, enabled) VALUES ($1, $2)
 ON CONFLICT (name) DO UPDATE SET enabled = EXCLUDED.enabled`
 
-// SetFeatureFlag switches a flag.
+// SetFeatureFlag sets a flag.
 func (d Flags) SetFeatureFlag(ctx context.Context, name string, enabled bool) error {
 	_, err := pg.Exec(ctx, d.db, "set the feature flag", setFeatureFlagSQL, name, enabled)
 	return err

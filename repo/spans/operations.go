@@ -19,7 +19,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/dberr"
 )
 
-// Operation is one that has not ended.
+// Operation is an operation that has not ended.
 type Operation struct {
 	// tracer makes its span, with these attributes.
 	tracer     trace.Tracer
@@ -27,40 +27,39 @@ type Operation struct {
 	spans      *Spans
 	name       string
 	started    time.Time
-	// rows that came back or were changed.
+	// Rows is the number of returned or changed rows.
 	Rows int64
-	// failed are the statements that the server refused; the operation may have succeeded at a
-	// second try.
+	// Failed is the number of statements that the server refused. The operation may have succeeded on
+	// a retry.
 	Failed int
-	// waited for a connection, which it has asked for at asked.
+	// Waited is how long it waited for a connection, requested at Asked.
 	Waited time.Duration
 	Asked  time.Time
-	// queued are jobs by kind, of the last try of a transaction; dryRun: it is rolled back.
+	// queued are jobs by kind, of the last attempt of a transaction. dryRun: it is rolled back.
 	queued map[string]int
 	dryRun bool
-	// routine: a look at the clock or the catalogue, which is worth a span only if it failed or was
-	// slow.
+	// Routine: it reads the clock or the catalogue, and has a span only if it failed or was slow.
 	Routine bool
-	// affected are in place of the rows what the statement itself says that it has changed.
+	// affected replace the rows: the numbers of changed rows that the statement itself returns.
 	affected []*int64
-	// sent is what has been sent last, for the metrics.
+	// Sent is the last sent statement, for the metrics.
 	Sent Sent
 }
 
 type operationKey struct{}
 
-// Untraced is a context without spans.
+// Untraced returns a context without spans.
 func Untraced(ctx context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, noop.Span{})
 }
 
-// OperationOf is the operation of a context, nil if there is none.
+// OperationOf returns the operation of a context, nil if there is none.
 func OperationOf(ctx context.Context) *Operation {
 	o, _ := ctx.Value(operationKey{}).(*Operation)
 	return o
 }
 
-// End counts the operation, and makes its span if there is to be one.
+// End counts the operation, and makes its span if it is to have one.
 func (o *Operation) End(ctx context.Context, err error) {
 	if o == nil {
 		return
@@ -96,7 +95,7 @@ func (o *Operation) End(ctx context.Context, err error) {
 	}
 	switch {
 	case cutOff:
-		// A statement that was cut off because its caller was stopped has not failed.
+		// A statement has not failed if it was cut off because its caller was stopped.
 		span.SetAttributes(attribute.String("maintenance.outcome", "interrupted"))
 	case kind != "":
 		RecordError(span, kind, dberr.SQLState(err), text)
@@ -115,14 +114,14 @@ func RecordError(span trace.Span, kind, state, text string) {
 	span.SetStatus(codes.Error, text)
 }
 
-// longWait is from when on the wait for a connection is shown on the span.
+// longWait is the wait for a connection from which the span shows it.
 const longWait = 100 * time.Millisecond
 
-// Affected is, among the variables that a statement's row is read into, the number of rows that
-// the statement has changed: what the server says of one that ends with SELECT is the row itself.
+// Affected is a destination for a statement's row: the number of rows that the statement has
+// changed. For a statement that ends with SELECT the server counts the result row instead.
 type Affected struct{ Rows *int64 }
 
-// WithAffected takes them from the variables, for the operation that is begun with the context.
+// WithAffected takes them from the destinations, for the operation of the context.
 func WithAffected(ctx context.Context, into []any) (context.Context, []any) {
 	var changed []*int64
 	into = slices.Clone(into)
@@ -135,7 +134,7 @@ func WithAffected(ctx context.Context, into []any) (context.Context, []any) {
 	return context.WithValue(ctx, operationKey{}, &Operation{affected: changed}), into
 }
 
-// CountQueued counts jobs that are queued in the transaction of a context, if it is committed.
+// CountQueued counts jobs that the transaction of a context queues, if it commits.
 func CountQueued(ctx context.Context, kind string, n int) {
 	if o := OperationOf(ctx); o != nil {
 		if o.queued == nil {
@@ -145,25 +144,25 @@ func CountQueued(ctx context.Context, kind string, n int) {
 	}
 }
 
-// Try begins a try of a transaction, and forgets what the one before has queued.
+// Try starts an attempt of a transaction, and resets what the previous one has queued.
 func (o *Operation) Try(dryRun bool) {
 	if o != nil {
 		o.queued, o.dryRun = nil, dryRun
 	}
 }
 
-// Sent is a statement, or several that were sent together, until it has ended.
+// Sent is a running statement, or several that were sent together.
 type Sent struct {
 	SQL string
-	// began is zero of overhead.
+	// Began is zero for overhead.
 	Began time.Time
-	// failure is the first one.
+	// Failure is the first failure.
 	Failure error
 }
 
-// describe is an error's class and its description in words that quote nothing: of the server's
-// errors the SQLSTATE and PostgreSQL's name of it. What has not failed has no class: that a lease
-// is lost is a failure, that a row is not there, or must be kept, is an answer.
+// describe returns an error's class and a description that quotes nothing: for the server's errors
+// the SQLSTATE with PostgreSQL's name. Without a failure the class is empty: a lost lease is a
+// failure, a missing row, or one that must be kept, is an answer.
 func describe(err error) (kind, text string) {
 	state := dberr.SQLState(err)
 	switch {
@@ -185,15 +184,15 @@ func describe(err error) (kind, text string) {
 	return "_OTHER", "the database did not answer, or not as expected"
 }
 
-// disconnected reports whether there was no connection, or none any more.
+// disconnected reports whether there was no connection, or it was lost.
 func disconnected(err error) bool {
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	_, network := errors.AsType[net.Error](err)
 	return connecting || network || pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// Begin begins an operation, whose span, if there is to be one, tracer makes with these attributes. It is nil, and costs
-// nothing, where nothing is traced.
+// Begin starts an operation. tracer makes its span, if it is to have one, with these attributes.
+// Begin returns nil, at no cost, if nothing is traced.
 func Begin(
 	ctx context.Context, tracer trace.Tracer, attributes []attribute.KeyValue, name string,
 ) (context.Context, *Operation) {
@@ -210,10 +209,10 @@ func Begin(
 	return context.WithValue(ctx, operationKey{}, o), o
 }
 
-// Work returns the worker or kind of job that the statements of a context are for, "" for bookkeeping.
+// Work returns the worker or kind of job of a context's statements, "" for bookkeeping.
 func Work(ctx context.Context) string { return scopeOf(ctx).work }
 
-// WithOperation returns a context of an operation.
+// WithOperation returns a context with an operation.
 func WithOperation(ctx context.Context, o *Operation) context.Context {
 	return context.WithValue(ctx, operationKey{}, o)
 }

@@ -15,20 +15,20 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Spans limits how many spans the work of a run, an attempt of a job, or a call has, and counts all
-// that is done. One number grows with every span; what failed still gets one when what is usual no
-// longer does.
+// Spans limits the number of spans of a run, an attempt of a job, or a call, and counts all
+// operations. One number grows with every span. Failures still get a span when usual operations no
+// longer do.
 //
-// An operation is decided about when it has ended. A batch that has the span of an operation below
+// The decision about an operation follows its end. A batch that has the span of an operation below
 // it is a span itself, so that no span misses its parent. Outside of these, operations have no
 // spans.
 type Spans struct {
-	// run is that of the run to which a batch belongs, else itself. Its mutex guards all.
+	// run belongs to the run of a batch, otherwise it is itself. Its mutex guards all.
 	run *Spans
 	mu  sync.Mutex
 	// number of spans of the run so far.
 	number int
-	// parent is the span of the run in W3C's form, "" if it is not recorded.
+	// parent is the span of the run in W3C's format, "" if it is not recorded.
 	parent string
 	// shown: it has a span itself.
 	shown bool
@@ -40,41 +40,41 @@ type Spans struct {
 	queued                                 map[string]int
 	reasons                                map[string]bool
 	batches, batchesOmitted, batchesFailed int
-	// Of a batch. reason is why it failed, or ended otherwise than is usual.
+	// Of a batch. reason is why it failed, or did not end as usual.
 	began  time.Time
 	counts map[string]int64
 	failed bool
 	reason string
 }
 
-// figures are those of the operations of one name.
+// figures are the figures of the operations of one name.
 type figures struct {
 	calls, rows int64
 	took        time.Duration
 }
 
-// How many spans there are when no more are made of what is usual, of what was slow or is the first
-// with its reason, and of what failed.
+// The numbers of spans up to which usual operations, slow operations or new reasons, and failures
+// get further spans.
 const (
 	usualSpans   = 30
 	notableSpans = 45
 	failedSpans  = 60
 )
 
-// firstOperations of a batch, or of a run by itself, are spans even if nothing is notable.
+// firstOperations of a batch, or of a run outside batches, are spans even if nothing is notable.
 const firstOperations = 8
 
-// From when on a span is slow. slowBatch is also what most statements may take.
+// Durations from which a span is slow. slowBatch is also the limit of most statements.
 const (
 	slowOperation = 250 * time.Millisecond
 	slowBatch     = time.Second
 )
 
-// scope is what the statements of a context belong to. It is one value of the context.
+// scope is the owner of a context's statements. It is one value of the context.
 type scope struct {
-	// work is the worker or kind of job that they are for, "" for bookkeeping.
+	// work is their worker or kind of job, "" for bookkeeping.
 	work string
-	// spans counts them; nil: nothing does.
+	// spans counts them. nil: nothing does.
 	spans *Spans
 }
 
@@ -91,14 +91,14 @@ func withScope(ctx context.Context, change func(*scope)) context.Context {
 	return context.WithValue(ctx, scopeKey{}, s)
 }
 
-// WithWork names the worker or kind of job that the statements of a context are for.
+// WithWork sets the worker or kind of job of a context's statements.
 func WithWork(ctx context.Context, name string) context.Context {
 	return withScope(ctx, func(s *scope) { s.work = name })
 }
 
 // WithSpans lets operations of a context have spans below its own, if that is recorded. The
-// triggers of tracked tables then store that span (W3C) beside the records of rows that statements
-// of the context delete: the setting caretaker.traceparent.
+// triggers of tracked tables then store that span (W3C) with the records of rows that statements of
+// the context delete: the setting caretaker.traceparent.
 func WithSpans(ctx context.Context) context.Context {
 	s := &Spans{
 		shown: true, operations: map[string]figures{}, seconds: map[string]float64{},
@@ -126,14 +126,14 @@ func WithBatch(ctx context.Context) context.Context {
 
 func spansOf(ctx context.Context) *Spans { return scopeOf(ctx).spans }
 
-// TraceParent is the span of a context in W3C's form, "" if there is none.
+// TraceParent returns the span of a context in W3C's format, "" if there is none.
 func TraceParent(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier.Get("traceparent")
 }
 
-// TraceParentOf is the span that triggers store, "" for none.
+// TraceParentOf returns the span that triggers store, "" for none.
 func TraceParentOf(ctx context.Context) string {
 	if s := spansOf(ctx); s != nil {
 		return s.run.parent
@@ -143,7 +143,7 @@ func TraceParentOf(ctx context.Context) string {
 
 func recording(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsRecording() }
 
-// all are s and those of its run.
+// all returns s and the spans of its run.
 func (s *Spans) all() []*Spans {
 	if s == s.run {
 		return []*Spans{s}
@@ -176,7 +176,7 @@ func AddCount(ctx context.Context, key string, n int64) {
 	}
 }
 
-// SetReason sets why a context's batch has failed, or has ended otherwise than is usual.
+// SetReason sets why a context's batch has failed, or has not ended as usual.
 func SetReason(ctx context.Context, failed bool, reason string) {
 	if s := spansOf(ctx); s != nil && s != s.run {
 		s.run.mu.Lock()
@@ -185,8 +185,8 @@ func SetReason(ctx context.Context, failed bool, reason string) {
 	}
 }
 
-// show reports whether there are n more spans below s, unless the run has as many as most; run.mu
-// is held.
+// show reports whether s gets n further spans, unless the run has as many as most. The caller holds
+// run.mu.
 func (s *Spans) show(n, most int) bool {
 	if !s.shown {
 		n++
@@ -229,8 +229,8 @@ func (s *Spans) count(o *Operation, took time.Duration, failed bool) bool {
 	return false
 }
 
-// ShouldTrace reports whether jobs that are queued in the transaction of a context get a span.
-// Those of a dry run never do.
+// ShouldTrace reports whether jobs queued in the transaction of a context get a span. Those of a
+// dry run never do.
 func ShouldTrace(ctx context.Context) bool {
 	o := OperationOf(ctx)
 	if o == nil || o.dryRun {
@@ -263,7 +263,7 @@ func EndBatch(ctx context.Context) bool {
 	return false
 }
 
-// Attributes are what was counted in a context.
+// Attributes returns the counts of a context.
 func Attributes(ctx context.Context) (out []attribute.KeyValue) {
 	s := spansOf(ctx)
 	if s == nil {
@@ -302,7 +302,7 @@ func Attributes(ctx context.Context) (out []attribute.KeyValue) {
 		attribute.StringSlice("maintenance.operations", s.texts()))
 }
 
-// texts describe each operation: calls, rows, and time; those that took longest.
+// texts describe each operation, the longest first: calls, rows, and time.
 func (s *Spans) texts() (out []string) {
 	names := slices.SortedFunc(maps.Keys(s.operations), func(a, b string) int {
 		return cmp.Or(cmp.Compare(s.operations[b].took, s.operations[a].took), cmp.Compare(a, b))
@@ -315,7 +315,7 @@ func (s *Spans) texts() (out []string) {
 	return Longest(out)
 }
 
-// Longest is what a span has of a list: its first 20, and how many more there are.
+// Longest returns the first 20 of a list, for a span, and the number of further ones.
 func Longest(texts []string) []string {
 	const most = 20
 	if len(texts) <= most {
