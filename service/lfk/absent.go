@@ -10,16 +10,16 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// A child table that is in no configured database is absent. Perhaps it was never there; perhaps a
-// database is missing from the configuration, and then its rows would be orphaned for good if the
-// records of their parents went. So absent children hold the records of their parents until the
-// table is found, or the operator accepts that there is none (`caretaker lfk accept-absent`). Of an
-// accepted one the definitions are skipped, until a run finds the table.
+// A child table that no configured database has is absent. Perhaps it never existed. Perhaps a
+// database is missing from the configuration: without the records of their parents its rows would
+// stay orphaned. So absent children hold the records of their parents until a run finds the table,
+// or the operator accepts its absence (`caretaker lfk accept-absent`). A run skips the definitions
+// of an accepted child until it finds the table.
 
-// Absences are where children are accepted as absent.
+// Absences are the places where children are accepted as absent.
 type Absences map[lfk.AbsentPlace]bool
 
-// AbsencesOf are the places of accepted children.
+// AbsencesOf returns the places of accepted children.
 func AbsencesOf(children []lfk.AbsentChild) Absences {
 	all := make(Absences, len(children))
 	for _, c := range children {
@@ -28,7 +28,7 @@ func AbsencesOf(children []lfk.AbsentChild) Absences {
 	return all
 }
 
-// Everywhere reports whether a child was accepted as one that no configured database has.
+// Everywhere reports whether a child was accepted as absent from all configured databases.
 func (a Absences) Everywhere(child string) bool { return a[lfk.AbsentPlace{Child: child}] }
 
 // on reports whether a child was accepted as gone from all of some databases.
@@ -36,7 +36,7 @@ func (a Absences) on(child string, databases []string) bool {
 	return !slices.ContainsFunc(databases, func(d string) bool { return !a[lfk.AbsentPlace{Child: child, Database: d}] })
 }
 
-// acceptedAbsent are the children that were accepted as absent.
+// acceptedAbsent returns the children that were accepted as absent.
 func (k *looseForeignKeys) acceptedAbsent(ctx context.Context) (Absences, error) {
 	children, err := k.Main.Children.AbsentChildren(ctx)
 	return AbsencesOf(children), err
@@ -63,16 +63,16 @@ func (k *looseForeignKeys) endAbsence(
 	return nil
 }
 
-// hasLooked reports whether a run of this process has looked for the children. Where nothing is due,
-// only the first run does.
+// hasLooked reports whether a run of this process has searched for the children. Where no record is
+// due, only the first run does.
 func (k *looseForeignKeys) hasLooked() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.absent != nil
 }
 
-// recordAbsent keeps the children that hold records, for the worker's status, with what is said of
-// those that are views or foreign tables, and warns of each child once.
+// recordAbsent keeps the children that hold records for the worker's status, with remarks on views
+// and foreign tables, and warns of each child once.
 func (k *looseForeignKeys) recordAbsent(
 	ctx context.Context, x *run.Execution, absent []string, others map[string]string,
 ) {
@@ -89,16 +89,16 @@ func (k *looseForeignKeys) recordAbsent(
 	}
 }
 
-// without are the names that are not among some others.
+// without returns the names that are not among others.
 func without(names, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(names),
 		func(n string) bool { return slices.Contains(others, n) })
 }
 
-// maxAbsentNamed is how many absent children a message names.
+// maxAbsentNamed is the maximum number of absent children in a message.
 const maxAbsentNamed = 5
 
-// absentText names absent children and says what to do about them.
+// absentText names absent children, with what to do.
 func (k *looseForeignKeys) absentText(children []string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -125,16 +125,16 @@ func (k *looseForeignKeys) absentText(children []string) string {
 		"run caretaker lfk accept-absent "+which), "; ")
 }
 
-// stateAbsent stands for the SQLSTATE of the failure of records that are held for an absent child.
+// stateAbsent replaces the SQLSTATE in failures of records that are held for an absent child.
 const stateAbsent = "absent"
 
-// holding is why the records of a parent are postponed that has absent children. It is no failure,
+// holding returns why the records of a parent with absent children are postponed. It is no failure,
 // and counts towards none.
 func (p *parentTasks) holding() *failure {
 	return &failure{definition: p.absent[0].String(), sqlstate: stateAbsent}
 }
 
-// absentChildren are the tables that hold the records of a parent.
+// absentChildren returns the tables that hold the records of a parent.
 func (p *parentTasks) absentChildren() (children []string) {
 	for _, key := range p.absent {
 		if !slices.Contains(children, key.Table) {

@@ -13,18 +13,18 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// A server that read its file before a definition was written does not know it. If the foreign key that
-// it stands for has been dropped since, such a server would remove records and leave the children.
-// So a run leaves the records of a parent alone while the definitions lack one of its adopted keys.
+// A server that read its file before a definition was written does not know the definition. If its
+// foreign key has been dropped since, such a server would remove records and leave the children. So
+// a run skips the records of a parent while the definition of one of its adopted keys is missing.
 
-// leftText reports that a server lacks adopted keys, and what to do about it.
+// leftText reports the adopted keys that a server does not know, and what to do.
 func leftText(keys []string) string {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	return "the definitions of this server lack the adopted foreign keys " + format.List(keys) +
 		": add them to its file and send SIGHUP to it, or run caretaker lfk revert"
 }
 
-// reportMissingDefinitions adds to the run's reason that records are left that are due.
+// reportMissingDefinitions adds to the run's reason that due records are skipped.
 func (c *cleanup) reportMissingDefinitions(lacking map[string]string, due []string) {
 	var keys []string
 	for _, parent := range due {
@@ -56,8 +56,8 @@ func (k *looseForeignKeys) missingDefinitionsRemark(
 	return []string{"records on " + d.Name + " are left, " + leftText(keys)}
 }
 
-// missingDefinitions are the recorded names of parents with adopted keys that have no definition here, with
-// these keys as the definitions would have them.
+// missingDefinitions returns the recorded names of parents with adopted keys that have no
+// definition here, with these keys as the definitions would have them.
 func (c *cleanup) missingDefinitions(ctx context.Context) (map[string]string, error) {
 	adopted, err := c.x.Database.Capture.AdoptedKeys(ctx)
 	lacking := map[string]string{}
@@ -72,8 +72,8 @@ func (c *cleanup) missingDefinitions(ctx context.Context) (map[string]string, er
 	return lacking, err
 }
 
-// StandsFor is the definition that stands for a foreign key: without conditions, and with the same
-// pairs of columns. Nil: there is none. schema is the application's.
+// StandsFor returns the definition that replaces a foreign key: without conditions, and with the
+// same pairs of columns, or nil. schema is the application's.
 func StandsFor(
 	keys []lfk.LooseForeignKey, schema string, key capture.AdoptedKey,
 ) *lfk.LooseForeignKey {
@@ -90,9 +90,9 @@ func StandsFor(
 	return &found
 }
 
-// samePairs reports whether each column of a definition refers to what it refers to in a foreign key. A
-// definition without key refers to the columns that are recorded: an adoption has seen to it that
-// these are the foreign key's, in their order.
+// samePairs reports whether each column of a definition refers to the same column as in a foreign
+// key. A definition without key refers to the recorded columns: an adoption has ensured that these
+// are the columns of the foreign key, in their order.
 func samePairs(k lfk.LooseForeignKey, key capture.AdoptedKey) bool {
 	parents := key.ParentColumns()
 	to := k.Key

@@ -17,33 +17,33 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
-// batch is the records in hand, by key.
+// batch holds the loaded records, by key.
 type batch struct {
 	*parentTasks
 	size int
-	// table is the parent's, also if it has come since the run began.
+	// table is the parent's, even if it was created after the start of the run.
 	table *lfk.ParentTable
-	// keys in the order in which they get their share of a statement.
+	// keys in the order of their shares of a statement.
 	keys     []*openKey
 	taskRuns map[*childTask]*taskRun
 }
 
-// openKey is one deleted parent row on its way through the definitions.
+// openKey is a deleted parent row that passes through the definitions.
 type openKey struct {
 	key     lfk.Key
 	records []lfk.Record
-	// at is the index of the key's next task: len(tasks) when it is complete.
+	// at is the index of the key's next task; len(tasks): complete.
 	at int
-	// locked, the task whose rows another transaction has locked, and failure keep the key's records; the
-	// other tasks continue.
+	// locked, the task whose rows another transaction has locked, and failure keep the key's
+	// records. The other tasks continue.
 	locked  *childTask
 	failure *failure
 	removed bool
-	// settled: the key's parent is alive. Its records were closed, or they are held by failure.
+	// settled: the parent with this key is alive. Its records were closed, or failure holds them.
 	settled bool
 	// approved: its children are cleaned although its parent is alive.
 	approved bool
-	// large: the rows of its batch did not fit under a statement's cap, so it gets shares.
+	// large: the rows of its batch exceeded a statement's cap, so it gets shares.
 	large bool
 }
 
@@ -62,7 +62,7 @@ func newBatch(p *parentTasks, records []lfk.Record) *batch {
 	return b
 }
 
-// ids are those of its records.
+// ids returns the ids of its records.
 func (b *batch) ids() (ids []lfk.RecordID) {
 	for _, k := range b.keys {
 		for _, r := range k.records {
@@ -72,13 +72,13 @@ func (b *batch) ids() (ids []lfk.RecordID) {
 	return ids
 }
 
-// advance moves the key on to its next task.
+// advance moves the key to its next task.
 func (k *openKey) advance() { k.at, k.large = k.at+1, false }
 
 // keepsRecords reports whether the key's records stay for now.
 func (k *openKey) keepsRecords() bool { return k.locked != nil || k.failure != nil }
 
-// complete reports whether the key has nothing left to do in any task.
+// complete reports whether all tasks of the key are done.
 func (b *batch) complete(k *openKey) bool { return k.settled || k.at == len(b.tasks) }
 
 // keysAt returns the keys whose next task is tasks[at].
@@ -91,7 +91,7 @@ func (b *batch) keysAt(at int) (keys []*openKey) {
 	return keys
 }
 
-// moveToEnd moves keys behind the others.
+// moveToEnd moves keys to the end of the list.
 func (b *batch) moveToEnd(these func(*openKey) bool) {
 	slices.SortStableFunc(b.keys, func(x, y *openKey) int {
 		switch {
@@ -104,7 +104,7 @@ func (b *batch) moveToEnd(these func(*openKey) bool) {
 	})
 }
 
-// workBatch takes a batch through steps 2 to 5. Its error ends the run.
+// workBatch does steps 2 to 5 for a batch. Its error ends the run.
 func (c *cleanup) workBatch(ctx context.Context, b *batch) error {
 	defer func() {
 		c.checkLimits()
@@ -123,8 +123,8 @@ func (c *cleanup) workBatch(ctx context.Context, b *batch) error {
 		attribute.String("maintenance.parent", b.recorded), attribute.Int("maintenance.records", b.size))
 }
 
-// linkDeletions links a batch to the spans in which the application has deleted its parents, where
-// it has set them (caretaker.traceparent). They are an extra: what cannot be read is left out.
+// linkDeletions links a batch to the spans in which the application deleted its parents, if it has
+// set them (caretaker.traceparent). Links are optional: unreadable ones are skipped.
 func (c *cleanup) linkDeletions(ctx context.Context, b *batch) {
 	if !c.traced {
 		return
@@ -140,8 +140,8 @@ func (c *cleanup) linkDeletions(ctx context.Context, b *batch) {
 }
 
 // clean makes passes over the tasks until all keys are complete or a limit is reached (steps 2 to
-// 4). A key with more rows than its share stays behind at its task while the others go on, and
-// takes part in the next pass.
+// 4). A key with more rows than its share waits at its task while the others continue, and takes
+// part in the next pass.
 func (c *cleanup) clean(ctx context.Context, b *batch) error {
 	for {
 		for at, task := range b.tasks {
@@ -171,8 +171,8 @@ func (c *cleanup) clean(ctx context.Context, b *batch) error {
 	}
 }
 
-// finishByProbes finds out whether a row limit was reached by the very last row: keys without rows
-// in any task that is left are complete. When the time is up nothing more is asked.
+// finishByProbes checks whether the very last row reached a row limit: keys without rows in any
+// remaining task are complete. At the time limit it sends no query.
 func (c *cleanup) finishByProbes(ctx context.Context, b *batch) error {
 	for at, task := range b.tasks {
 		keys := b.keysAt(at)
@@ -185,7 +185,7 @@ func (c *cleanup) finishByProbes(ctx context.Context, b *batch) error {
 		if c.x.Left() <= 0 {
 			return nil
 		}
-		// Without an answer the keys stay incomplete, which is what the limit makes of them anyway.
+		// Without an answer the keys stay incomplete, as the limit requires anyway.
 		if _, err := c.advance(ctx, task, keys); err != nil {
 			return nil //nolint:nilerr // see above
 		}
@@ -193,7 +193,7 @@ func (c *cleanup) finishByProbes(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// advance asks which keys still have rows for a task, moves the others on and returns those.
+// advance queries which keys still have rows for a task, and returns them. The others move on.
 func (c *cleanup) advance(
 	ctx context.Context, task *childTask, keys []*openKey,
 ) (left []*openKey, err error) {
@@ -240,8 +240,8 @@ func (c *cleanup) removeComplete(ctx context.Context, b *batch) error {
 	return c.change(ctx, records, "processed_records", c.x.Database.Queue.RemoveRecords)
 }
 
-// postpone says of every record that is left why it stays: failed, locked, held or cut off by a
-// limit (step 5).
+// postpone records why each remaining record stays: failed, locked, held or cut off by a limit
+// (step 5).
 func (c *cleanup) postpone(ctx context.Context, b *batch) error {
 	var failed []lfk.RecordFailure
 	var locked, overrun []lfk.Record
@@ -276,11 +276,10 @@ func (c *cleanup) postpone(ctx context.Context, b *batch) error {
 	return c.charge(ctx, overrun)
 }
 
-// maxFailedKeys is how many keys of records that failed the span of a batch names.
+// maxFailedKeys is the maximum number of failed keys on the span of a batch.
 const maxFailedKeys = 10
 
-// report says on the span of a batch that some of its records failed, or else that some were
-// postponed.
+// report records on the span of a batch that some records failed or, if none did, were postponed.
 func (c *cleanup) report(ctx context.Context, b *batch, locked map[string]int) {
 	var failures tally
 	var keys []lfk.Key
@@ -301,7 +300,7 @@ func (c *cleanup) report(ctx context.Context, b *batch, locked map[string]int) {
 	}
 }
 
-// keysAttribute names keys on a span: as numbers, if they are.
+// keysAttribute returns an attribute for keys: numbers if all keys are.
 func keysAttribute(keys []lfk.Key) attribute.KeyValue {
 	const name = "maintenance.failed_keys"
 	var numbers []int64
@@ -318,13 +317,13 @@ func keysAttribute(keys []lfk.Key) attribute.KeyValue {
 	return attribute.StringSlice(name, texts)
 }
 
-// permit is for one statement on the queue, which waits for a lock.
+// permit returns a permit for one statement on the queue, which waits for a lock.
 func (c *cleanup) permit(ctx context.Context) (run.Permit, error) {
 	limits := fencing.Limits{Statement: 2 * time.Second, Lock: bulk.LongLockTime}
 	return c.x.Permit(ctx, c.x.Database, c.queue.Table(), limits)
 }
 
-// recordChange is a method of the database that changes records and says how many.
+// recordChange is a database method that changes records and returns their number.
 type recordChange func(
 	context.Context, fencing.Permit, lfk.DeletedRecords, []lfk.Record,
 ) (int64, error)

@@ -23,11 +23,11 @@ type Finding struct {
 	Database string `json:"database"`
 	// Object is the definition, table, leaf, trigger or file concerned.
 	Object string `json:"object"`
-	// Advice says what to do.
+	// Advice is what to do.
 	Advice string `json:"advice"`
 }
 
-// Inspected is a database with what was seen there.
+// Inspected is the state of an inspected database.
 type Inspected struct {
 	Name string
 	admin.Inspection
@@ -38,25 +38,25 @@ type Check struct {
 	Keys []lfk.LooseForeignKey
 	// Seen are the databases that were inspected.
 	Seen []Inspected
-	// Complete: every configured database was inspected, so that what was not seen is nowhere.
+	// Complete: all configured databases were inspected, so that an unseen table does not exist.
 	Complete bool
 	// Accepted are the children that were accepted as absent.
 	Accepted Absences
 }
 
-// Found reports whether the child of a definition, the i-th, is in a database that was inspected.
+// Found reports whether the child of the i-th definition is in an inspected database.
 func (c *Check) Found(i int) bool {
 	return slices.ContainsFunc(c.Seen, func(d Inspected) bool { return d.Children[i] != nil })
 }
 
-// Is reports whether a definition's name of a table is that of a recorded one.
+// Is reports whether a definition's table name means a recorded one.
 func (d Inspected) Is(name, recorded string) bool {
 	return catalog.RecordedName(name, d.Queue.Schema) == recorded
 }
 
-// cleaned reports whether a parent, by its recorded name, has a definition with a child to be cleaned, or one that may be in
-// a database that was not inspected. Before it is known that there is one, nothing has to feed the
-// queue.
+// cleaned reports whether a parent, by its recorded name, has a definition whose child is, or may
+// be in an uninspected database, to be cleaned. Until such a child is known, the queue requires no
+// records.
 func (c *Check) cleaned(d Inspected, recorded string) bool {
 	for i, key := range c.Keys {
 		if d.Is(key.Parent, recorded) && (c.Found(i) || !c.Complete && !c.Accepted.Everywhere(key.Table)) {
@@ -66,8 +66,8 @@ func (c *Check) cleaned(d Inspected, recorded string) bool {
 	return false
 }
 
-// CleanedParents are the parents whose deletions have to be recorded in a database, by the names that
-// the definitions have for them.
+// CleanedParents returns the parents whose deletions a database must record, by their names in the
+// definitions.
 func (c *Check) CleanedParents(d Inspected) (names []string) {
 	var seen []string
 	for _, key := range c.Keys {
@@ -94,8 +94,8 @@ func (c *Check) untracked(d Inspected) (names []string) {
 	return names
 }
 
-// Unrecorded is the code of why deletions from a table or partition are not recorded under the name of
-// its parent, or not all; "": they are.
+// Unrecorded returns a code for why deletions from a table or partition are not, or not all,
+// recorded under the name of its parent; "": they are.
 func Unrecorded(parent admin.Parent, r admin.Relation) (code string) {
 	if r.Trigger == nil {
 		return "trigger_missing"

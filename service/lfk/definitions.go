@@ -21,11 +21,11 @@ import (
 
 // Definitions are the loose foreign keys of a definitions file.
 type Definitions struct {
-	// File is the path they were read from.
+	// File is the path of the file.
 	File string
 	// Keys in file order, without identical repetitions.
 	Keys []lfk.LooseForeignKey
-	// Warnings are faults of the file that do no harm.
+	// Warnings are harmless faults of the file.
 	Warnings []Finding
 }
 
@@ -38,16 +38,16 @@ func (d *Definitions) ByParent() map[string][]lfk.LooseForeignKey {
 	return parents
 }
 
-// DefinitionsError lists everything that is wrong with a definitions file.
+// DefinitionsError lists all faults of a definitions file.
 type DefinitionsError struct {
 	// Problems are of the form "FILE: child[index].key: reason", index from 0, in file order.
 	Problems []string
 }
 
-// Error has one problem a line.
+// Error has one problem per line.
 func (e *DefinitionsError) Error() string { return strings.Join(e.Problems, "\n") }
 
-// Unwrap has an error for each problem.
+// Unwrap returns an error for each problem.
 func (e *DefinitionsError) Unwrap() []error {
 	problems := make([]error, len(e.Problems))
 	for i, p := range e.Problems {
@@ -56,9 +56,9 @@ func (e *DefinitionsError) Unwrap() []error {
 	return problems
 }
 
-// LoadDefinitions reads a YAML file of the form of GitLab's config/gitlab_loose_foreign_keys.yml: a
-// mapping of child tables to lists of entries. A file that is malformed anywhere is a
-// [*DefinitionsError]: a key read wrongly might delete the wrong rows.
+// LoadDefinitions reads a YAML file in the form of GitLab's config/gitlab_loose_foreign_keys.yml: a
+// mapping of child tables to lists of entries. It returns a [*DefinitionsError] for a file with any
+// malformed part: a misread key might delete the wrong rows.
 func LoadDefinitions(path string) (*Definitions, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -73,7 +73,7 @@ func LoadDefinitions(path string) (*Definitions, error) {
 	return &file.Definitions, nil
 }
 
-// reason is an error without the path, which the message has already.
+// reason returns an error without the path, which the message has already.
 func reason(err error) error {
 	if pathError, ok := errors.AsType[*os.PathError](err); ok {
 		return pathError.Err
@@ -81,13 +81,13 @@ func reason(err error) error {
 	return err
 }
 
-// definitionsFile is a file while it is read.
+// definitionsFile is a file during reading.
 type definitionsFile struct {
 	Definitions
 	problems []string
 }
 
-// problem notes what is wrong at a place: "child[0].column", or "" for the file as a whole.
+// problem records a fault at a place: "child[0].column", or "" for the file as a whole.
 func (f *definitionsFile) problem(place, format string, args ...any) {
 	prefix := f.File + ": "
 	if place != "" {
@@ -202,11 +202,11 @@ func (f *definitionsFile) warn(code, object, advice string) {
 	})
 }
 
-// maxNameBytes is how long a name in PostgreSQL can be. A longer one would be cut off, and mean
-// another table.
+// maxNameBytes is the maximum length of a name in PostgreSQL. A longer name would be cut off, and
+// mean another table.
 const maxNameBytes = 63
 
-// wrongTable says what keeps a name from being that of a table; "" when nothing does.
+// wrongTable returns why a name cannot be a table's; "": it can.
 func wrongTable(name string) string {
 	if wrong := wrongName(name); wrong != "" && !strings.ContainsAny(name, `."`) {
 		return wrong
@@ -223,7 +223,7 @@ func wrongTable(name string) string {
 	return wrongName(t.Name)
 }
 
-// wrongName says what keeps a name from being one of PostgreSQL's; "" when nothing does.
+// wrongName returns why a name cannot be one of PostgreSQL's; "": it can.
 func wrongName(name string) string {
 	switch {
 	case name == "":
@@ -237,7 +237,7 @@ func wrongName(name string) string {
 	return ""
 }
 
-// pairs are the keys and values of a mapping.
+// pairs yields the keys and values of a mapping.
 func pairs(mapping *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
 		for i := 0; i+1 < len(mapping.Content); i += 2 {
@@ -248,7 +248,7 @@ func pairs(mapping *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	}
 }
 
-// followed is the node itself, or the one that an alias stands for.
+// followed returns the node itself, or the target of an alias.
 func followed(node *yaml.Node) *yaml.Node {
 	if node.Kind == yaml.AliasNode {
 		return node.Alias
@@ -261,7 +261,7 @@ func isNull(node *yaml.Node) bool {
 		node.ShortTag() == "!!null"
 }
 
-// kind describes what a node is, for messages.
+// kind describes a node for messages.
 func kind(node *yaml.Node) string {
 	switch {
 	case node.Kind == yaml.MappingNode:

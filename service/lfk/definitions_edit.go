@@ -15,11 +15,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// The definitions file is edited as a document of YAML, so comments, order and form of the entries stay;
-// blank lines do not. What comes out is read again: it must say what it said before, and the one entry
-// more or less. Else the file stays as it is, and the operator has to edit it.
+// An edit changes the YAML document of the definitions file: it keeps comments, order and form of
+// the entries, but not blank lines. The result is read again. It must differ from the old
+// definitions only by the edited entry. Else the file does not change, and the operator must edit
+// it.
 
-// Entry is a definition as lines of the file, below its child table.
+// Entry returns a definition as lines of the file, below its child table.
 func Entry(key lfk.LooseForeignKey) string {
 	text, err := marshal(mapping(key.Table, sequence(entryNode(key))))
 	if err != nil {
@@ -28,7 +29,7 @@ func Entry(key lfk.LooseForeignKey) string {
 	return string(text)
 }
 
-// entryNode is a definition as an item of its child's list.
+// entryNode returns a definition as an item of its child's list.
 func entryNode(key lfk.LooseForeignKey) *yaml.Node {
 	item := mapping("table", text(key.Parent))
 	item.Content = append(item.Content, text("column"), columnsOf(key.Columns))
@@ -74,16 +75,16 @@ func marshal(document *yaml.Node) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// errNotEditable: the file's form is one that is not edited here.
+// errNotEditable: this code does not edit a file of this form.
 var errNotEditable = errors.New("its form is one that this command does not edit")
 
-// Add puts a definition into the file: behind the others of its child, or where its child belongs by
+// Add adds a definition to the file: after the others of its child, or where its child belongs by
 // name.
 func (d *Definitions) Add(key lfk.LooseForeignKey) error {
 	return d.edit(append(slices.Clone(d.Keys), key), func(root *yaml.Node) { add(root, key) })
 }
 
-// Remove takes a definition out of the file, and its child with the last of its entries.
+// Remove removes a definition from the file, and its child with its last entry.
 func (d *Definitions) Remove(key lfk.LooseForeignKey) error {
 	left := slices.DeleteFunc(slices.Clone(d.Keys), func(k lfk.LooseForeignKey) bool {
 		return reflect.DeepEqual(k, key)
@@ -91,10 +92,10 @@ func (d *Definitions) Remove(key lfk.LooseForeignKey) error {
 	return d.edit(left, func(root *yaml.Node) { remove(root, key) })
 }
 
-// edit changes the document of the file, and d with it. The definitions must then be want, in whatever
-// order.
+// edit changes the document of the file, and d with it. The definitions must then equal want, in
+// any order.
 func (d *Definitions) edit(want []lfk.LooseForeignKey, change func(root *yaml.Node)) error {
-	// Of a link the file behind it is replaced.
+	// Behind a symbolic link, replace the target.
 	path, err := filepath.EvalSymlinks(d.File)
 	if err != nil {
 		return err
@@ -131,7 +132,7 @@ func (d *Definitions) edit(want []lfk.LooseForeignKey, change func(root *yaml.No
 	return nil
 }
 
-// add adds an entry behind the others of its child, or its child before the next one by name.
+// add adds an entry after the others of its child, or its child before the next one by name.
 func add(root *yaml.Node, key lfk.LooseForeignKey) {
 	at := len(root.Content)
 	for i := 0; i+1 < len(root.Content); i += 2 {
@@ -163,7 +164,7 @@ func remove(root *yaml.Node, key lfk.LooseForeignKey) {
 	}
 }
 
-// sameKeys compares definitions in whatever order.
+// sameKeys compares definitions in any order.
 func sameKeys(one, other []lfk.LooseForeignKey) bool {
 	text := func(keys []lfk.LooseForeignKey) []string {
 		all := make([]string, len(keys))
@@ -176,7 +177,7 @@ func sameKeys(one, other []lfk.LooseForeignKey) bool {
 	return slices.Equal(text(one), text(other))
 }
 
-// replaceFile writes beside the file and renames, so that no server reads half of it.
+// replaceFile writes a temporary file and renames it, so that no server reads half of it.
 func replaceFile(path string, content []byte) (err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -200,8 +201,8 @@ func replaceFile(path string, content []byte) (err error) {
 	return os.Rename(temporary.Name(), path)
 }
 
-// KeepOwner gives a file that is to replace another one the owner and group of that: else who
-// could read the old one might not read the new one.
+// KeepOwner gives a replacement file the owner and group of the old file, so that its readers can
+// read the new one.
 func KeepOwner(file *os.File, old os.FileInfo) error {
 	info, err := file.Stat()
 	if err != nil {

@@ -15,18 +15,18 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// dryRunRows is up to where a dry run counts the rows of a definition exactly.
+// dryRunRows is the number of rows of a definition up to which a dry run counts exactly.
 const dryRunRows = 100_000
 
-// dryRun walks the whole due backlog, read-only, and counts per definition what a run without
-// limits would change.
+// dryRun walks all due records, read-only, and counts per definition what a run without limits
+// would change.
 type dryRun struct {
 	*cleanup
-	// counts has an entry a definition that was asked; a child in several homes is one.
+	// counts has an entry per queried definition. A child in several homes is one.
 	counts []*control.DefinitionCount
 	byKey  map[string]*control.DefinitionCount
-	// capped and unfinished name the definitions whose count is a lower bound: for the rows, for the
-	// time.
+	// capped and unfinished name the definitions whose count is a lower bound: because of the rows,
+	// or of the time.
 	capped, unfinished []string
 	// kept are the keys whose rows cannot be deleted without a protected user or group.
 	kept keptKeys
@@ -56,7 +56,7 @@ func (c *cleanup) dryRun(ctx context.Context) error {
 	return c.outcome.err()
 }
 
-// walk counts for all due records of a parent; false: the time was up first.
+// walk counts for all due records of a parent. It returns false at the time limit.
 func (d *dryRun) walk(ctx context.Context, p *parentTasks) (finished bool, err error) {
 	seen := map[lfk.Key]struct{}{}
 	for {
@@ -78,8 +78,8 @@ func (d *dryRun) walk(ctx context.Context, p *parentTasks) (finished bool, err e
 	}
 }
 
-// page counts for the next records of a parent. left: there are more; finished: there are none,
-// false if the time was up.
+// page counts for the next records of a parent. left: more records remain. finished is false at the
+// time limit.
 func (d *dryRun) page(
 	ctx context.Context, p *parentTasks, seen map[lfk.Key]struct{},
 ) (left, finished bool, err error) {
@@ -110,7 +110,7 @@ func (d *dryRun) page(
 	return true, false, d.postpone(ctx, b)
 }
 
-// interrupt marks the definitions of a parent whose records have not all been seen.
+// interrupt marks the definitions of a parent whose records were not all read.
 func (d *dryRun) interrupt(p *parentTasks) {
 	for _, task := range p.tasks {
 		if e := d.entry(task); !e.AtLeast {
@@ -120,9 +120,9 @@ func (d *dryRun) interrupt(p *parentTasks) {
 	}
 }
 
-// count counts the rows of a task for keys that no page had before, and brings all keys past the task
-// as a run would, as far as that can be known without writing. Rows that others have locked are not.
-// It returns false if the time was up.
+// count counts the rows of a task for keys that no earlier page had, and moves all keys past the
+// task as a run would, as far as reads show: they do not show locked rows. It returns false at the
+// time limit.
 func (d *dryRun) count(
 	ctx context.Context, b *batch, task *childTask, keys []*openKey, seen map[lfk.Key]struct{},
 ) bool {

@@ -12,16 +12,16 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// entry is one definition of a definitions file while it is read.
+// entry is one definition of a definitions file during reading.
 type entry struct {
 	file  *definitionsFile
 	place string
 	key   lfk.LooseForeignKey
-	// given are the keys that the entry has, right or wrong.
+	// given are the keys of the entry, valid or not.
 	given []string
 }
 
-// entryKeys are the keys an entry may have, in the order of the documentation.
+// entryKeys returns the valid keys of an entry, in the order of the documentation.
 func entryKeys() []string {
 	return []string{
 		"table", "column", "key", "on_delete", "target_column", "target_value", "conditions",
@@ -29,7 +29,7 @@ func entryKeys() []string {
 	}
 }
 
-// read reports whether the entry is right; if not, it has noted why.
+// read reports whether the entry is valid; if not, it has recorded why.
 func (e *entry) read(node *yaml.Node) bool {
 	before := len(e.file.problems)
 	if node.Kind != yaml.MappingNode {
@@ -55,7 +55,7 @@ func (e *entry) problem(key, format string, args ...any) {
 	e.file.problem(e.place+"."+key, format, args...)
 }
 
-// fields yields the keys of a mapping that are allowed there, each once, and notes the others.
+// fields yields the allowed keys of a mapping, each once, and records the others as problems.
 func (e *entry) fields(
 	place string, node *yaml.Node, allowed []string,
 ) iter.Seq2[string, *yaml.Node] {
@@ -102,7 +102,7 @@ func (e *entry) field(name string, value *yaml.Node) {
 	case "delete_limit":
 		e.key.DeleteLimit = e.limit(value)
 	case "worker_class":
-		// Whatever it is called, one worker runs everything.
+		// Under any name, one worker runs everything.
 		if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" {
 			e.problem(name, "is %s: write a string", kind(value))
 		}
@@ -133,7 +133,7 @@ func (e *entry) columns(key string, value *yaml.Node) (names []string) {
 	return names
 }
 
-// checkKey: the columns of a list refer one by one to those of the key.
+// checkKey checks that the columns of a list refer one by one to those of the key.
 func (e *entry) checkKey() {
 	if e.key.Key != nil && e.key.Columns != nil && len(e.key.Key) != len(e.key.Columns) {
 		e.problem("key", "has %s, column has %d: they refer one by one",
@@ -146,7 +146,7 @@ func (e *entry) name(key string, value *yaml.Node) string {
 	return e.text(key, value, wrongName)
 }
 
-// text reads a name; wrong says what is wrong with it, "" if nothing is.
+// text reads a name. wrong returns what is wrong with it, or "".
 func (e *entry) text(key string, value *yaml.Node, wrong func(string) string) string {
 	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" {
 		e.problem(key, "is %s: a name must be a string, put it in quotes", kind(value))
@@ -176,7 +176,7 @@ func (e *entry) limit(value *yaml.Node) (limit int) {
 	return limit
 }
 
-// value reads a string, integer or boolean into the text that PostgreSQL converts to the column's
+// value reads a string, integer or boolean as the text that PostgreSQL converts to the column's
 // type.
 func (e *entry) value(key string, value *yaml.Node) string {
 	if value.Kind == yaml.ScalarNode {
@@ -227,7 +227,7 @@ func (e *entry) conditions(list *yaml.Node) (conditions []lfk.ColumnValue) {
 	return conditions
 }
 
-// checkTarget: the target keys belong to one action, and both to that.
+// checkTarget checks that the target keys belong to one action, and that both are given.
 func (e *entry) checkTarget() {
 	for _, name := range []string{"target_column", "target_value"} {
 		given := slices.Contains(e.given, name)

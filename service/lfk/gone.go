@@ -13,12 +13,13 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// A child table that a database had, and has no longer, may have been renamed, moved to another schema or
-// dropped. Only the last needs no cleaning. So it holds the records of its parents, as an absent child does,
-// also where another database has a table of the name: until a run finds it there again, the operator accepts
-// that it is gone, or GitLab has write-protected it because its rows are elsewhere.
+// A child table that a database no longer has may have been renamed, moved to another schema or
+// dropped. Only a dropped table needs no cleaning. So a gone child holds the records of its parents
+// like an absent one, even if another database has a table of that name. It does so until a run
+// finds it there again, the operator accepts that it is gone, or GitLab has write-protected it
+// because its rows are elsewhere.
 
-// GoneChildren are the databases that no longer have a child, by its name.
+// GoneChildren maps the name of a child to the databases that no longer have it.
 type GoneChildren map[string][]string
 
 // Add adds the children that a database no longer has.
@@ -32,7 +33,7 @@ func (g GoneChildren) Add(
 	return err
 }
 
-// goneFrom returns the children that a database had before and has no longer.
+// goneFrom returns the children that a database had before and no longer has.
 func goneFrom(
 	ctx context.Context, d *repo.Database, before *lfk.SeenChildren, now lfk.SeenChildren,
 ) ([]string, error) {
@@ -49,15 +50,15 @@ func goneFrom(
 	return without(gone, leftovers), err
 }
 
-// GoneText says which databases no longer have a child, and what to do.
+// GoneText names the databases that no longer have a child, and what to do.
 func GoneText(child string, databases []string) string {
 	return fmt.Sprintf("%s no longer has the child table %s: if it was renamed or moved to another schema, undo "+
 		"that or change the definition; if it was dropped, run caretaker lfk accept-absent %s",
 		strings.Join(databases, ", "), child, catalog.Argument(child))
 }
 
-// recordGone warns of children that are gone from databases, of each once until a run finds the table there
-// again. What a silent database no longer had stays known.
+// recordGone warns of children that are gone from databases, of each once until a run finds the
+// table there again. The gone children of a silent database stay known.
 func (k *looseForeignKeys) recordGone(ctx context.Context, x *run.Execution, h homes) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// homes is where the children are, as far as is known at the start of a run.
+// homes has the places of the children, as far as known at the start of a run.
 type homes struct {
 	// found are the children by database, the queue's own last, and by number of the definition.
 	found [][]*lfk.Child
@@ -20,17 +20,17 @@ type homes struct {
 	gone   GoneChildren
 }
 
-// silentDatabase is one that does not say which tables it has.
+// silentDatabase is a database whose tables are unknown.
 type silentDatabase struct {
 	name string
-	// why it does not.
+	// why its tables are unknown.
 	why error
-	// had are the children that it had when it last answered a run; nil: it never has.
+	// had are the children at its last answer to a run; nil: it never answered.
 	had *lfk.SeenChildren
 }
 
-// unknown are the tasks of a definition, the i-th, that nothing can be done for in this run: one for
-// each silent database that may have the child; for a child that no other has, at least one.
+// unknown returns the tasks of the i-th definition that this run cannot do: one for each silent
+// database that may have the child, and at least one for a child that no other database has.
 func (h homes) unknown(key lfk.LooseForeignKey, i int) (tasks []*childTask) {
 	others := 0
 	for _, children := range h.found {
@@ -49,11 +49,11 @@ func (h homes) unknown(key lfk.LooseForeignKey, i int) (tasks []*childTask) {
 	return tasks
 }
 
-// looksAtOnce is how many databases are asked side by side for the children that they have.
+// looksAtOnce is the number of databases queried in parallel for their children.
 const looksAtOnce = 8
 
-// homes looks for the children in every configured database. Absence is a fact only if all of them
-// answer.
+// homes searches every configured database for the children. A child is absent only if all
+// databases answer.
 func (k *looseForeignKeys) homes(
 	ctx context.Context, x *run.Execution, keys []lfk.LooseForeignKey,
 ) (h homes, _ error) {
@@ -66,7 +66,7 @@ func (k *looseForeignKeys) homes(
 			turns <- struct{}{}
 			found[i], errs[i] = d.Children.Children(ctx, keys)
 			if errs[i] == nil && d != x.Database {
-				// Its search_path leads to other tables where it leads to another queue.
+				// If its search_path leads to another queue, it leads to other tables too.
 				_, errs[i] = d.Queue.DeletedRecordsShape(ctx)
 			}
 			<-turns
@@ -85,7 +85,7 @@ func (k *looseForeignKeys) homes(
 		case err == nil:
 			h.found = append(h.found, found[i])
 		case d != x.Database && isSecondName(err):
-			// Its tables are those of the database with the other name.
+			// Its tables belong to the database with the other name.
 			continue
 		case d != x.Database && hidden(err):
 			x.Log.WarnContext(ctx, "database unreachable, its child tables are not checked",
@@ -118,9 +118,9 @@ func (k *looseForeignKeys) homes(
 	return h, nil
 }
 
-// remember saves the children that a database has, for runs in which it does not answer: if they have
-// changed, or once an hour. The state is shared by all servers, and a server that has just started
-// knows it. A dry run saves nothing.
+// remember saves the children of a database for runs in which it does not answer, after a change or
+// once an hour. All servers share the state, so a server that has just started has it. A dry run
+// saves nothing.
 func (k *looseForeignKeys) remember(
 	ctx context.Context, x *run.Execution, before *lfk.SeenChildren, now lfk.SeenChildren,
 ) error {
@@ -135,7 +135,8 @@ func (k *looseForeignKeys) remember(
 	return k.Main.Children.SaveSeenChildren(ctx, now)
 }
 
-// SeenIn returns the children that a database has, in order. has reports it of a definition's, the i-th.
+// SeenIn returns the children of a database, in order. has reports whether it has the i-th
+// definition's.
 func SeenIn(
 	database string, keys []lfk.LooseForeignKey, has func(i int) bool,
 ) lfk.SeenChildren {
@@ -153,7 +154,7 @@ func SeenIn(
 	}
 }
 
-// ended are the acceptances of a definition, the i-th, whose child was found.
+// ended returns the acceptances of the i-th definition, whose child was found.
 func (h homes) ended(
 	key lfk.LooseForeignKey, i int, accepted Absences,
 ) (places []lfk.AbsentPlace) {
@@ -170,14 +171,14 @@ func (h homes) ended(
 	return places
 }
 
-// isSecondName reports whether a configured name is that of a database with another name.
+// isSecondName reports whether a configured name belongs to a database with another name.
 func isSecondName(err error) bool {
 	_, same := errors.AsType[*dberr.SameDatabaseError](err)
 	return same
 }
 
-// hidden reports whether a database does not show which tables it has: it does not answer, our role may
-// not see its application schema, or the search_path leads to another one.
+// hidden reports whether err means that the database's tables cannot be listed: it does not answer,
+// caretaker's role cannot read its application schema, or the search_path leads to another one.
 func hidden(err error) bool {
 	_, noSchema := errors.AsType[*dberr.NoSchemaError](err)
 	_, moved := errors.AsType[*lfk.QueueMovedError](err)

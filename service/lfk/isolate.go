@@ -16,19 +16,19 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// What becomes of keys whose statement the database has refused or cut off: the fault is isolated,
-// so that the other keys go on, and the keys at fault fail with it. Those whose rows others have
-// locked are tried once more.
+// Keys whose statement the database has refused or cut off: the fault is isolated, so that the
+// other keys continue and only the faulty keys fail. Keys with rows locked by other transactions
+// get one more try.
 
 const (
-	// maxFailing and maxTimeouts bound the statements spent on isolating a fault, a definition and
-	// batch. The keys that are not isolated by then fail without being counted.
+	// maxFailing and maxTimeouts limit the statements spent on isolating a fault, per definition
+	// and batch. Keys not isolated by then fail without being counted.
 	maxFailing  = 64
 	maxTimeouts = 16
 )
 
-// failKeys flags the keys and lets them go on to the other definitions. The first failure of a key
-// counts; of two, one that is its own.
+// failKeys marks the keys as failed and moves them to the other definitions. The first failure of a
+// key counts, but a failure of its own counts more.
 func (c *cleanup) failKeys(
 	ctx context.Context, task *childTask, keys []*openKey, err error, isolated bool,
 ) {
@@ -44,7 +44,8 @@ func (c *cleanup) failKeys(
 	c.addFailure(ctx, f, records, err)
 }
 
-// classOf says what to do about an error. What must end the run is returned as such by isolate.
+// classOf returns the class that decides how to handle an error. isolate returns an error that must
+// end the run.
 func classOf(err error) dberr.Class {
 	var refused *dberr.Error
 	switch {
@@ -56,7 +57,7 @@ func classOf(err error) dberr.Class {
 	return dberr.ClassData
 }
 
-// afterError handles errors other than locks, of a change or of the query for the rows that remain.
+// afterError handles errors other than locks, of a change or of the query for remaining rows.
 func (t *taskRun) afterError(
 	ctx context.Context, keys []*openKey, r purged, err error,
 ) ([]group, error) {
@@ -67,8 +68,8 @@ func (t *taskRun) afterError(
 	return t.isolate(ctx, keys, err)
 }
 
-// shrink makes the statement smaller after a time-out: fewer rows, and once there are no more rows
-// than keys, fewer keys. It returns which keys to try again.
+// shrink makes the statement smaller after a timeout: fewer rows and, once rows do not exceed keys,
+// fewer keys. It returns the keys to retry.
 func (t *taskRun) shrink(ctx context.Context, keys []*openKey, r purged, err error) []group {
 	t.timeouts++
 	moreTime := t.sizes.Learn(t.task, bulk.Statement{
@@ -84,13 +85,12 @@ func (t *taskRun) shrink(ctx context.Context, keys []*openKey, r purged, err err
 	return halves(keys, err)
 }
 
-// spent reports whether no more statements may go into finding out which keys are at fault.
+// spent reports whether the statements for finding faulty keys are used up.
 func (t *taskRun) spent() bool { return t.failing >= maxFailing || t.timeouts >= maxTimeouts }
 
-// isolate deals with a statement that the database refused: a fault that may be in the rows is
-// isolated key by key, everything else fails for all keys that have rows. Only what is surely a
-// row's fault counts towards giving its record up. Errors that are not the statement's own end the
-// run.
+// isolate handles a statement that the database refused. A possible fault of the rows is isolated
+// key by key, everything else fails for all keys that have rows. Only a certain fault of a row
+// counts towards giving up its record. Errors that are not the statement's own end the run.
 func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) ([]group, error) {
 	class := classOf(err)
 	var refused *dberr.Error
@@ -111,7 +111,7 @@ func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) ([]gr
 	case isProtected(err):
 		return t.isolateProtected(ctx, keys, err)
 	case errors.As(err, &refused) && refused.SQLState != "":
-		// It answers: whatever it lacks, other definitions may do without.
+		// It answers: other definitions may work without whatever it is missing.
 	case class == dberr.ClassUnreachable && t.task.child.Database != t.x.Database.Database:
 		t.markDown(t.task, err)
 		t.failKeys(ctx, t.task, keys, err, false)
@@ -148,8 +148,8 @@ func isProtected(err error) bool {
 	return ok
 }
 
-// isolateProtected holds the keys whose rows cannot be deleted without a protected user or group. That
-// is no failure: the records stay until the protection ends.
+// isolateProtected holds the keys whose rows cannot be deleted without a protected user or group.
+// That is no failure: the records stay until the protection ends.
 func (t *taskRun) isolateProtected(ctx context.Context, keys []*openKey, err error) ([]group, error) {
 	t.failing++
 	if left, probeErr := t.advance(ctx, t.task, keys); probeErr == nil {
@@ -199,7 +199,7 @@ func (t *taskRun) hold(keys []*openKey, err error) {
 // keptKeys are the keys of tasks whose rows cannot be deleted without a protected user or group.
 type keptKeys map[*childTask]map[lfk.Key]*repo.Protection
 
-// readKept reads them, as far as the rows can be found without triggers.
+// readKept reads them, as far as queries without triggers find the rows.
 func readKept(ctx context.Context, all []*childTask) (keptKeys, error) {
 	kept := keptKeys{}
 	var tasks []*childTask
@@ -222,7 +222,7 @@ func readKept(ctx context.Context, all []*childTask) (keptKeys, error) {
 	return kept, nil
 }
 
-// of returns why a key is kept, nil if it is not.
+// of returns why a key is kept, or nil.
 func (k keptKeys) of(t *childTask, key lfk.Key) *repo.ProtectedError {
 	if p := k[t][key]; p != nil {
 		return &repo.ProtectedError{Protection: *p, By: []string{t.key.Table}}
@@ -230,10 +230,9 @@ func (k keptKeys) of(t *childTask, key lfk.Key) *repo.ProtectedError {
 	return nil
 }
 
-// failKept fails the keys of whose rows a statement has found some that it could lock and has not
-// changed: a trigger that returns NULL leaves a row as it is, without an error. It returns the
-// others, and whether the child has such triggers. (With a rule, statements of our form are
-// refused.)
+// failKept fails the keys with rows that a statement could lock but did not change: a trigger that
+// returns NULL skips a row without an error. It returns the others, and whether the child has such
+// triggers. (With a rule, PostgreSQL refuses these statements.)
 func (t *taskRun) failKept(
 	ctx context.Context, keys []*openKey, r purged,
 ) (others []*openKey, kept bool, err error) {
@@ -254,10 +253,10 @@ func (t *taskRun) failKept(
 	return others, true, nil
 }
 
-// awaitLocks is for keys some rows of which another transaction holds, or has changed under us: rows that
-// are free now, then waiting for the others, then those that have become free. Keys that still have
-// rows are locked, unless that is only because the cap was reached. r and err are those of the
-// statement that met the locks.
+// awaitLocks handles keys with rows that another transaction holds, or has changed meanwhile. It
+// takes the free rows, then waits for the others, then takes those that became free. Keys with
+// remaining rows are locked, unless only the cap was reached. r and err are those of the statement
+// that met the locks.
 func (t *taskRun) awaitLocks(
 	ctx context.Context, keys []*openKey, r purged, err error,
 ) ([]group, error) {
@@ -287,7 +286,8 @@ func (t *taskRun) awaitLocks(
 				t.batch.moveToEnd(r.gotRows)
 				return nil, nil
 			}
-			// A key that had its full share is not locked but large: its turn comes in the next pass.
+			// A key that had its full share is not locked but large: its turn comes in the next
+			// pass.
 			keys = slices.DeleteFunc(slices.Clone(keys), r.gotShare)
 		}
 		if len(keys) == 0 || t.checkLimits() {
@@ -307,7 +307,8 @@ func (t *taskRun) awaitLocks(
 	return nil, nil
 }
 
-// lockKeys lets keys go on to the other definitions, and keeps their records: others hold locks.
+// lockKeys moves keys to the other definitions, and keeps their records: other transactions hold
+// locks.
 func lockKeys(task *childTask, keys []*openKey) {
 	for _, k := range keys {
 		k.locked = task

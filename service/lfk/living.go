@@ -16,26 +16,26 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Keys whose parent is alive. Their children stay: the records are closed if they stand for no
-// deletion, and held if the key was used again, until the operator decides.
+// Keys whose parent is alive. Their children stay. Records without a deletion are closed. Records
+// of a reused key are held until the operator decides.
 
-// What a run does with the records of reused keys.
+// Actions for the records of reused keys.
 const (
 	// ReuseHold holds them until the operator decides with caretaker lfk reused.
 	ReuseHold = "hold"
-	// ReuseClean cleans the children, as if the parent were gone.
+	// ReuseClean cleans the children, as if the parent were deleted.
 	ReuseClean = "clean"
 	// ReuseKeep closes the records, so that the children stay.
 	ReuseKeep = "keep"
 )
 
-// checkedAtOnce is how many keys one statement checks.
+// checkedAtOnce is the number of keys that one statement checks.
 const checkedAtOnce = 500
 
-// checkParents settles the keys of a batch whose parents are alive, where the statements on the
-// children do not check it: the child is in another database, the parent cannot have the key, none of
-// the children can be reached, or in a dry run; if the parent's table has come since the run began, or if
-// another of its keys was found alive in it.
+// checkParents settles the keys of a batch whose parents are alive where the statements on the
+// children do not check it. That is so if the child is in another database, the parent cannot have
+// the key, no child can be reached, or in a dry run. It is also so if the parent's table was
+// created after the run started, or if another of its keys was found alive.
 func (c *cleanup) checkParents(ctx context.Context, b *batch) error {
 	late, early := !b.table.Exists(), b.living.Load()
 	if late {
@@ -61,7 +61,7 @@ func (c *cleanup) checkParents(ctx context.Context, b *batch) error {
 	}))
 }
 
-// queueError is an error that ends the run: it is not that of a statement on a child.
+// queueError is an error that ends the run: it is not from a statement on a child.
 type queueError struct{ error }
 
 func (e *queueError) Unwrap() error { return e.error }
@@ -71,7 +71,7 @@ func isQueueError(err error) bool {
 	return ok
 }
 
-// settle checks keys against their parent's table. Those of living parents are settled, unless their
+// settle checks keys against their parent's table. It settles those of living parents, unless their
 // children may be cleaned all the same.
 func (c *cleanup) settle(ctx context.Context, b *batch, keys []*openKey) error {
 	for some := range slices.Chunk(keys, checkedAtOnce) {
@@ -82,7 +82,7 @@ func (c *cleanup) settle(ctx context.Context, b *batch, keys []*openKey) error {
 	return nil
 }
 
-// holdReused postpones the records of a key like failed ones, but it is no failure of theirs.
+// holdReused postpones the records of a key like failed ones, but without a failure.
 func (c *cleanup) holdReused(b *batch, k *openKey, claim lfk.Claim) {
 	k.settled, k.failure = true, &failure{held: true, sqlstate: reasons.ReasonKeyReused}
 	c.outcome.addReused(b.recorded, claim, len(k.records))
@@ -114,8 +114,8 @@ func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) err
 	return c.change(ctx, obsolete, "obsolete_records", c.x.Database.Queue.CloseRecords)
 }
 
-// claims returns how the run handles each key. All records of a key are treated alike: if one of them
-// must be held, all are held, also those that the operator has released.
+// claims returns how the run handles each key. All records of a key are treated alike: if one of
+// them must be held, all are held, including those that the operator has released.
 func (c *cleanup) claims(ctx context.Context, b *batch, keys []*openKey) ([]lfk.Claim, error) {
 	var records []lfk.Record
 	for _, k := range keys {
@@ -138,7 +138,7 @@ func (c *cleanup) claims(ctx context.Context, b *batch, keys []*openKey) ([]lfk.
 	return claims, nil
 }
 
-// reusedClaim is what the configuration makes of a reused key.
+// reusedClaim returns the configured handling of a reused key.
 func (c *cleanup) reusedClaim() lfk.Claim {
 	switch c.config.ReusedKeys {
 	case ReuseClean:
@@ -149,7 +149,7 @@ func (c *cleanup) reusedClaim() lfk.Claim {
 	return lfk.ClaimReused
 }
 
-// failCheck fails keys whose parent cannot be looked up, or postpones them if others hold its lock.
+// failCheck fails keys whose parent cannot be checked, or postpones them if its lock is held.
 func (c *cleanup) failCheck(ctx context.Context, b *batch, keys []*openKey, err *dberr.Error) {
 	if err.Class() == dberr.ClassLock {
 		parent := &childTask{key: lfk.LooseForeignKey{Table: b.recorded}, database: c.x.Database.Name}
@@ -217,7 +217,7 @@ func (o *outcome) addProtected(reason string, records int) {
 	o.living.protected[reason] += records
 }
 
-// maxKeysNamed is how many keys of living parents a log line names.
+// maxKeysNamed is the maximum number of keys of living parents in a log line.
 const maxKeysNamed = 10
 
 // reportLiving logs, for each parent, how many records were closed, and adds those that are held to

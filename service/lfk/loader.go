@@ -10,29 +10,29 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// loader hands out the batches of a run: parents take turns, a batch each.
+// loader issues the batches of a run: parents take turns, one batch each.
 //
-// It walks the records of each parent by key, from the oldest on. A walk misses what is committed
-// behind it: records with an earlier time or a lower id, and those of parents that had none when it
-// began. Batches in hand may record more, too. So once every parent has come to its end, and no
-// batch is in hand, the next walk begins. One that finds nothing is the last.
+// It walks the records of each parent by key, oldest first. A walk misses records committed after
+// it passed: those with an earlier time or a lower id, and those of parents that had none at its
+// start. Batches in progress may record more, too. So once all parents are at their end and no
+// batch is in progress, the next walk starts. A walk that finds no record is the last.
 type loader struct {
 	database *repo.Database
-	// queue as it was when the walk began, but for its At: that is the start of the run.
+	// queue as it was at the start of the walk, except its At: the start of the run.
 	queue     lfk.DeletedRecords
 	batchSize int
-	// byName are the tasks of all parents with definitions, by their names in the records.
+	// byName has the tasks of all parents with definitions, by their names in the records.
 	byName map[string]*parentTasks
 	// free reports whether more than half of the run's limits is free.
 	free func() bool
 
 	mu       sync.Mutex
 	released *sync.Cond
-	// inHand are the batches that have been handed out and not released. Of a parent with several queues
-	// it has their records: those of the same keys are loaded together, ahead of their turn.
+	// inHand are the batches issued and not released. For a parent with several queues it has their
+	// records: those of the same keys are loaded together, ahead of their turn.
 	inHand map[*batch][]lfk.RecordID
-	// parents are those of the walk that have not come to their end, turn the one that is next.
-	// found: the walk has found records.
+	// parents are those of the walk that are not at their end, turn is the next one. found: the
+	// walk has found records.
 	parents []*parentTasks
 	turn    int
 	found   bool
@@ -51,7 +51,7 @@ func newLoader(c *cleanup, parents []*parentTasks) *loader {
 	return l
 }
 
-// begin begins a walk with the parents that have due records, in an order drawn at random.
+// begin starts a walk with the parents that have due records, in random order.
 func (l *loader) begin(due []lfk.QueuedParent) {
 	l.parents, l.turn, l.found = nil, 0, false
 	for _, parent := range due {
@@ -65,8 +65,8 @@ func (l *loader) begin(due []lfk.QueuedParent) {
 	})
 }
 
-// next hands out a batch, which must be released: nil when nothing is left, or no more is wanted.
-// While batches are in hand that may record more it waits for them.
+// next issues a batch, which must be released; nil: none is left, or stop. It waits while batches
+// in progress may record more.
 func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +97,7 @@ func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
 	}
 }
 
-// release gives back a batch that has been worked.
+// release ends a batch.
 func (l *loader) release(b *batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +111,7 @@ func (l *loader) release(b *batch) {
 	l.released.Broadcast()
 }
 
-// load takes a batch of the parent whose turn it is; nil: all have come to their end.
+// load loads a batch of the parent whose turn it is; nil: all are at their end.
 func (l *loader) load(ctx context.Context) (*batch, error) {
 	for len(l.parents) > 0 {
 		l.turn %= len(l.parents)
@@ -132,12 +132,12 @@ func (l *loader) load(ctx context.Context) (*batch, error) {
 	return nil, nil
 }
 
-// maxRecords is how many records a batch has at most of a parent with few children: it costs a
-// statement for each definition, however few rows that finds. Whoever has set a batch_size under
-// minRecords wants small statements, and gets them.
+// maxRecords is the maximum number of records in a batch of a parent with few children: a batch
+// costs a statement per definition, however few rows that finds. An operator who sets batch_size
+// below minRecords wants small statements, and gets them.
 const maxRecords, minRecords = 2000, 500
 
-// size is how many records the next batch of a parent may have.
+// size returns the maximum number of records in the next batch of a parent.
 func (l *loader) size(p *parentTasks) int {
 	if l.batchSize < minRecords || !l.free() {
 		return l.batchSize
@@ -145,7 +145,7 @@ func (l *loader) size(p *parentTasks) int {
 	return max(l.batchSize, p.fits)
 }
 
-// idsInHand are the records of a parent with several queues that are handed out and not released.
+// idsInHand returns the issued and not released records of a parent with several queues.
 func (l *loader) idsInHand(p *parentTasks) (ids []lfk.RecordID) {
 	if len(p.queues) < 2 {
 		return nil
@@ -158,7 +158,7 @@ func (l *loader) idsInHand(p *parentTasks) (ids []lfk.RecordID) {
 	return ids
 }
 
-// restart begins the next walk, over the partitions that the queue has by now.
+// restart starts the next walk, over the current partitions of the queue.
 func (l *loader) restart(ctx context.Context) error {
 	queue, err := l.database.Queue.DeletedRecords(ctx)
 	if err != nil {

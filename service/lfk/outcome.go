@@ -20,7 +20,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// failure is why a definition could not be done for a key.
+// failure is why a definition failed for a key.
 type failure struct {
 	definition, database, condition, sqlstate, message string
 	// isolated: known to be this key's own.
@@ -49,7 +49,7 @@ func newFailure(task *childTask, err error, isolated bool) *failure {
 	return f
 }
 
-// of is the failure as that of some records.
+// of returns the failure for each of some records.
 func (f *failure) of(records []lfk.Record) []lfk.RecordFailure {
 	out := make([]lfk.RecordFailure, len(records))
 	for i, r := range records {
@@ -65,8 +65,8 @@ func (f *failure) of(records []lfk.Record) []lfk.RecordFailure {
 type tally struct {
 	// records by the text of their failure.
 	records map[string]int
-	// class is the SQLSTATE of all, or what else they have in common; reason the typed reason, "" if
-	// there is none.
+	// class is the SQLSTATE of all, or what else they have in common. reason is the typed reason;
+	// "": none.
 	class, reason string
 }
 
@@ -89,7 +89,7 @@ func (t *tally) add(f *failure, records int) {
 	}
 }
 
-// err joins the failures: nil if there was none.
+// err joins the failures; nil: none.
 func (t *tally) err() error {
 	var texts []string
 	for text, n := range t.records {
@@ -102,20 +102,19 @@ func (t *tally) err() error {
 	return &fault.ItemsFailedError{Text: strings.Join(texts, "; "), Class: t.class, Reason: t.reason}
 }
 
-// outcome is what a run has to report at its end besides its counts. Its batches add to it.
+// outcome collects what a run reports at its end besides its counts. Its batches add to it.
 type outcome struct {
 	mu       sync.Mutex
 	failures tally
-	// worked are the definitions of which a statement has succeeded, failed those of which one has
-	// not.
+	// worked are the definitions with a statement that succeeded, failed those with a failed one.
 	worked, failed map[failingKey]bool
-	// locked counts the records postponed because others hold rows or tables, by place.
+	// locked counts the records postponed because of locks on rows or tables, by place.
 	locked map[string]int
-	// held counts the records that absent children hold, heldBy has those.
+	// held counts the records that absent children hold; heldBy has those children.
 	held   int
 	heldBy []string
 	living living
-	// limit is why the run takes no more work, "" as long as it does; incomplete: it left records.
+	// limit is why the run takes no more work, or "". incomplete: it left records.
 	limit      string
 	incomplete bool
 }
@@ -132,7 +131,7 @@ func newOutcome() *outcome {
 }
 
 // addFailure counts the records of a failure, and logs it with the driver's text unless that was
-// said recently.
+// logged recently.
 func (c *cleanup) addFailure(ctx context.Context, f *failure, records int, err error) {
 	key := failingKey{c.x.Database.Name, f.definition, f.database}
 	c.outcome.mu.Lock()
@@ -177,14 +176,14 @@ func (o *outcome) leaveIncomplete() {
 	o.incomplete = true
 }
 
-// reached is the limit that has ended the run, "" as long as none has.
+// reached returns the limit that has ended the run, or "".
 func (o *outcome) reached() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.limit
 }
 
-// err is the run's error: nil if nothing failed.
+// err returns the run's error; nil: nothing failed.
 func (o *outcome) err() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -203,11 +202,11 @@ func (o *outcome) with(err error) error {
 	return fmt.Errorf("%w: %w", &fault.FailedError{Text: text}, err)
 }
 
-// maxPlaces is how many places a run's reason and log name, those with most records.
+// maxPlaces is the maximum number of places in a run's reason and log: those with the most records.
 const maxPlaces = 5
 
-// lockedText is for people: "4 records postponed, others hold locks: ci_builds on ci (4)"; "" if none
-// was.
+// lockedText returns a text for people: "4 records postponed, others hold locks: ci_builds on ci
+// (4)"; or "".
 func (o *outcome) lockedText() string {
 	total, named := 0, []string{}
 	places := slices.SortedFunc(maps.Keys(o.locked), func(a, b string) int {
@@ -228,7 +227,7 @@ func (o *outcome) lockedText() string {
 	return format.Pluralize(total, "record") + " postponed, others hold locks: " + strings.Join(named, ", ")
 }
 
-// reportLocked says what a run has postponed for locks, in one line and, unless the run has another
+// reportLocked reports the records postponed for locks, in one line and, unless the run has another
 // one, as its reason.
 func (c *cleanup) reportLocked(ctx context.Context) {
 	text := c.outcome.lockedText()
@@ -241,7 +240,7 @@ func (c *cleanup) reportLocked(ctx context.Context) {
 	c.x.Report(func(r *run.Run) { r.Reason = cmp.Or(r.Reason, text) })
 }
 
-// reportHeld adds to the run's reason how many records are held, and why.
+// reportHeld adds the number of held records, and why, to the run's reason.
 func (c *cleanup) reportHeld() {
 	if c.outcome.held == 0 {
 		return
@@ -254,21 +253,20 @@ func (c *cleanup) reportHeld() {
 // failingKey is a definition in a database of its child, for the records of a queue.
 type failingKey struct{ queue, definition, database string }
 
-// failing are the definitions that fail, for the life of the process, so that the log says so when
-// it begins, when the condition is another one, every hour and when it is over, and not in every
-// run.
+// failing tracks the failing definitions for the life of the process. So the log has a line at the
+// start of a failure, at a new condition, every hour and at the end, instead of one per run.
 type failing struct {
 	mu sync.Mutex
-	// logged is when the log has said so last, by condition.
+	// logged is the time of the last log line, by condition.
 	logged map[failingKey]map[string]time.Time
 }
 
 func newFailing() *failing { return &failing{logged: map[failingKey]map[string]time.Time{}} }
 
-// logEvery is how often the log says that a definition still fails.
+// logEvery is the interval of log lines on a definition that still fails.
 const logEvery = time.Hour
 
-// begins reports whether a failure is to be logged, and assumes that the caller logs it.
+// begins reports whether to log a failure, and assumes that the caller logs it.
 func (f *failing) begins(key failingKey, condition string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -282,7 +280,7 @@ func (f *failing) begins(key failingKey, condition string) bool {
 	return true
 }
 
-// among are the keys that fail.
+// among returns the failing ones of some keys.
 func (f *failing) among(keys map[failingKey]bool) (failing []failingKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -300,8 +298,8 @@ func (f *failing) over(key failingKey) {
 	delete(f.logged, key)
 }
 
-// reportRecovered logs which definitions work again: those of which a statement has succeeded in
-// this run and none has failed, and that no record is waiting for that has failed by itself.
+// reportRecovered logs the definitions that work again: in this run a statement has succeeded and
+// none has failed, and no record that failed by itself is waiting for them.
 func (c *cleanup) reportRecovered(ctx context.Context) {
 	worked := maps.Clone(c.outcome.worked)
 	maps.DeleteFunc(worked, func(key failingKey, _ bool) bool { return c.outcome.failed[key] })
@@ -313,7 +311,7 @@ func (c *cleanup) reportRecovered(ctx context.Context) {
 	for _, key := range recovered {
 		definitions = append(definitions, key.definition)
 	}
-	// If that cannot be read, the next run says so.
+	// If that cannot be read, the next run logs it.
 	left, err := c.x.Database.Queue.FailingDefinitions(ctx, c.queue, definitions, run.ReadLimits())
 	if err != nil {
 		return

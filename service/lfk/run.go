@@ -18,13 +18,13 @@ import (
 type cleanup struct {
 	*looseForeignKeys
 	x *run.Execution
-	// keys are the definitions with which the run started.
+	// keys are the definitions at the start of the run.
 	keys    []lfk.LooseForeignKey
 	queue   lfk.DeletedRecords
 	budget  *budget
 	loader  *loader
 	outcome *outcome
-	// traced: the run is traced, and so are deletions of parents that it may meet.
+	// traced: the run is traced, and so are the deletions of parents that it may meet.
 	traced bool
 
 	downMu sync.Mutex
@@ -32,7 +32,7 @@ type cleanup struct {
 	downs map[string]error
 }
 
-// work is one run, or a dry run.
+// work does one run, or a dry run.
 func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	if x.Snapshot().Trigger == control.TriggerRequest {
 		k.looks.forget(x.Database)
@@ -76,7 +76,7 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	return c.run(ctx)
 }
 
-// inFlight is how many batches are worked side by side.
+// inFlight is the number of parallel batches.
 const inFlight = 2
 
 func (c *cleanup) run(ctx context.Context) error {
@@ -110,8 +110,8 @@ func (c *cleanup) run(ctx context.Context) error {
 	return c.outcome.err()
 }
 
-// drain works batch after batch until nothing is left or a limit is reached. A second loop joins in
-// only while more than half of the limits is free.
+// drain works batches until none is left or a limit is reached. A second loop joins in only while
+// more than half of the limits is free.
 func (c *cleanup) drain(ctx context.Context, joining bool) error {
 	stop := func() bool {
 		return c.limited() || c.x.Stopped() != nil || joining && !c.budget.free()
@@ -134,7 +134,7 @@ func (c *cleanup) drain(ctx context.Context, joining bool) error {
 // limited reports whether a limit has ended the run.
 func (c *cleanup) limited() bool { return c.outcome.reached() != "" }
 
-// checkLimits is asked after every statement.
+// checkLimits is called after every statement.
 func (c *cleanup) checkLimits() bool {
 	if limit := c.budget.exhausted(); limit != "" {
 		c.outcome.reach(limit)
@@ -154,7 +154,7 @@ func (c *cleanup) leftOver(ctx context.Context) (bool, error) {
 	return b != nil, err
 }
 
-// down says why nothing can be done for a task in this run, nil if it can.
+// down returns why this run cannot do a task; nil: it can.
 func (c *cleanup) down(task *childTask) error {
 	c.downMu.Lock()
 	defer c.downMu.Unlock()
@@ -164,7 +164,7 @@ func (c *cleanup) down(task *childTask) error {
 	return c.downs[task.database]
 }
 
-// markDown saves the run from waiting again for a database that does not answer, not even with an
+// markDown keeps the run from waiting again for a database that does not answer, not even with an
 // SQLSTATE.
 func (c *cleanup) markDown(task *childTask, err error) {
 	refused, ok := errors.AsType[*dberr.Error](err)
@@ -176,26 +176,26 @@ func (c *cleanup) markDown(task *childTask, err error) {
 	c.downs[task.database] = err
 }
 
-// budget is what is left of the run's row limits.
+// budget is the remainder of the run's row limits.
 type budget struct {
-	// turn is held by a statement. While two full statements fit they hold it together, then one holds
-	// it alone: so the limits hold over all batches in flight.
+	// turn is held by a statement. While two full statements fit they hold it together, then one at
+	// a time: so the limits hold over all parallel batches.
 	turn             sync.RWMutex
 	mu               sync.Mutex
 	deletes, updates rowLimit
 }
 
-// rowLimit is what is left of max_deletes or of max_updates.
+// rowLimit is the remainder of max_deletes or max_updates.
 type rowLimit struct{ limit, left int64 }
 
-// sharedRows is how many rows must be left for statements to run side by side.
+// sharedRows is the number of remaining rows that statements need to run in parallel.
 const sharedRows = inFlight * bulk.MaxStatementRows
 
 func newBudget(maxDeletes, maxUpdates int64) *budget {
 	return &budget{deletes: rowLimit{maxDeletes, maxDeletes}, updates: rowLimit{maxUpdates, maxUpdates}}
 }
 
-// of is the limit on the rows that a task changes.
+// of returns the limit on the rows that a task changes.
 func (b *budget) of(task *childTask) *rowLimit {
 	if task.deletes() {
 		return &b.deletes
@@ -214,21 +214,21 @@ func (b *budget) begin(task *childTask) (end func()) {
 	return b.turn.Unlock
 }
 
-// left is how many rows a task may still change.
+// left returns how many rows a task may still change.
 func (b *budget) left(task *childTask) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.of(task).left
 }
 
-// spend takes the rows that a statement has changed.
+// spend subtracts the rows that a statement has changed.
 func (b *budget) spend(task *childTask, changed int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.of(task).left -= changed
 }
 
-// exhausted names the limit that is reached, "" for none.
+// exhausted returns the limit that is reached, or "".
 func (b *budget) exhausted() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -241,7 +241,7 @@ func (b *budget) exhausted() string {
 	return ""
 }
 
-// free reports whether a second batch cannot take rows that the one in hand needs.
+// free reports whether a second batch cannot take rows that the current one needs.
 func (b *budget) free() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,10 +20,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// What a run finds out and puts in order before its first batch: the queue and its partitions, the
-// homes of the children, and what follows for each parent.
+// What a run reads and prepares before its first batch: the queue and its partitions, the homes of
+// the children, and the tasks of each parent.
 
-// openQueue reads the queue, and maintains the partitions of one that caretaker has made.
+// openQueue reads the queue, and maintains the partitions of a queue that caretaker has made.
 func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (lfk.DeletedRecords, error) {
 	queue, err := x.Database.Queue.DeletedRecords(ctx)
 	if none, ok := errors.AsType[*dberr.NoSchemaError](err); ok {
@@ -58,8 +58,8 @@ func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (lfk
 	return x.Database.Queue.DeletedRecords(ctx)
 }
 
-// checkPartitioned fails a run where a table of the queue has another shape: the run would not see
-// its records.
+// checkPartitioned fails a run if a table of the queue has another shape: the run would not see its
+// records.
 func checkPartitioned(queue lfk.DeletedRecords, database string) error {
 	for _, t := range queue.Existing() {
 		if !t.Partitioned {
@@ -70,8 +70,8 @@ func checkPartitioned(queue lfk.DeletedRecords, database string) error {
 	return nil
 }
 
-// maintainPartitions repairs, rolls and drops partitions. What does not work out is left for the
-// next run; only a lost lease ends this one.
+// maintainPartitions repairs, rolls and drops partitions. The next run retries failures. Only a
+// lost lease ends this one.
 func (k *looseForeignKeys) maintainPartitions(
 	ctx context.Context, x *run.Execution, queue lfk.DeletedRecords,
 ) (changed bool, _ error) {
@@ -114,7 +114,8 @@ func (k *looseForeignKeys) maintainPartitions(
 	return changed, nil
 }
 
-// trackPartitions tracks the new partitions of tracked tables, unless that is switched off.
+// trackPartitions tracks the new partitions of tracked tables, unless the configuration disables
+// it.
 func (k *looseForeignKeys) trackPartitions(
 	ctx context.Context, x *run.Execution, p fencing.Permit,
 ) error {
@@ -134,8 +135,7 @@ func (k *looseForeignKeys) trackPartitions(
 	return nil
 }
 
-// parentTasks is what has to be done for the records of one parent, and how far loading them has
-// got.
+// parentTasks holds the tasks for the records of one parent, and how far they are loaded.
 type parentTasks struct {
 	// recorded is the parent's name in the records.
 	recorded string
@@ -143,55 +143,55 @@ type parentTasks struct {
 	// absent are the definitions whose child is in no configured database, and not accepted: they
 	// hold the records.
 	absent []lfk.LooseForeignKey
-	// living: a parent was found alive in this run, so it is asked before anything is changed.
+	// living: a parent was found alive in this run, so parents are checked before any change.
 	living atomic.Bool
-	// table is the one that the records named when the run began; nil: there was none.
+	// table is the table of the recorded name at the start of the run; nil: none.
 	table    *lfk.ParentTable
 	position lfk.Position
-	// queues are the tables of the queue that had due records of it when the walk began. Records that come
-	// into another one are for the next walk: that cleans what is left of a key, mostly nothing.
+	// queues are the tables of the queue with due records at the start of the walk. The next walk
+	// takes records in other tables: it cleans the remaining rows of a key, mostly none.
 	queues []int
-	// fits is how many records fit under the caps of the statements, as the last batch showed.
+	// fits is how many records fit under the caps of the statements, by the last batch.
 	fits int
 }
 
-// childTask is one definition on one home of its child, in the order in which they are done.
+// childTask is one definition on one home of its child. Tasks are in the order of execution.
 type childTask struct {
 	key lfk.LooseForeignKey
-	// child is nil where it is unknown whether the child is in database, because it does not answer.
+	// child is nil if it is unknown whether database has the child, because it does not answer.
 	child    *lfk.Child
 	database string
-	// down says why nothing can be done here in this run.
+	// down is why this run cannot do the task.
 	down error
-	// rowsPerKey is how many rows a key of the last complete batch had, as math.Float64bits.
+	// rowsPerKey is the number of rows per key in the last complete batch, as math.Float64bits.
 	rowsPerKey atomic.Uint64
 	// counts: a guess was wrong, so statements count their rows first.
 	counts atomic.Bool
 }
 
-// expected is how many rows so many keys are likely to have; 0: nothing is known, or they have none.
+// expected returns the likely number of rows of so many keys; 0: unknown, or none.
 func (t *childTask) expected(keys int) float64 {
 	return math.Float64frombits(t.rowsPerKey.Load()) * float64(keys)
 }
 
-// learn learns from a batch that is complete. In one that is not, keys have rows that are not known.
+// learn learns from a complete batch. In an incomplete one keys have unknown rows.
 func (t *childTask) learn(rows int64, keys int) {
 	t.rowsPerKey.Store(math.Float64bits(float64(rows) / float64(keys)))
 }
 
-// SizeKey is what the sizes of its statements are remembered by.
+// SizeKey is the key of the sizes of its statements.
 func (t *childTask) SizeKey() bulk.SizeKey {
 	return bulk.SizeKey{What: t.key.String(), Action: t.key.OnDelete, Database: t.database}
 }
 
-// place is the table of the task, with its database.
+// place returns the table of the task, with its database.
 func (t *childTask) place() string { return t.key.Table + " on " + t.database }
 
 // deletes reports whether the task deletes rows; otherwise it updates them.
 func (t *childTask) deletes() bool { return t.key.OnDelete == lfk.AsyncDelete }
 
-// tasks makes the tasks of the parents that have definitions: one all of whose children are accepted
-// as absent counts as one without, and is left alone. So are those that definitions are lacking of.
+// tasks makes the tasks of the parents that have definitions. A parent whose children are all
+// accepted as absent counts as one without, and is skipped. So is one with a missing definition.
 func (c *cleanup) tasks(
 	ctx context.Context, lacking map[string]string,
 ) ([]*parentTasks, error) {
@@ -246,9 +246,8 @@ func (c *cleanup) tasks(
 	return parents, c.endAbsence(ctx, c.x, ended)
 }
 
-// add adds the tasks of a definition, the i-th: one for each database that has the child table, and one
-// for each partition of it whose detachment is pending. It
-// reports whether there are any.
+// add adds the tasks of the i-th definition: one for each database that has the child table, and
+// one for each partition of it whose detachment is pending. It reports whether there are any.
 func (p *parentTasks) add(key lfk.LooseForeignKey, i int, homes [][]*lfk.Child) (found bool) {
 	for _, children := range homes {
 		child := children[i]
@@ -266,8 +265,8 @@ func (p *parentTasks) add(key lfk.LooseForeignKey, i int, homes [][]*lfk.Child) 
 	return found
 }
 
-// refer lets the tasks find their rows by the keys that are recorded, and the parents theirs. What
-// does not fit fails, and its records stay.
+// refer sets the recorded key columns by which the tasks find their rows, and the parents theirs. A
+// definition that does not fit fails, and its records stay.
 func (k *looseForeignKeys) refer(
 	ctx context.Context, x *run.Execution, queue lfk.DeletedRecords, parents map[string]*parentTasks,
 ) error {
@@ -319,7 +318,7 @@ func (k *looseForeignKeys) parentTables(
 	return tables, keys, err
 }
 
-// duplicates reports whether another task is the same, of tables that are named in two ways.
+// duplicates reports whether another task is the same under another name of the table.
 func (t *childTask) duplicates(other *childTask) bool {
 	if other.child == nil || other.child.Table() != t.child.Table() || other.database != t.database {
 		return false

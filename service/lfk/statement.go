@@ -13,8 +13,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
-// One task for some keys of a batch (step 2): a statement, and what to do when it does not complete
-// them all.
+// One task for some keys of a batch (step 2): a statement, and the handling of keys that it does
+// not complete.
 
 // taskRun is one task on the keys of one batch, over all passes.
 type taskRun struct {
@@ -23,14 +23,15 @@ type taskRun struct {
 	task  *childTask
 	// changed counts the rows that the statements have changed.
 	changed int64
-	// kept are the keys to hold, from the first statement on that would have deleted a protected row.
+	// kept are the keys to hold, set by the first statement that would have deleted a protected
+	// row.
 	kept keptKeys
 	// failing and timeouts count the statements spent on isolating a fault.
 	failing, timeouts int
 }
 
-// apply brings every key past the task, or leaves it there because it has more rows than its share
-// or a limit is reached. Its error ends the run.
+// apply moves every key past the task, or leaves it there if it has more rows than its share or a
+// limit is reached. Its error ends the run.
 func (c *cleanup) apply(ctx context.Context, b *batch, task *childTask, keys []*openKey) error {
 	if err := c.down(task); err != nil {
 		c.failKeys(ctx, task, keys, err, false)
@@ -47,7 +48,7 @@ func (c *cleanup) apply(ctx context.Context, b *batch, task *childTask, keys []*
 	return t.try(ctx, keys)
 }
 
-// failMismatched fails the keys that have another number of values than the definition has columns, and
+// failMismatched fails the keys whose number of values differs from the definition's columns, and
 // returns the others.
 func (c *cleanup) failMismatched(ctx context.Context, task *childTask, keys []*openKey) []*openKey {
 	return slices.DeleteFunc(slices.Clone(keys), func(k *openKey) bool {
@@ -59,23 +60,23 @@ func (c *cleanup) failMismatched(ctx context.Context, task *childTask, keys []*o
 	})
 }
 
-// group is keys that get a statement of their own. cause is the fault for which they were parted
-// from others, nil if they were not.
+// group is a set of keys with a statement of their own. cause is the fault that separated them from
+// others, or nil.
 type group struct {
 	keys  []*openKey
 	cause error
 }
 
-// again lets keys be tried once more.
+// again retries keys.
 func again(keys []*openKey) []group { return []group{{keys: keys}} }
 
-// halves parts keys because of a fault; the first half comes first.
+// halves splits keys because of a fault. The first half comes first.
 func halves(keys []*openKey, cause error) []group {
 	middle := len(keys) / 2
 	return []group{{keys[middle:], cause}, {keys[:middle], cause}}
 }
 
-// try sends the statement for the keys, and for fewer of them where it cannot do all at once.
+// try sends the statement for the keys, and for fewer of them if it cannot do all at once.
 func (t *taskRun) try(ctx context.Context, keys []*openKey) error {
 	for groups := again(keys); len(groups) > 0 && !t.checkLimits(); {
 		g := groups[len(groups)-1]
@@ -93,7 +94,7 @@ func (t *taskRun) try(ctx context.Context, keys []*openKey) error {
 	return nil
 }
 
-// step sends one statement for the keys, and returns which to try again.
+// step sends one statement for the keys, and returns which to retry.
 func (t *taskRun) step(ctx context.Context, keys []*openKey) ([]group, error) {
 	m, guess := t.mode(keys)
 	r, err := t.purge(ctx, keys, purged{mode: m, uncounted: guess, lock: bulk.LockTime})
@@ -123,8 +124,8 @@ func (t *taskRun) step(ctx context.Context, keys []*openKey) ([]group, error) {
 	return t.isolate(ctx, keys, err)
 }
 
-// mode is that of the next statement for the keys, by the rows that they are likely to have. guess:
-// they are likely to fit, so they need not be counted first.
+// mode returns the mode of the next statement for the keys, by their likely number of rows. guess:
+// they are likely to fit, so that counting them first is not required.
 func (t *taskRun) mode(keys []*openKey) (m mode, guess bool) {
 	expected := t.task.expected(len(keys))
 	if expected > float64(t.rows()) {
@@ -136,22 +137,22 @@ func (t *taskRun) mode(keys []*openKey) (m mode, guess bool) {
 	return everything, expected > 0 && !t.task.counts.Load() && !t.task.child.MayKeep()
 }
 
-// share lets each of the keys have a share of the statements, since their rows do not fit into one.
+// share gives each of the keys a share of the statements, since their rows do not fit into one.
 func (t *taskRun) share(keys []*openKey) {
 	for _, k := range keys {
 		k.large = true
 	}
 }
 
-// mode is which rows a statement takes.
+// mode selects the rows of a statement.
 type mode int
 
 const (
 	// everything: all rows of all keys, if they fit under the cap.
 	everything mode = iota
-	// shares: as many rows of each key as the cap divided by the keys.
+	// shares: for each key up to the cap divided by the number of keys.
 	shares
-	// skipping: shares of the rows that no other transaction has locked.
+	// skipping: shares, without the rows locked by other transactions.
 	skipping
 )
 
@@ -159,33 +160,34 @@ const (
 type purged struct {
 	lfk.PurgeResult
 	mode mode
-	// uncounted: the rows are not counted before. If they do not fit under the cap nothing is changed.
+	// uncounted: the rows are not counted first. If they exceed the cap nothing is changed.
 	uncounted bool
-	// lock is how long it waits for locks.
+	// lock is the lock timeout.
 	lock time.Duration
-	// cap of the statement's rows, perKey that of a key's (0: none).
+	// cap is the maximum number of the statement's rows, perKey of a key's (0: none).
 	cap, perKey int64
-	// removal: the records of the keys went with the statement if it was complete.
+	// removal: a complete statement also removes the records of the keys.
 	removal bool
-	// took is how long the statement lasted.
+	// took is the duration of the statement.
 	took time.Duration
 }
 
 // gotShare reports whether a key got its share, and may have more rows.
 func (r purged) gotShare(k *openKey) bool { return r.perKey > 0 && r.Shares[k.key] >= r.perKey }
 
-// gotRows reports whether a key got anything.
+// gotRows reports whether a key got any rows.
 func (r purged) gotRows(k *openKey) bool { return r.Shares[k.key] > 0 }
 
-// capReached reports whether the cap was reached before all keys had got their share: the last ones got none.
+// capReached reports whether the cap was reached before all keys got their share: the last got
+// none.
 func (r purged) capReached(keys int) bool {
 	return r.perKey > 0 && r.Found >= r.cap && r.perKey*int64(keys) > r.cap
 }
 
-// errNoBudget means that a row limit is reached; checkLimits has seen it, or will.
+// errNoBudget means that a row limit is reached. checkLimits detects it.
 var errNoBudget = errors.New("row limit reached")
 
-// rows is how many rows a statement may change, unless less is left of the limits.
+// rows returns the maximum number of rows of a statement, within the remaining limits.
 func (t *taskRun) rows() int64 {
 	if limit := int64(t.task.key.DeleteLimit); limit > 0 {
 		return min(t.sizes.Get(t.task), limit)
@@ -193,11 +195,11 @@ func (t *taskRun) rows() int64 {
 	return t.sizes.Get(t.task)
 }
 
-// livingAttempts is how often a statement is sent at most that finds a parent alive. A trigger of the child
-// may insert the parent again each time: then the key is isolated and held.
+// livingAttempts is the maximum number of tries of a statement that finds a parent alive. A trigger
+// of the child may insert the parent again each time: then the key is isolated and held.
 const livingAttempts = 3
 
-// purge sends one statement within what is left of the limits and accounts for it.
+// purge sends one statement within the remaining limits and accounts for it.
 func (t *taskRun) purge(ctx context.Context, keys []*openKey, r purged) (_ purged, err error) {
 	defer t.budget.begin(t.task)()
 	r.cap = min(t.rows(), t.budget.left(t.task))
@@ -210,8 +212,8 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, r purged) (_ purge
 		}
 		switch err = t.send(ctx, keys, &r); {
 		case errors.Is(err, dberr.ErrLivingParent) && attempt < livingAttempts:
-			// Nothing was changed. The statement is sent again without the keys of living parents. Other
-			// batches are checked before they change anything.
+			// Nothing was changed. The statement is sent again without the keys of living parents.
+			// Other batches check their parents before they change anything.
 			t.batch.living.Store(true)
 			err = t.settle(ctx, t.batch, keys)
 		case err == nil:
@@ -229,7 +231,7 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, r purged) (_ purge
 	}
 }
 
-// send sends a statement of so many rows.
+// send sends a statement with a limit of rows.
 func (t *taskRun) send(ctx context.Context, keys []*openKey, r *purged) (err error) {
 	child := t.task.child
 	permit, err := t.x.Permit(ctx, repo.Of(child.Database), child.Table(), t.limits(*r, len(keys)))
@@ -256,9 +258,9 @@ func (t *taskRun) send(ctx context.Context, keys []*openKey, r *purged) (err err
 	return err
 }
 
-// empty sends the statement that had a result for no row, and returns how long that took. Such a statement
-// ends with the first row. So where the keys have few rows, which are searched for in many partitions, the
-// time of the search is added: a statement that counts the rows before it changes them searches twice.
+// empty sends the statement of a result for no row, and returns the duration. Such a statement ends
+// with the first row. So if the keys have few rows in many partitions, the time of the search is
+// added: a statement that counts the rows before it changes them searches twice.
 func (t *taskRun) empty(
 	ctx context.Context, keys []*openKey, r purged,
 ) func() (time.Duration, error) {
@@ -278,7 +280,7 @@ func (t *taskRun) empty(
 	}
 }
 
-// limits are those of a statement for so many keys.
+// limits returns the limits of a statement for a number of keys.
 func (t *taskRun) limits(r purged, keys int) fencing.Limits {
 	l := fencing.Limits{Statement: t.sizes.Time(t.task), Lock: r.lock}
 	if r.cap == 0 || r.cap == 1 && keys == 1 {
@@ -290,11 +292,12 @@ func (t *taskRun) limits(r purged, keys int) fencing.Limits {
 	return l
 }
 
-// waits reports whether it waits for rows that others have locked.
+// waits reports whether it waits for locked rows.
 func (r purged) waits() bool { return r.lock > bulk.LockTime }
 
-// removable are the records that go with this statement if it completes their keys: it is their
-// last, it runs in the queue's own database, all are of one table, and no absent child holds them.
+// removable returns the records that this statement also removes if it completes their keys: it is
+// their last, it runs in the queue's own database, all are of one table, and no absent child holds
+// them.
 func (t *taskRun) removable(keys []*openKey) (records []lfk.Record) {
 	last := t.task == t.batch.tasks[len(t.batch.tasks)-1]
 	if !last || t.task.child.Database != t.x.Database.Database || len(t.batch.absent) > 0 {
@@ -311,7 +314,7 @@ func (t *taskRun) removable(keys []*openKey) (records []lfk.Record) {
 	return records
 }
 
-// account counts what a statement has done, and learns from the time it took.
+// account counts the rows of a statement, and learns from its duration.
 func (t *taskRun) account(ctx context.Context, keys []*openKey, r purged) {
 	t.addWorked(t.task)
 	capped := false
@@ -348,8 +351,8 @@ func (t *taskRun) advanceDone(keys []*openKey, r purged) {
 	}
 }
 
-// rotateKeys moves the keys on that have no more rows, and lets those that got none be the first
-// of the next pass.
+// rotateKeys moves the keys on that have no more rows. Those that got none are first in the next
+// pass.
 func (t *taskRun) rotateKeys(ctx context.Context, keys []*openKey, r purged) ([]group, error) {
 	t.batch.moveToEnd(r.gotRows)
 	_, err := t.advance(ctx, t.task, keys)

@@ -20,12 +20,12 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// What the status of the worker says between runs: whether records are due, how many wait, and what
-// keeps some of them.
+// The worker's status between runs: whether records are due, how many are pending, and why some
+// stay.
 
-// due reports whether records of parents with definitions are due in a database. One that cannot be
-// asked, or whose queue is in disorder, counts as one that has some: its run repairs it, or says
-// what is wrong.
+// due reports whether records of parents with definitions are due in a database. A database that
+// cannot be read, or whose queue is damaged, counts as one with due records: its run repairs it, or
+// reports the fault.
 func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 	if k.LooseForeignKeys() == nil {
 		return false
@@ -50,8 +50,8 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 	return err != nil || len(k.undefined(queue, recorded, accepted)) < len(recorded)
 }
 
-// undefined are the recorded names of parents without definitions. One all of whose children are
-// accepted as absent counts as one without.
+// undefined returns the recorded names of parents without definitions. A parent whose children are
+// all accepted as absent counts as one without.
 func (k *looseForeignKeys) undefined(
 	q lfk.DeletedRecords, recorded []string, accepted Absences,
 ) []string {
@@ -64,7 +64,7 @@ func (k *looseForeignKeys) undefined(
 	return slices.DeleteFunc(slices.Clone(recorded), func(name string) bool { return defined[name] })
 }
 
-// backlog counts the records, and remarks on those that stay.
+// backlog counts the records, with remarks on those that stay.
 func (k *looseForeignKeys) backlog(
 	ctx context.Context, d *repo.Database,
 ) (control.Backlog, string, error) {
@@ -82,7 +82,7 @@ func (k *looseForeignKeys) backlog(
 	if err != nil || k.LooseForeignKeys() == nil {
 		return backlog, "", err
 	}
-	// The counts have been read, the remarks are an extra: what cannot be read for them is left out.
+	// The counts are read. Remarks are optional: those that cannot be read are left out.
 	accepted, acceptedErr := k.acceptedAbsent(ctx)
 	var remarks []string
 	if acceptedErr == nil {
@@ -107,11 +107,11 @@ func (k *looseForeignKeys) backlog(
 	return backlog, strings.Join(remarks, "; "), nil
 }
 
-// waitingShown is how many records one database lists.
+// waitingShown is the maximum number of records listed per database.
 const waitingShown = 100
 
-// waiting lists the dead records, or those that have failed and are tried again. The server's
-// messages may quote rows, and are left to `caretaker lfk dead`.
+// waiting lists the dead records, or those that have failed and are retried. Only `caretaker lfk
+// dead` shows the server's messages, since they may quote rows.
 func (k *looseForeignKeys) waiting(
 	ctx context.Context, d *repo.Database, dead bool,
 ) (list []jobqueue.Waiting, err error) {
@@ -147,10 +147,10 @@ func (k *looseForeignKeys) waiting(
 
 func recordName(table string, key lfk.Key) string { return table + " " + key.String() }
 
-// failingPage bounds the failing records of one query.
+// failingPage is the maximum number of failing records in one query.
 const failingPage = 1000
 
-// failingRemark reports that records have failed or are held, which are postponed while runs succeed.
+// failingRemark reports failed or held records, which are postponed while runs succeed.
 func failingRemark(d *repo.Database, failing []lfk.FailingRecord) []string {
 	number := strconv.Itoa(len(failing))
 	switch len(failing) {
@@ -164,8 +164,8 @@ func failingRemark(d *repo.Database, failing []lfk.FailingRecord) []string {
 }
 
 // absentRemark names the children that hold records and have not been accepted. The last run of
-// this process knows them, for all databases; before its first they are those that the records of
-// this database are held for.
+// this process has found them, for all databases. Before the first run, they come from the held
+// records of this database.
 func (k *looseForeignKeys) absentRemark(
 	d *repo.Database, accepted Absences, failing []lfk.FailingRecord,
 ) []string {
@@ -190,7 +190,7 @@ func (k *looseForeignKeys) absentRemark(
 	return []string{"records are held, " + k.absentText(absent)}
 }
 
-// holders are the child tables that records are held for, by name.
+// holders returns the child tables that records are held for, by name.
 func (k *looseForeignKeys) holders(failing []lfk.FailingRecord) (children []string) {
 	for _, key := range k.LooseForeignKeys() {
 		if slices.ContainsFunc(failing, func(r lfk.FailingRecord) bool {
@@ -203,8 +203,8 @@ func (k *looseForeignKeys) holders(failing []lfk.FailingRecord) (children []stri
 	return slices.Compact(children)
 }
 
-// withoutHeld is the reason of a run without the part on records that are held or left: a status has
-// its own remarks about them, which know what was done since.
+// withoutHeld returns the reason of a run without the part on held or skipped records: the status
+// has its own, newer remarks about them.
 func withoutHeld(reason string) string {
 	return regexp.MustCompile(`(^|; )(\d+ records? held|records are left), .*$`).ReplaceAllString(reason, "")
 }

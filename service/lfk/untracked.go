@@ -13,33 +13,34 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 )
 
-// Deletions from a parent whose triggers are lost are not recorded, and its children stay: nothing is
-// due, and every run succeeds. So each server inspects the triggers of each database now and then, when
-// it reads the backlog, and judges them as lint does.
+// Deletions from a parent whose triggers are lost are not recorded, and its children stay: no
+// record is due, and every run succeeds. So each server inspects the triggers of each database from
+// time to time, when it reads the backlog, and judges them as lint does.
 
-// lookAge is how old an inspection may be. A run that a client has requested ends its database's.
+// lookAge is the maximum age of an inspection. A run that a client has requested ends its
+// database's.
 const lookAge = 10 * time.Minute
 
 // looks are the inspections of this process.
 type looks struct {
-	// since is when the process began.
+	// since is the start of the process.
 	since time.Time
 
 	mu sync.Mutex
-	// of are the newest, by the names of the databases.
+	// of has the newest inspections, by database name.
 	of map[string]look
 }
 
-// look is what a database had when it was inspected.
+// look is the result of an inspection of a database.
 type look struct {
 	at   time.Time
 	keys []lfk.LooseForeignKey
 	seen admin.Inspection
-	// warned is what was logged of it.
+	// warned is what was last logged about it.
 	warned string
 }
 
-// isAbout reports whether the inspection was of these definitions: a reload replaces all of them.
+// isAbout reports whether the inspection used these definitions: a reload replaces all of them.
 func (l look) isAbout(keys []lfk.LooseForeignKey) bool {
 	return len(l.keys) == len(keys) && (len(keys) == 0 || &l.keys[0] == &keys[0])
 }
@@ -53,7 +54,7 @@ func (l *looks) forget(d *repo.Database) {
 	l.of[d.Name] = old
 }
 
-// renew inspects a database, unless that was done lately.
+// renew inspects a database, unless its last inspection is recent.
 func (l *looks) renew(ctx context.Context, d *repo.Database, keys []lfk.LooseForeignKey) error {
 	l.mu.Lock()
 	old := l.of[d.Name]
@@ -87,7 +88,7 @@ func (k *looseForeignKeys) untracked(
 			check.Seen = append(check.Seen, Inspected{other.Name, l.seen})
 		}
 	}
-	// At first it is only a question of time until a database was inspected that may have a child.
+	// Soon after the start, a database that may have a child is only not inspected yet.
 	check.Complete = len(check.Seen) == len(k.Databases) || time.Since(k.looks.since) < lookAge
 	newest := k.looks.of[d.Name]
 	parents = check.untracked(Inspected{d.Name, newest.seen})

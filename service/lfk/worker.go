@@ -17,9 +17,9 @@ import (
 // Name is the worker's name everywhere: its key, lease, label and page.
 const Name = "loose_foreign_keys_cleanup"
 
-// Rotations: which databases a fire works.
+// Rotations: the databases that a fire works.
 const (
-	// RotationMinute is one database a fire, that of its minute.
+	// RotationMinute is one database per fire: the one of its minute.
 	RotationMinute = "minute"
 	// RotationAll is every database that has records due, one after the other.
 	RotationAll = "all"
@@ -55,7 +55,7 @@ type Config struct {
 	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
 }
 
-// Keys are the definitions; nil: none are configured. The error is that of [LoadDefinitions].
+// Keys returns the definitions; nil: none are configured. The error is that of [LoadDefinitions].
 func (c Config) Keys() ([]lfk.LooseForeignKey, error) {
 	definitions, err := c.Definitions, error(nil)
 	if definitions == nil && c.DefinitionsFile != "" {
@@ -67,7 +67,7 @@ func (c Config) Keys() ([]lfk.LooseForeignKey, error) {
 	return append([]lfk.LooseForeignKey{}, definitions.Keys...), nil
 }
 
-// DoneCounts are the counts of what was due that a run has dealt with.
+// DoneCounts are the counts of due records that a run has handled.
 func (Config) DoneCounts() []string {
 	return []string{
 		"processed_records", "obsolete_records", "incremented_records", "rescheduled_records",
@@ -84,17 +84,17 @@ type looseForeignKeys struct {
 	looks   looks
 
 	mu sync.Mutex
-	// absent are the child tables that hold records, as the last run of this process has found;
-	// nil: there was none.
+	// absent are the child tables that hold records, by the last run of this process; nil: no run
+	// yet.
 	absent []string
-	// others says of absent children that something else bears their name, and what to do about it.
+	// others names what else has the name of an absent child, and what to do.
 	others map[string]string
-	// gone is what the last run has found.
+	// gone are the findings of the last run.
 	gone GoneChildren
 }
 
-// New makes the worker, with the kinds of job that belong to it. It does not connect; an error
-// names the configuration key that is wrong.
+// New makes the worker without connecting, with the kinds of job that belong to it. An error names
+// the wrong configuration key.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &looseForeignKeys{
 		config: config, Deps: d, sizes: bulk.NewStatementSizes(),
@@ -130,10 +130,11 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	return w, nil, nil
 }
 
-// turboFlag is the feature flag of a database's turbo mode.
+// turboFlag returns the feature flag of a database's turbo mode.
 func turboFlag(database string) string { return "loose_foreign_keys_turbo_mode_" + database }
 
-// uses are what the definitions do to their children, and runs to the queues. Runs look parents up.
+// uses returns what the definitions do to their children, and runs to the queues. Runs read
+// parents.
 func (k *looseForeignKeys) uses(string) (all []catalog.Use) {
 	for _, queue := range lfk.QueueTables() {
 		all = append(all, catalog.Use{Table: queue, Rights: catalog.ToRemove})
@@ -173,7 +174,7 @@ func (k *looseForeignKeys) missing(context.Context) (string, error) {
 	return "", nil
 }
 
-// warnOfStarvation names the databases that no fire works, in the log and for the worker's status.
+// warnOfStarvation returns the databases that no fire works for the worker's status, and logs them.
 func (k *looseForeignKeys) warnOfStarvation() (remark string) {
 	var names []string
 	for _, i := range StarvedDatabases(k.config.Schedule, len(k.Databases)) {
@@ -192,10 +193,10 @@ func (k *looseForeignKeys) warnOfStarvation() (remark string) {
 		k.config.Schedule, format.List(names))
 }
 
-// StarvedDatabases are those of n databases that have no turn within 24 hours from a fire of a
-// schedule: of five fields, UTC. The day from the first fire shows every minute of the day in which
-// it fires. Where a day is no multiple of n minutes, others may be left out on other days. An
-// invalid schedule starves none here: [New] refuses it.
+// StarvedDatabases returns those of n databases that have no turn within 24 hours from a fire of a
+// schedule: of five fields, UTC. The day from the first fire has every minute of the day in which
+// the schedule fires. If n minutes do not divide a day, other databases may have no turn on other
+// days. An invalid schedule starves none here: [New] returns an error for it.
 func StarvedDatabases(expression string, n int) []int {
 	schedule, err := run.ParseSchedule(expression)
 	if err != nil {
