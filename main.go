@@ -1,5 +1,5 @@
-// Caretaker is a maintenance service for PostgreSQL: loose foreign keys anywhere, users and groups of
-// GitLab.
+// Caretaker cascades deletes in PostgreSQL databases through loose foreign keys. In a GitLab
+// database it also deletes users and groups.
 package main
 
 //go:generate go run ./tools/configdoc

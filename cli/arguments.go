@@ -23,7 +23,7 @@ import (
 // The functions of this file check arguments and flags before a command begins, and store them in
 // its request. Their errors are usage errors.
 
-// between accepts least to most arguments. Its error names the missing or unexpected argument.
+// between accepts least to most arguments. Its error names a missing or unexpected argument.
 func between(least, most int) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		switch {
@@ -36,7 +36,7 @@ func between(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// commandOnly refuses arguments of a command that only has other commands.
+// commandOnly refuses arguments of a command that only groups other commands.
 func commandOnly(command *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return unknownCommand(command, args[0])
@@ -44,7 +44,7 @@ func commandOnly(command *cobra.Command, args []string) error {
 	return nil
 }
 
-// unknownCommand names the command that was most likely meant.
+// unknownCommand returns an error that suggests the most similar command.
 func unknownCommand(parent *cobra.Command, name string) error {
 	parent.SuggestionsMinimumDistance = 2
 	if near := parent.SuggestionsFor(name); len(near) > 0 {
@@ -53,8 +53,8 @@ func unknownCommand(parent *cobra.Command, name string) error {
 	return fmt.Errorf("unknown command %q", name)
 }
 
-// rejectEmpty refuses arguments and flags that are given but empty, most likely by an unset
-// variable: an empty name must not select all databases or workers.
+// rejectEmpty refuses empty arguments and flags, which most often come from an unset variable. An
+// empty name must not select all databases or workers.
 func rejectEmpty(command *cobra.Command, args []string) (err error) {
 	for i, argument := range args {
 		if argument == "" {
@@ -69,7 +69,7 @@ func rejectEmpty(command *cobra.Command, args []string) (err error) {
 	return err
 }
 
-// howMany counts the flags that are given.
+// howMany counts the flags that are set.
 func howMany(flags ...bool) (given int) {
 	for _, is := range flags {
 		if is {
@@ -79,7 +79,7 @@ func howMany(flags ...bool) (given int) {
 	return given
 }
 
-// flagError names the values of a flag, instead of the function that could not parse one.
+// flagError reports the accepted values of a flag instead of the function that parses it.
 func flagError(command *cobra.Command, err error) error {
 	shorthand := regexp.MustCompile(`^unknown shorthand flag: .* in (-\d+)$`)
 	id := shorthand.FindStringSubmatch(err.Error())
@@ -105,7 +105,7 @@ func flagError(command *cobra.Command, err error) error {
 	return err
 }
 
-// nearFlag asks whether a flag was meant, "" if none is like it.
+// nearFlag asks whether the most similar flag was meant. It returns "" if no flag is similar.
 func nearFlag(command *cobra.Command, name string) string {
 	var names []string
 	command.Flags().VisitAll(func(f *pflag.Flag) {
@@ -125,7 +125,7 @@ func nearFlag(command *cobra.Command, name string) string {
 	return didYouMean(near, "--")
 }
 
-// didYouMean asks whether a name was meant, "" for none.
+// didYouMean asks whether near was meant. It returns "" without a name.
 func didYouMean(near, prefix string) string {
 	if near == "" {
 		return ""
@@ -143,7 +143,7 @@ func kindArgument(given string, kinds ...string) error {
 		didYouMean(config.Nearest(given, kinds), ""))
 }
 
-// optionalWorker accepts a worker's name, which may have been given with a flag before.
+// optionalWorker accepts at most one worker's name, which a flag may already have set.
 func optionalWorker(worker *string) cobra.PositionalArgs {
 	return cobra.MatchAll(between(0, 1), func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -157,13 +157,13 @@ func optionalWorker(worker *string) cobra.PositionalArgs {
 	})
 }
 
-// workerFlag lets a list be of one worker: its name is an argument, or the flag --worker.
+// workerFlag lets a list select one worker by an argument or by the flag --worker.
 func workerFlag(command *cobra.Command, worker *string) {
 	command.Args = optionalWorker(worker)
 	command.Flags().StringVar(worker, "worker", "", "`name` of a worker, same as WORKER; default all")
 }
 
-// everyWorker is the name for all workers.
+// everyWorker selects all workers.
 const everyWorker = "*"
 
 // workerOrAll makes a command take one worker's name, or the flag --all.
@@ -198,7 +198,7 @@ func jobArgument(id *int64) cobra.PositionalArgs {
 	})
 }
 
-// targetArguments accept what can be planned or protected: its kind and ID.
+// targetArguments accepts the kind and ID of a target that can be planned or protected.
 func targetArguments(kind *string, id *int64, kinds ...string) cobra.PositionalArgs {
 	return cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) error {
 		*kind = args[0]
@@ -206,7 +206,7 @@ func targetArguments(kind *string, id *int64, kinds ...string) cobra.PositionalA
 	})
 }
 
-// parseID reads a positive ID.
+// parseID parses a positive ID.
 func parseID(text, of string, to *int64) (err error) {
 	if *to, err = strconv.ParseInt(text, 10, 64); err != nil || *to < 1 {
 		return fmt.Errorf("%q is not the ID of a %s", text, of)
@@ -214,7 +214,7 @@ func parseID(text, of string, to *int64) (err error) {
 	return nil
 }
 
-// reasonFlag is --reason, which the command needs in addition to its arguments.
+// reasonFlag adds the required flag --reason.
 func reasonFlag(command *cobra.Command, reason *string, help string) {
 	command.Flags().StringVar(reason, "reason", "", help)
 	command.Args = cobra.MatchAll(command.Args, func(*cobra.Command, []string) error {
@@ -225,13 +225,13 @@ func reasonFlag(command *cobra.Command, reason *string, help string) {
 	})
 }
 
-// defaultPageSize is how many entries a list shows, maxPageSize how many the API returns at most.
+// defaultPageSize is how many entries a list shows. maxPageSize is the limit of the API.
 const defaultPageSize, maxPageSize = 20, 1000
 
-// moreKey is the annotation of a list with the name of its next page.
+// moreKey is the annotation of a list command that names its next page.
 const moreKey = "more"
 
-// pageFlags are the flags of a list that comes in pages; more is the name of the next one.
+// pageFlags adds the flags of a paged list. more names its next page.
 func pageFlags(command *cobra.Command, more string, size *int32, token *string) {
 	command.Annotations = map[string]string{moreKey: more}
 	*size = defaultPageSize
@@ -247,8 +247,8 @@ func pageFlags(command *cobra.Command, more string, size *int32, token *string) 
 	command.Flags().StringVar(token, "page-token", "", "`token` of the next page")
 }
 
-// enumFlag is a flag whose values are those of an enum of the API, without the prefix and in any
-// case. Without the flag the enum stays UNSPECIFIED, which means all.
+// enumFlag adds a flag whose values are those of an API enum, without the prefix and in any case.
+// Without the flag the enum stays UNSPECIFIED, which means all.
 func enumFlag[E interface {
 	~int32
 	protoreflect.Enum
@@ -275,7 +275,7 @@ func enumFlag[E interface {
 		cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// durationFlag is a flag for a duration of more than 0.
+// durationFlag adds a flag for a positive duration.
 func durationFlag(command *cobra.Command, name, help string, to **durationpb.Duration) {
 	command.Flags().Func(name, help, func(text string) error {
 		d, err := time.ParseDuration(text)
@@ -287,13 +287,13 @@ func durationFlag(command *cobra.Command, name, help string, to **durationpb.Dur
 	})
 }
 
-// sinceFlag is a flag for a time: one of RFC 3339, or how long ago.
+// sinceFlag adds a flag for a time, in RFC 3339 or as a duration before now.
 func sinceFlag(command *cobra.Command, to **timestamppb.Timestamp) {
 	timeFlag(command, "since", "only from this `time` on: such as 2026-11-01T00:00:00Z, or how "+
 		"long ago, such as 24h", to)
 }
 
-// timesFlags are --since and --until.
+// timesFlags adds --since and --until.
 func timesFlags(command *cobra.Command, since, until **timestamppb.Timestamp) {
 	sinceFlag(command, since)
 	timeFlag(command, "until", "only before this `time`, given like --since", until)

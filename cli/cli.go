@@ -26,7 +26,7 @@ import (
 	"github.com/caretaker-go/caretaker/server"
 )
 
-// Streams are what a command reads and writes, and its environment.
+// Streams are the input, the outputs and the environment of a command.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -34,7 +34,7 @@ type Streams struct {
 	Env config.Environment
 }
 
-// Exit codes. Scripts depend on them.
+// The exit codes, on which scripts depend.
 const (
 	exitDone    = 0
 	exitFailed  = 1
@@ -45,7 +45,7 @@ const (
 // exitError is an error with an exit code; the code of other errors is 1.
 type exitError struct {
 	code int
-	// err is nil where there is nothing more to print.
+	// err is nil if there is no message to print.
 	err error
 }
 
@@ -130,7 +130,7 @@ func rootCommand(a *app) *cobra.Command {
 	return root
 }
 
-// setOutput is the flag --output.
+// setOutput sets the format of --output.
 func (a *app) setOutput(format string) error {
 	if !slices.Contains([]string{"text", "json", "wide"}, format) {
 		return errors.New("text, json or wide")
@@ -158,7 +158,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// Groups of commands in the help.
+// The groups of commands in the help.
 const (
 	groupServe  = "serve"
 	groupClient = "client"
@@ -166,7 +166,7 @@ const (
 )
 
 // markBegin makes all commands refuse empty arguments and flags, and then set began. Errors before
-// that are usage errors, later ones are failures.
+// that point are usage errors. Later errors are failures.
 func (a *app) markBegin(command *cobra.Command) {
 	if do := command.RunE; do != nil {
 		command.RunE = func(c *cobra.Command, args []string) error {
@@ -182,7 +182,7 @@ func (a *app) markBegin(command *cobra.Command) {
 	}
 }
 
-// version is the module's version, else the commit that it was built from.
+// version returns the module's version, or the source commit if the module has no version.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -202,16 +202,16 @@ func version() string {
 // Root returns all commands, for the generator of the man pages.
 func Root(streams Streams) *cobra.Command { return rootCommand(newApp(streams)) }
 
-// build describes this program, with --output json.
+// build describes this program for --output json.
 type build struct {
 	Version string `json:"version"`
-	// Commit is that of the source, "" if unknown; Modified: the source was changed since.
+	// Commit is the source commit, "" if unknown. Modified reports uncommitted changes.
 	Commit   string `json:"commit"`
 	Modified bool   `json:"modified"`
-	// Date is that of the commit, RFC 3339 in UTC; "" if unknown.
+	// Date is the time of the commit, in RFC 3339 and UTC, "" if unknown.
 	Date string `json:"date"`
 	Go   string `json:"go"`
-	// Schema is the newest migration of every database, and of main.
+	// Schema has the newest migrations: of every database, and of main.
 	Schema schemaVersion `json:"schema"`
 }
 
@@ -259,16 +259,16 @@ func versionCommand(a *app) *cobra.Command {
 	}
 }
 
-// app is what commands share.
+// app is the state that all commands share.
 type app struct {
 	*terminal
 	configFile string
 	client     connection
-	// began is set when a command begins: later errors are not about usage.
+	// began is set when a command begins. Later errors are not usage errors.
 	began bool
 }
 
 func newApp(streams Streams) *app { return &app{terminal: &terminal{std: streams}} }
 
-// usage makes an error one of usage: exit code 2.
+// usage marks an error as a usage error, with exit code 2.
 func usage(err error) error { return &exitError{exitUsage, err} }

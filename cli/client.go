@@ -32,19 +32,19 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// connection is how a client command reaches the server.
+// connection has the settings with which a client command reaches the server.
 type connection struct {
 	address                   string
 	tls                       bool
 	caFile, certFile, keyFile string
 	tokenFile                 string
-	// profile is that of the file of profiles.
+	// profile is a name in the file of profiles.
 	profile string
-	// from is where the address is from.
+	// from is the source of the address.
 	from string
 }
 
-// nearby reports whether the address is of this machine.
+// nearby reports whether the address belongs to this machine.
 func (c *connection) nearby() bool {
 	return strings.HasPrefix(c.address, "unix") || config.Loopback(c.address)
 }
@@ -64,24 +64,24 @@ func (a *app) clientFlags(command *cobra.Command) {
 	a.localFlag(flags)
 }
 
-// localFlag is that of commands that print times.
+// localFlag adds --local, for commands that print times.
 func (out *terminal) localFlag(flags *pflag.FlagSet) {
 	flags.BoolVar(&out.local, "local", false,
 		"show times in the zone of this machine, not UTC; --output json stays UTC")
 }
 
-// defaultAddress is the address of the server by default.
+// defaultAddress is the server's default address.
 const defaultAddress = "127.0.0.1:50051"
 
 // answerTimeout bounds a call that does not wait for a run.
 const answerTimeout = 30 * time.Second
 
-// api is the client of the API. api.ListRuns, for example, is a method that call takes.
+// api is the client of the API. Its methods, such as api.ListRuns, are arguments of call.
 type api = pb.MaintenanceServiceClient
 
-// call is the body of a command that makes one call and prints the answer: as JSON, or with
-// describe and the flags for the next page. The command's arguments and flags have filled the
-// request before.
+// call returns the body of a command that makes one call and prints the answer. It prints JSON, or
+// the text of describe with the flags for the next page. The command's arguments and flags have
+// already filled the request.
 func call[Q any, R proto.Message](
 	a *app, method func(api, context.Context, Q, ...grpc.CallOption) (R, error), request Q,
 	describe func(*terminal, R) error,
@@ -100,7 +100,7 @@ func call[Q any, R proto.Message](
 	}
 }
 
-// ask is connect with a context that ends after answerTimeout.
+// ask calls connect with a context that ends after answerTimeout.
 func (a *app) ask(ctx context.Context, do func(context.Context, api) error) error {
 	return a.connect(ctx, func(ctx context.Context, client api) error {
 		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
@@ -109,8 +109,8 @@ func (a *app) ask(ctx context.Context, do func(context.Context, api) error) erro
 	})
 }
 
-// userName is the user that the server records for runs and pauses, "" if the name cannot be sent
-// in a header.
+// userName returns the user that the server records for runs and pauses. It returns "" if a header
+// cannot carry the name.
 func userName() string {
 	u, err := user.Current()
 	unprintable := func(r rune) bool { return r < ' ' || r > '~' }
@@ -120,7 +120,7 @@ func userName() string {
 	return u.Username
 }
 
-// connect calls do with a client, and returns its error with a message and an exit code.
+// connect calls do with a client. Its error has a message for the user and an exit code.
 func (a *app) connect(ctx context.Context, do func(context.Context, api) error) error {
 	if err := a.checkConfigFile(); err != nil {
 		return err
@@ -162,7 +162,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	return a.client.explain(do(ctx, pb.NewMaintenanceServiceClient(conn)))
 }
 
-// checkConfigFile refuses a file that serve would refuse. Clients read nothing else from it.
+// checkConfigFile refuses a file that serve would refuse. Clients use nothing else of the file.
 func (a *app) checkConfigFile() error {
 	if a.configFile == "" {
 		return nil
@@ -171,7 +171,7 @@ func (a *app) checkConfigFile() error {
 	return err
 }
 
-// complete adds the settings of the environment and of the profile that no flag sets.
+// complete adds settings from the environment and the profile, unless a flag sets them.
 func (c *connection) complete(known config.Client) {
 	c.from = "--address"
 	if c.address == "" && known.Address != "" {
@@ -183,7 +183,7 @@ func (c *connection) complete(known config.Client) {
 	c.keyFile, c.tokenFile = cmp.Or(c.keyFile, known.KeyFile), cmp.Or(c.tokenFile, known.TokenFile)
 }
 
-// token is that of the file, "" if none is named.
+// token reads the token file. It returns "" if no file is configured.
 func (c *connection) token() (string, error) {
 	if c.tokenFile == "" {
 		return "", nil
@@ -199,12 +199,12 @@ func (c *connection) token() (string, error) {
 	return token, nil
 }
 
-// secure reports whether TLS is used.
+// secure reports whether the connection uses TLS.
 func (c *connection) secure() bool {
 	return c.tls || c.caFile != "" || c.certFile != "" || c.keyFile != ""
 }
 
-// checkAddress accepts HOST:PORT, and other targets of gRPC, such as unix:/run/caretaker.sock.
+// checkAddress accepts HOST:PORT and other gRPC targets, such as unix:/run/caretaker.sock.
 func (c *connection) checkAddress() error {
 	if scheme, _, _ := strings.Cut(c.address, ":"); resolver.Get(scheme) != nil {
 		return nil
@@ -245,8 +245,8 @@ func (c *connection) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(secure), nil
 }
 
-// explain turns the status of a call into a message and an exit code: by the reason if the server
-// gave one, else by the code.
+// explain turns the status of a call into a message and an exit code. It uses the server's reason
+// if there is one, otherwise the status code.
 func (c *connection) explain(err error) error {
 	s, isStatus := status.FromError(err)
 	if err == nil || !isStatus {
@@ -290,7 +290,7 @@ func nearName(info *errdetails.ErrorInfo, message string) string {
 	return didYouMean(config.Nearest(info.GetMetadata()[field], strings.Split(names, ", ")), "")
 }
 
-// explainTransport is explain for errors that the server has not written.
+// explainTransport is explain for errors that the server did not write.
 func (c *connection) explainTransport(s *status.Status) error {
 	if s.Code() == codes.Unavailable {
 		if text := c.wrongFlag(s.Message()); text != "" {
@@ -306,9 +306,8 @@ func (c *connection) explainTransport(s *status.Status) error {
 	return fmt.Errorf("%s: %s", s.Code(), s.Message())
 }
 
-// wrongFlag names the flag that caused a problem of the connection, "" for other problems. A server
-// may refuse a certificate after the client has connected: then the client only sees the end of the
-// connection.
+// wrongFlag names the flag that caused a connection problem, "" for other problems. If the server
+// refuses a certificate after the client has connected, the client only sees the connection end.
 func (c *connection) wrongFlag(problem string) string {
 	has := func(texts ...string) bool {
 		return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(problem, t) })
@@ -316,7 +315,7 @@ func (c *connection) wrongFlag(problem string) string {
 	ended := has("server preface", "EOF", "broken pipe", "connection reset")
 	switch {
 	case has("error reading from server"):
-		// What is read before is the server preface: the connection had been established.
+		// The client reads the server preface first, so the connection had been established.
 		return "the connection to " + c.address + " was lost during the call: caretaker runs " +
 			"shows the runs once a server answers"
 	case has("not look like a TLS handshake"):
@@ -338,9 +337,9 @@ func (c *connection) wrongFlag(problem string) string {
 	return ""
 }
 
-// asCommands replaces the API's methods in a message by commands: ResumeWorker by caretaker resume.
+// asCommands replaces API methods in a message by commands: ResumeWorker by caretaker resume.
 func asCommands(text string) string {
-	// A message may have both: WatchRun (caretaker watch ID). The command alone stays.
+	// If a message has both, as in WatchRun (caretaker watch ID), keep only the command.
 	text = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+(?: \*)? \((caretaker [^()]+)\)`).
 		ReplaceAllString(text, "$1")
 	commands := map[string]string{
@@ -363,7 +362,7 @@ func asCommands(text string) string {
 		})
 }
 
-// asFlag names the flag or argument for the field that the API refuses.
+// asFlag returns the flag or argument for a field that the API refuses.
 func asFlag(violation *errdetails.BadRequest_FieldViolation) string {
 	name := violation.GetField()
 	switch name {

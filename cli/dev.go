@@ -20,19 +20,19 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
-// playground is what dev has besides the server: a PostgreSQL with demo data.
+// playground is the PostgreSQL with demo data that dev starts besides the server.
 type playground struct {
 	cluster *devdb.Cluster
-	// urls are those of the databases, by name.
+	// urls has the databases' URLs by name.
 	urls map[string]string
-	// definitions and environment are the files written for serve, lfk and psql.
+	// definitions and environment are the files that dev writes for serve, lfk and psql.
 	definitions, environment string
 }
 
 const (
 	devStartTimeout = 5 * time.Minute
 	devStopTimeout  = 30 * time.Second
-	// trickleInterval is how often dev deletes a few demo rows, so that there is something to do.
+	// trickleInterval is how often dev deletes a few demo rows, so that workers have work.
 	trickleInterval = 10 * time.Second
 )
 
@@ -143,7 +143,7 @@ func (p *playground) fill(ctx context.Context, note func(string, ...any)) error 
 	return nil
 }
 
-// configure makes the configuration that of the playground.
+// configure points the settings to the playground.
 func (p *playground) configure(c *settings) {
 	c.Databases = nil
 	for _, name := range config.GitLabDatabases() {
@@ -153,8 +153,8 @@ func (p *playground) configure(c *settings) {
 	keys.DefinitionsFile = cmp.Or(keys.DefinitionsFile, p.definitions)
 }
 
-// writeEnvironment writes DIR/env: one variable a line, for a shell's ". DIR/env" and as env file
-// of other programs.
+// writeEnvironment writes DIR/env with one variable per line. Shells can source the file, and other
+// programs can read it as an env file.
 func (p *playground) writeEnvironment(c *settings) error {
 	var lines strings.Builder
 	for _, d := range c.Databases {
@@ -174,8 +174,8 @@ func (p *playground) writeEnvironment(c *settings) error {
 	return nil
 }
 
-// quoted is a value for a shell. It has quotes only where a shell needs them, as other programs
-// take quotes literally.
+// quoted quotes a value for a shell. It adds quotes only where a shell needs them, because other
+// programs take quotes literally.
 func quoted(value string) string {
 	if !strings.ContainsAny(value, " \t'\"\\$`&;|<>()*[]#~!{}") {
 		return value
@@ -196,7 +196,7 @@ func (p *playground) stop(ctx context.Context) error {
 	return nil
 }
 
-// printSummary prints where everything is, and commands to start with.
+// printSummary prints the addresses and files, and commands to start with.
 func printSummary(a *app, i *instance, p *playground) {
 	address := i.listening.api.Addr().String()
 	call := "  grpcurl -plaintext %s%s maintenance.v1.MaintenanceService/%s"

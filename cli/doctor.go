@@ -20,10 +20,10 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// finding is a result of a check. Its fields are those of --output json.
+// finding is a result of a check. Its fields are the fields of --output json.
 type finding struct {
 	Name string `json:"name"`
-	// Database is the configured name, "" for none or all.
+	// Database is the configured name, "" for no database or all databases.
 	Database string `json:"database"`
 	// Status is ok, warning or error.
 	Status string `json:"status"`
@@ -38,7 +38,7 @@ const (
 	statusError   = "error"
 )
 
-// findings collects what a check finds.
+// findings collects the results of checks.
 type findings []finding
 
 func (f *findings) failed(problem, remedy string) {
@@ -52,24 +52,24 @@ func (f *findings) warning(problem, remedy string) {
 // checkTimeout bounds a check.
 const checkTimeout = 30 * time.Second
 
-// check inspects one subject and changes nothing. Its error is why the subject was not inspected.
+// check inspects one subject and changes nothing. Its error is why the inspection failed.
 type check struct {
 	name string
 	run  func(ctx context.Context, found *findings) error
 }
 
-// doctor checks the needs of a server before one runs. It is no client: it connects to the
-// databases.
+// doctor checks the requirements of a server before one runs. It connects to the databases itself,
+// not to a server.
 type doctor struct {
 	*terminal
 	app    *app
 	config *settings
-	// databases are those whose URL can be read, in the order of the configuration.
+	// databases are the databases whose URL can be read, in configuration order.
 	databases []*repo.Database
-	// service knows the needs of the workers. It is nil if main does not answer, or if the
+	// service knows the workers' requirements. It is nil if main does not answer or the
 	// configuration is wrong.
 	service *service.Service
-	// facts are those of the servers that answer.
+	// facts has the properties of the servers that answer.
 	facts map[*repo.Database]repo.ServerFacts
 }
 
@@ -107,7 +107,7 @@ func doctorCommand(a *app) *cobra.Command {
 	return command
 }
 
-// examine runs all checks, whatever the others find.
+// examine runs all checks, whatever earlier checks find.
 func (d *doctor) examine(ctx context.Context) error {
 	all := runChecks(ctx, "", check{"configuration", d.configuration})
 	if d.config != nil {
@@ -131,7 +131,7 @@ func (d *doctor) examine(ctx context.Context) error {
 	return err
 }
 
-// runChecks runs checks one after the other.
+// runChecks runs checks one after another.
 func runChecks(ctx context.Context, database string, checks ...check) (all findings) {
 	for _, c := range checks {
 		bounded, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -152,12 +152,12 @@ func runChecks(ctx context.Context, database string, checks ...check) (all findi
 	return all
 }
 
-// examinedAtOnce is how many databases are examined side by side. Each examination asks all
-// databases for their tables, and servers have connections for more than this command.
+// examinedAtOnce is the number of databases examined concurrently. Each examination queries the
+// tables of all databases, and other programs need connections too.
 const examinedAtOnce = 3
 
-// examineDatabases connects in order, so that of two names for one database the later is reported.
-// A database that does not answer is not examined any further.
+// examineDatabases connects in order, so that it reports the later of two names for one database.
+// It runs no further checks on a database that does not answer.
 func (d *doctor) examineDatabases(ctx context.Context) (all findings) {
 	var answering []*repo.Database
 	for _, database := range d.databases {
@@ -183,7 +183,7 @@ func (d *doctor) examineDatabases(ctx context.Context) (all findings) {
 	return append(all, slices.Concat(each...)...)
 }
 
-// on is a check of a database.
+// on returns a check bound to a database.
 func (d *doctor) on(
 	database *repo.Database, name string,
 	run func(context.Context, *repo.Database, *findings) error,
@@ -216,7 +216,7 @@ func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) f
 	return runChecks(ctx, database.Name, checks...)
 }
 
-// configuration reads the configuration, and opens its databases.
+// configuration reads the configuration and opens its databases.
 func (d *doctor) configuration(ctx context.Context, found *findings) error {
 	c, err := d.app.settings()
 	if err == nil {
@@ -248,7 +248,7 @@ func (d *doctor) configuration(ctx context.Context, found *findings) error {
 	return nil
 }
 
-// build makes the service on the databases that answer, and starts nothing.
+// build creates the service on the databases that answer, and starts nothing.
 func (d *doctor) build(databases []*repo.Database, found *findings) (err error) {
 	if len(databases) == 0 || databases[0].Name != mainDatabase {
 		found.failed("what the workers need was not checked: main does not answer",
@@ -268,7 +268,7 @@ func (d *doctor) build(databases []*repo.Database, found *findings) (err error) 
 	return err
 }
 
-// mainDatabase is the name that every configuration has.
+// mainDatabase is the database name that every configuration has.
 const mainDatabase = "main"
 
 func (d *doctor) close() {
@@ -280,8 +280,8 @@ func (d *doctor) close() {
 	}
 }
 
-// print writes a paragraph for each problem, then a line for each database with the checks that
-// found none.
+// print writes a paragraph for each problem. Then it writes a line for each database with the
+// checks that found no problem.
 func (d *doctor) print(all []finding) {
 	fine := map[string][]string{}
 	var databases []string
@@ -309,10 +309,10 @@ func (d *doctor) print(all []finding) {
 	}
 }
 
-// pageWidth is how wide text for people is, in characters.
+// pageWidth is the width of text for people, in characters.
 const pageWidth = 80
 
-// unanswered reports why a database does not answer, with the key that may be wrong.
+// unanswered reports why a database does not answer, and the key that may be wrong.
 func (f *findings) unanswered(name string, err error) {
 	key := "databases." + name + ".url"
 	if same, ok := errors.AsType[*dberr.SameDatabaseError](err); ok {

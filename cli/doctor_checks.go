@@ -23,8 +23,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 )
 
-// connection checks that a database answers, that no other name leads to it, and that it accepts
-// writes.
+// connection checks that a database answers, accepts writes, and has only one name.
 func (d *doctor) connection(ctx context.Context, database *repo.Database, found *findings) error {
 	facts, err := database.ServerFacts(ctx)
 	if err != nil {
@@ -49,7 +48,7 @@ func (d *doctor) tls(_ context.Context, database *repo.Database, found *findings
 	return nil
 }
 
-// encryption checks the TLS of a connection; key has its URL.
+// encryption checks the TLS of a connection. key is the configuration key of its URL.
 func (f *findings) encryption(facts repo.ServerFacts, key string) {
 	switch {
 	case facts.Local:
@@ -61,7 +60,7 @@ func (f *findings) encryption(facts repo.ServerFacts, key string) {
 	}
 }
 
-// The versions of PostgreSQL that caretaker is tested with.
+// The oldest and newest versions of PostgreSQL that caretaker is tested with.
 const oldestServer, newestServer = 14, 18
 
 func (d *doctor) version(_ context.Context, database *repo.Database, found *findings) error {
@@ -77,8 +76,8 @@ func (d *doctor) version(_ context.Context, database *repo.Database, found *find
 	return nil
 }
 
-// maxSkew is the difference between clocks from which on it is reported. Due times and leases
-// depend on the clock of one database alone.
+// maxSkew is the clock difference from which doctor reports it. Due times and leases depend on the
+// clock of only one database.
 const maxSkew = 2 * time.Second
 
 func (d *doctor) clock(_ context.Context, database *repo.Database, found *findings) error {
@@ -94,7 +93,7 @@ func (d *doctor) clock(_ context.Context, database *repo.Database, found *findin
 	return nil
 }
 
-// hasMain reports whether the URL of main can be read: then it is the first of the databases.
+// hasMain reports whether the URL of main can be read. Then main is the first database.
 func (d *doctor) hasMain() bool {
 	return len(d.databases) > 0 && d.databases[0].Name == mainDatabase
 }
@@ -107,7 +106,7 @@ func apart(by time.Duration) string {
 	return by.Round(100*time.Millisecond).String() + " ahead of"
 }
 
-// clocks compares the clocks of the servers with that of main, where main answers.
+// clocks compares the servers' clocks with the clock of main, if main answers.
 func (d *doctor) clocks(_ context.Context, found *findings) error {
 	if !d.hasMain() {
 		return nil
@@ -128,7 +127,7 @@ func (d *doctor) clocks(_ context.Context, found *findings) error {
 	return nil
 }
 
-// pooler checks for a pooler between caretaker and the server, and the settings of the session.
+// pooler checks for a pooler between caretaker and the server, and checks the session settings.
 func (d *doctor) pooler(ctx context.Context, database *repo.Database, found *findings) error {
 	err := database.CheckPooler(ctx)
 	if _, refused := errors.AsType[*dberr.Error](err); refused {
@@ -157,10 +156,10 @@ func (d *doctor) pooler(ctx context.Context, database *repo.Database, found *fin
 }
 
 const (
-	// lateReplica is the delay from which on it is reported: until a replica has replayed the
-	// writes of a run, that run reads the primary.
+	// lateReplica is the replication delay from which doctor reports it. Until a replica has
+	// replayed the writes of a run, that run reads the primary.
 	lateReplica = 30 * time.Second
-	// shortReplicaDelay is the shortest time for which a standby should let a query delay replay.
+	// shortReplicaDelay is the shortest time that a standby should delay replay for a query.
 	shortReplicaDelay = 5 * time.Second
 )
 
@@ -243,8 +242,8 @@ func (d *doctor) application(ctx context.Context, database *repo.Database, found
 	return err
 }
 
-// sequences checks those of the queue and of the schema maintenance, with or without definitions.
-// Other checks report a missing schema.
+// sequences checks the sequences of the queue and of the schema maintenance, with or without
+// definitions. Other checks report a missing schema.
 func (d *doctor) sequences(ctx context.Context, database *repo.Database, found *findings) error {
 	result, err := admin.Admin{Databases: []*repo.Database{database}}.Sequences(ctx)
 	_, none := errors.AsType[*dberr.NoSchemaError](err)
@@ -264,7 +263,7 @@ func (f *findings) lint(all []lfk.Finding) {
 	}
 }
 
-// definitions checks those of loose foreign keys, as caretaker lfk lint does.
+// definitions checks the definitions of loose foreign keys, as caretaker lfk lint does.
 func (d *doctor) definitions(ctx context.Context, found *findings) error {
 	keys, err := lfkAdmin(service.Settings[lfk.Config](&d.config.service), "")
 	if err != nil || keys.Definitions == nil || !d.hasMain() {
@@ -278,8 +277,8 @@ func (d *doctor) definitions(ctx context.Context, found *findings) error {
 	return err
 }
 
-// references checks for foreign keys to users that no rule covers: their rows keep users from being
-// deleted.
+// references checks for foreign keys to users that no rule covers. Their rows prevent the deletion
+// of users.
 func (d *doctor) references(ctx context.Context, database *repo.Database, found *findings) error {
 	needs, err := database.Schema.Needs(ctx, map[string][]string{"users": {"id"}})
 	if err != nil || needs.Catalog.Table("users") == nil {
@@ -294,14 +293,14 @@ func (d *doctor) references(ctx context.Context, database *repo.Database, found 
 	return nil
 }
 
-// certificateTime is how long before its expiry a certificate should be replaced.
+// certificateTime is the remaining validity below which doctor asks for a new certificate.
 const certificateTime = 14 * 24 * time.Hour
 
-// certificate checks the server's certificate, and the authorities of its clients. One of several
-// authorities may have expired: only its clients are refused.
+// certificate checks the server's certificate and its clients' authorities. If one of several
+// authorities has expired, the server refuses only that authority's clients.
 func (d *doctor) certificate(_ context.Context, found *findings) error {
 	const renew = "replace the files that %s, and start the server again"
-	// Later certificates in the file are those of the authority.
+	// Later certificates in the file belong to the authority.
 	if own := certificates(d.config.TLS.CertFile); len(own) > 0 {
 		d.expiry(found, own[0], "the server's certificate",
 			fmt.Sprintf(renew, "tls.cert_file and tls.key_file name"))
@@ -318,7 +317,7 @@ func (d *doctor) certificate(_ context.Context, found *findings) error {
 	return nil
 }
 
-// certificates returns those of a PEM file. The check of the configuration reports other files.
+// certificates returns the certificates of a PEM file. The configuration check reports errors.
 func certificates(file string) (all []*x509.Certificate) {
 	content, err := os.ReadFile(file)
 	for err == nil {
@@ -333,7 +332,7 @@ func certificates(file string) (all []*x509.Certificate) {
 	return all
 }
 
-// expiry checks when a certificate is valid.
+// expiry checks the validity period of a certificate.
 func (d *doctor) expiry(found *findings, c *x509.Certificate, what, renew string) {
 	what += " (" + c.Subject.String() + ")"
 	switch now := time.Now(); {
@@ -346,7 +345,7 @@ func (d *doctor) expiry(found *findings, c *x509.Certificate, what, renew string
 	}
 }
 
-// ports opens and closes the listeners that a server would have.
+// ports opens and closes the listeners of a server.
 func (d *doctor) ports(ctx context.Context, found *findings) error {
 	for _, one := range [][2]string{
 		{"listen", d.config.Listen},

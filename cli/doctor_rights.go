@@ -11,7 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/catalog"
 )
 
-// rights checks the rights of the configured role.
+// rights checks the permissions of the configured role.
 func (d *doctor) rights(ctx context.Context, database *repo.Database, found *findings) error {
 	role := d.facts[database].Role
 	needs, err := d.service.Needs(ctx, database)
@@ -49,7 +49,7 @@ func (d *doctor) rights(ctx context.Context, database *repo.Database, found *fin
 	return err
 }
 
-// objectOf names a table, or a schema.
+// objectOf returns the text for a table or a schema.
 func objectOf(t catalog.Table) string {
 	if t.Name == "" {
 		return "schema " + t.Schema
@@ -57,7 +57,7 @@ func objectOf(t catalog.Table) string {
 	return t.Schema + "." + t.Name
 }
 
-// indexes checks for statements that would read whole tables.
+// indexes checks for statements that would read whole tables because an index is missing.
 func (d *doctor) indexes(ctx context.Context, database *repo.Database, found *findings) error {
 	needs, err := d.service.Needs(ctx, database)
 	if err != nil {
@@ -73,13 +73,13 @@ func (d *doctor) indexes(ctx context.Context, database *repo.Database, found *fi
 	return err
 }
 
-// databaseGrants are the statements for one database.
+// databaseGrants has the statements for one database.
 type databaseGrants struct {
 	Database string   `json:"database"`
 	Grants   []string `json:"grants"`
 }
 
-// printGrants prints the statements that give a role its rights, in all databases or in one.
+// printGrants prints the statements that give a role its permissions, in all databases or only one.
 func (d *doctor) printGrants(ctx context.Context, role, only string) error {
 	var found findings
 	err := d.configuration(ctx, &found)
@@ -125,8 +125,8 @@ func (d *doctor) printGrants(ctx context.Context, role, only string) error {
 	return d.report(nil, scripts, func() { d.describeGrants(scripts, role) })
 }
 
-// describeGrants prints scripts. Each is for one database, perhaps on a server of its own: the
-// heading of several shows how to get one.
+// describeGrants prints the scripts. Each script is for one database, which may be on its own
+// server. With several scripts, the heading shows how to print only one.
 func (d *doctor) describeGrants(scripts []databaseGrants, role string) {
 	d.println("-- The rights that caretaker needs with this configuration.\n" +
 		"-- Run them as the owner of the tables, behind caretaker migrate; again after the\n" +

@@ -16,7 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
-// help has the long texts of the commands, and their examples, which a test runs.
+// help has the long texts and the examples of the commands. A test runs the examples.
 //
 //go:embed help.txt
 var help string
@@ -42,15 +42,15 @@ func addHelp(root *cobra.Command) {
 	}
 }
 
-// looseForeignKeysOnly reports whether the configuration, as far as it can be read, has use:
-// loose_foreign_keys. Help and completions then omit GitLab. Hidden commands still run: the server
-// refuses them with a reason.
+// looseForeignKeysOnly reports whether the readable part of the configuration has use:
+// loose_foreign_keys. Then help and completions omit GitLab. Hidden commands still run, and the
+// server refuses them with a reason.
 func (a *app) looseForeignKeysOnly() bool {
 	s, _ := a.partialSettings()
 	return s.service.LooseForeignKeysOnly()
 }
 
-// gitlabCommands are the clients for what is done with GitLab's users and groups.
+// gitlabCommands returns the client commands for GitLab's users and groups.
 func gitlabCommands(a *app) []*cobra.Command {
 	all := []*cobra.Command{
 		jobsCommand(a), planCommand(a), protectCommand(a), unprotectCommand(a), protectedCommand(a),
@@ -64,7 +64,7 @@ func gitlabCommands(a *app) []*cobra.Command {
 	return all
 }
 
-// adaptCommands adapts commands to the environment now, and their help to the file of --config.
+// adaptCommands adapts commands to the environment, and their help to the file of --config.
 func adaptCommands(a *app, root *cobra.Command) {
 	if a.looseForeignKeysOnly() {
 		withoutGitLab(root)
@@ -80,7 +80,7 @@ func adaptCommands(a *app, root *cobra.Command) {
 	})
 }
 
-// groupForGitLab shows the commands for GitLab apart from the others.
+// groupForGitLab puts the GitLab commands in a group of their own.
 func groupForGitLab(root *cobra.Command) {
 	root.AddGroup(&cobra.Group{ID: groupGitLab, Title: "Client, for GitLab's users and groups:"})
 	for _, c := range root.Commands() {
@@ -90,7 +90,7 @@ func groupForGitLab(root *cobra.Command) {
 	}
 }
 
-// withoutGitLab hides those commands, and rewords the others.
+// withoutGitLab hides the GitLab commands and rewords the others.
 func withoutGitLab(root *cobra.Command) {
 	const short = "Loose foreign keys for PostgreSQL: children of deleted rows are cleaned up later"
 	root.Long = strings.Replace(root.Long, root.Short, short, 1)
@@ -119,11 +119,11 @@ func reword(c *cobra.Command, terms *strings.Replacer) {
 	}
 }
 
-// Shell completion: what a command takes is read from its usage line, "show JOB", and from the
-// names of its flags. Files are offered for flags that take one, and nowhere else. The shell leaves
-// out what does not begin with what has been typed.
+// Shell completion reads a command's arguments from its usage line, such as "show JOB", and from
+// the names of its flags. It offers files only for flags that take a file. The shell omits values
+// that do not match the typed prefix.
 
-// completionTimeout is how long the shell may wait for names from the server.
+// completionTimeout limits how long the shell waits for names from the server.
 const completionTimeout = time.Second
 
 // addCompletions adds completions to a command and its subcommands.
@@ -140,7 +140,7 @@ func addCompletions(a *app, command *cobra.Command) {
 	}
 	for _, flags := range []*pflag.FlagSet{command.Flags(), command.PersistentFlags()} {
 		flags.VisitAll(func(f *pflag.Flag) {
-			// It fails for flags that have a completion of their own.
+			// It fails for flags that already have a completion.
 			if takes, _ := pflag.UnquoteUsage(f); takes != "file" {
 				_ = command.RegisterFlagCompletionFunc(f.Name, completeFlag(a, f.Name))
 			}
@@ -151,7 +151,7 @@ func addCompletions(a *app, command *cobra.Command) {
 	}
 }
 
-// completeFlag offers what a flag takes.
+// completeFlag offers the values of a flag.
 func completeFlag(a *app, name string) cobra.CompletionFunc {
 	takes := map[string]string{
 		"worker": "WORKER", "database": "DATABASE", "kind": "KIND", "output": "text|json|wide",
@@ -165,7 +165,7 @@ func completeFlag(a *app, name string) cobra.CompletionFunc {
 	}
 }
 
-// suggestions are the values in a usage line for an argument, on|off, or those of a name in it.
+// suggestions returns the values for an argument in a usage line, on|off, or a name in it.
 func suggestions(ctx context.Context, a *app, argument string) (names []string) {
 	for one := range strings.SplitSeq(argument, "|") {
 		switch one {
@@ -179,7 +179,7 @@ func suggestions(ctx context.Context, a *app, argument string) (names []string) 
 		case "DATABASE":
 			if names = serverNames(ctx, a, one); len(names) == 0 {
 				names = config.GitLabDatabases()
-				// Mistakes in the configuration are not for this moment.
+				// Completion ignores mistakes in the configuration.
 				known, _ := a.partialSettings()
 				for _, d := range known.Databases {
 					names = append(names, d.Name)
@@ -205,8 +205,8 @@ func jobKinds() []string {
 	}
 }
 
-// serverNames asks the server for names, with a description after a tab. It returns none if the
-// server does not answer in time.
+// serverNames asks the server for names, each with a description after a tab. It returns none if
+// the server does not answer in time.
 func serverNames(ctx context.Context, a *app, what string) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()

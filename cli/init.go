@@ -19,22 +19,22 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// setup is what init writes, from flags, answers and the databases.
+// setup has the values for the files of init. They come from flags, answers and the databases.
 type setup struct {
 	*terminal
-	// file is the configuration.
+	// file is the path of the configuration file.
 	file string
 	// Use is gitlab or loose_foreign_keys, "" until it is known.
 	Use string
-	// URL and Replica are main's, Others the databases besides.
+	// URL and Replica belong to main. Others has the other databases.
 	URL, Replica string
 	Others       []config.Database
-	// Definitions is the file of the definitions; wroteRules reports that it is new.
+	// Definitions is the definitions file. wroteRules reports that init wrote the file.
 	Definitions string
 	wroteRules  bool
-	// Listen and Web are addresses, TLSCert and TLSKey files.
+	// Listen and Web are addresses. TLSCert and TLSKey are files.
 	Listen, Web, TLSCert, TLSKey string
-	// force overwrites. asking: a person answers questions through input.
+	// force overwrites files. asking means that a person answers questions through input.
 	force, asking bool
 	input         *bufio.Reader
 	survey        repo.Survey
@@ -77,7 +77,7 @@ func initCommand(a *app) *cobra.Command {
 	return command
 }
 
-// readOthers reads NAME=URL pairs.
+// readOthers parses NAME=URL pairs.
 func (s *setup) readOthers(pairs []string) error {
 	for _, pair := range pairs {
 		name, url, ok := strings.Cut(pair, "=")
@@ -149,7 +149,7 @@ func (s *setup) databases(ctx context.Context) error {
 	return s.differ(ctx)
 }
 
-// differ refuses two names for one database, as all commands would.
+// differ refuses two names for one database, as all commands do.
 func (s *setup) differ(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -230,7 +230,7 @@ func (s *setup) questions() error {
 		s.ask("File of its key (PEM)", "", &s.TLSKey))
 }
 
-// ask asks on a terminal. Without one, and for an empty answer, it takes the proposed value.
+// ask asks a question on a terminal. The proposed value replaces an empty or missing answer.
 func (s *setup) ask(question, proposed string, to *string) error {
 	*to = proposed
 	if !s.asking {

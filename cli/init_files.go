@@ -16,17 +16,17 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
-// emptyDefinitions is the content of a new file of definitions.
+// emptyDefinitions is the content of a new definitions file.
 //
 //go:embed definitions.yml
 var emptyDefinitions string
 
-// configTemplate is the configuration.
+// configTemplate is the template of the configuration file.
 //
 //go:embed caretaker.yml.tmpl
 var configTemplate string
 
-// text is the configuration.
+// text returns the content of the configuration file.
 func (s *setup) text() (string, error) {
 	definitions, err := filepath.Abs(s.Definitions)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *setup) text() (string, error) {
 	return text.String(), err
 }
 
-// passwords are the databases whose URL has one.
+// passwords returns the names of the databases whose URL has a password.
 func (s *setup) passwords() (names []string) {
 	all := []config.Database{{Name: mainDatabase, URL: s.URL}, {Name: mainDatabase, URL: s.Replica}}
 	for _, d := range append(all, s.Others...) {
@@ -61,8 +61,8 @@ func (s *setup) passwords() (names []string) {
 	return names
 }
 
-// writeFiles writes the configuration after loading it on trial, and the definitions if there are
-// none.
+// writeFiles checks that the configuration loads, and then writes it. It also writes the
+// definitions if their file does not exist.
 func (s *setup) writeFiles() error {
 	text, err := s.text()
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *setup) writeFiles() error {
 	return nil
 }
 
-// writeDefinitions keeps a file that exists.
+// writeDefinitions keeps an existing file.
 func (s *setup) writeDefinitions() error {
 	const create = os.O_CREATE | os.O_EXCL | os.O_WRONLY
 	file, err := os.OpenFile(s.Definitions, create, 0o644) //nolint:gosec // no secret
@@ -132,7 +132,7 @@ func (s *setup) writeDefinitions() error {
 	return nil
 }
 
-// done prints what was written, and the next commands.
+// done prints the written files and the next commands.
 func (s *setup) done() error {
 	next := s.next()
 	if s.asJSON {
@@ -158,7 +158,7 @@ func (s *setup) done() error {
 	return nil
 }
 
-// describeCascades names foreign keys that could be loose ones.
+// describeCascades prints foreign keys that could become loose foreign keys.
 func (s *setup) describeCascades() {
 	if s.Use == service.UseGitLab || len(s.survey.Cascades) == 0 {
 		return
@@ -170,7 +170,7 @@ func (s *setup) describeCascades() {
 	}
 }
 
-// next are the commands that follow.
+// next returns the next commands.
 func (s *setup) next() []string {
 	lines := []string{
 		"caretaker migrate --config " + s.file,
@@ -181,7 +181,7 @@ func (s *setup) next() []string {
 		"caretaker run " + lfk.Name + " --dry-run --address " + s.Listen,
 	}
 	if s.Use == service.UseGitLab {
-		// GitLab has the queue and its triggers.
+		// GitLab creates the queue and its triggers itself.
 		lines = append(lines[:1], lines[3:]...)
 	}
 	return lines

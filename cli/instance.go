@@ -31,40 +31,41 @@ func onlyHere(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// instance is a running server with everything that belongs to it. serve and dev have one each.
+// instance is a running server with all its parts. serve and dev each have one.
 type instance struct {
 	logger    *slog.Logger
 	telemetry *telemetry.Telemetry
 	databases []*repo.Database
 	service   *service.Service
-	// scheduler is nil when it is switched off.
+	// scheduler is nil if it is switched off.
 	scheduler *scheduler.Scheduler
-	// queue is nil where there are no jobs: with loose foreign keys only.
+	// queue is nil if only loose foreign keys are in use, because there are no jobs.
 	queue *scheduler.Queue
-	// worksJobs is the setting jobs.enabled, where there are jobs.
+	// worksJobs is the setting jobs.enabled, and is false without a queue.
 	worksJobs bool
 	server    *server.Server
-	// site is the status page, nil when it is switched off.
+	// site is the status page. It is nil if it is switched off.
 	site    *web.Site
 	metrics *http.Server
-	// listening is nil until open has the listeners.
+	// listening is nil until open creates the listeners.
 	listening *listeners
-	// replica is the name of this process in leases, runs and telemetry.
+	// replica names this process in leases, runs and telemetry.
 	replica string
-	// access knows the clients; secure is nil without TLS.
+	// access authenticates the clients. secure is nil without TLS.
 	access *access.Keys
 	secure *tls.Config
 	// hangups receives SIGHUP.
 	hangups chan os.Signal
-	// failed receives the errors of listeners that break.
+	// failed receives the errors of broken listeners.
 	failed chan error
 	work   sync.WaitGroup
-	// closers are called in reverse order at the end.
+	// closers run in reverse order when the instance closes.
 	closers []func()
 }
 
-// newInstance opens everything and listens, unless it is given listeners, so that a wrong setting
-// shows at once; run serves. A database that cannot be reached is no error: it may come later.
+// newInstance opens all parts and listens, unless given has listeners, so that a wrong setting
+// fails at once. run then serves. An unreachable database is no error, because it may come up
+// later.
 func newInstance(ctx context.Context, a *app, c *settings, given *listeners) (*instance, error) {
 	i := &instance{
 		logger:    telemetry.NewLogger(a.std.Err, c.LogLevel, c.LogFormat),
@@ -127,7 +128,7 @@ func (i *instance) startTelemetry(ctx context.Context, o config.OpenTelemetry) (
 	return nil
 }
 
-// wire makes the parts that do not need the network.
+// wire creates the parts that do not need the network.
 func (i *instance) wire(c *settings) (err error) {
 	s := c.service
 	if !s.LooseForeignKeysOnly() {
@@ -166,21 +167,21 @@ func (i *instance) wire(c *settings) (err error) {
 	return err
 }
 
-// Limits of a connection for the metrics: how long a client may take to send its request, an answer
-// may take, and a connection may stay without requests.
+// Limits of a connection to the metrics: the time to read a request, the time to write an answer,
+// and the time that a connection may stay idle.
 const (
 	headerTimeout      = 5 * time.Second
 	metricsTimeout     = time.Minute
 	metricsIdleTimeout = 5 * time.Minute
 )
 
-// guardMetrics shows the metrics on loopback to all clients, and beyond it as the status page is
-// shown: with TLS and to viewers, if any are configured.
+// guardMetrics serves the metrics on loopback to all clients. On other addresses it protects them
+// like the status page: with TLS, and for viewers only, if these are configured.
 func (i *instance) guardMetrics(at net.Addr, all http.Handler) (http.Handler, *tls.Config) {
 	if onlyHere(at) {
 		return all, nil
 	}
-	// An HTTP server changes its TLS configuration: each needs its own.
+	// An HTTP server changes its TLS configuration, so each server needs a copy.
 	return i.access.Guard(all), i.secure.Clone()
 }
 
@@ -209,7 +210,7 @@ func (i *instance) serveMetrics() {
 	})
 }
 
-// serve runs what serves a listener; an error of it ends the instance.
+// serve runs do, which serves a listener. An error of do ends the instance.
 func (i *instance) serve(do func() error) {
 	i.work.Go(func() {
 		if err := do(); err != nil {
@@ -218,8 +219,8 @@ func (i *instance) serve(do func() error) {
 	})
 }
 
-// Limits of an orderly shutdown. Jobs and runs stop after the statement in flight, which takes 10 s
-// at most.
+// Limits of an orderly shutdown. Jobs and runs stop after the current statement, which takes at
+// most 10 s.
 const (
 	jobsTimeout  = 20 * time.Second
 	runsTimeout  = 20 * time.Second
@@ -227,7 +228,7 @@ const (
 	flushTimeout = 5 * time.Second
 )
 
-// run serves until ctx ends or a listener breaks, and then shuts down.
+// run serves until ctx ends or a listener breaks. Then it shuts down.
 func (i *instance) run(ctx context.Context) error {
 	i.serve(func() error { return i.server.Serve(i.listening.api) })
 	if i.site != nil {
@@ -263,7 +264,7 @@ func (i *instance) run(ctx context.Context) error {
 	return err
 }
 
-// reloadOnHangup reads the definitions and the tokens again for each SIGHUP, until ctx ends.
+// reloadOnHangup reads the definitions and the tokens again on each SIGHUP, until ctx ends.
 func (i *instance) reloadOnHangup(ctx context.Context) {
 	for {
 		select {
@@ -281,12 +282,12 @@ func (i *instance) reloadOnHangup(ctx context.Context) {
 	}
 }
 
-// shutdown loses nothing: it takes no new work, ends runs and jobs, answers the calls, and then
-// closes everything else.
+// shutdown accepts no new work, stops runs and jobs, and answers the open calls. Then it closes
+// everything else, so that no work is lost.
 func (i *instance) shutdown(ctx context.Context) {
 	i.server.Drain()
 	i.stopScheduler()
-	// Jobs and runs end side by side, as a job may wait for a run.
+	// Jobs and runs stop concurrently, because a job may wait for a run.
 	if i.queue != nil {
 		i.work.Go(func() {
 			bounded(ctx, jobsTimeout, func(ctx context.Context) {
@@ -314,14 +315,14 @@ func (i *instance) stopScheduler() {
 	}
 }
 
-// bounded calls do with a context that ends after the limit, whatever has become of ctx.
+// bounded calls do with a context that ends after the limit, even if ctx has ended.
 func bounded(ctx context.Context, limit time.Duration, do func(context.Context)) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	do(ctx)
 }
 
-// close closes what newInstance has opened.
+// close closes everything that newInstance opened.
 func (i *instance) close() {
 	for _, closer := range slices.Backward(i.closers) {
 		closer()
@@ -330,7 +331,7 @@ func (i *instance) close() {
 	i.work.Wait()
 }
 
-// logWarning logs an error, if there is one.
+// logWarning logs an error. It does nothing without one.
 func (i *instance) logWarning(message string, err error, attrs ...any) {
 	if err != nil {
 		i.logger.Warn(message, append(attrs, "error", err.Error())...) //nolint:sloglint // constants

@@ -64,7 +64,7 @@ func describeJobs(out *terminal, answer *pb.ListJobsResponse) error {
 
 func jobState(job *pb.Job) string { return enumText(job.GetJobState(), "JOB_STATE_") }
 
-// arguments are those of a job that are not null, in one line: first the ID of its target.
+// arguments returns the non-null arguments of a job in one line. The ID of its target comes first.
 func arguments(job *pb.Job) string {
 	var parts []string
 	names := slices.Sorted(maps.Keys(job.GetArgs().GetFields()))
@@ -84,7 +84,7 @@ func arguments(job *pb.Job) string {
 	return strings.Join(parts, " ")
 }
 
-// lastOutcome is the outcome of a job's last attempt with its reason and, if it failed, its error.
+// lastOutcome returns the outcome of a job's last attempt with its reason and any error.
 func lastOutcome(job *pb.Job) string {
 	text := strings.TrimSpace(job.GetOutcome() + " " + job.GetReason())
 	if text != "" && job.GetFinalizedAt() == nil {
@@ -98,7 +98,7 @@ func lastOutcome(job *pb.Job) string {
 	return text
 }
 
-// failure is the text of a job's last error without the reason, "" if its outcome is no failure.
+// failure returns the text of a job's last error without the reason, "" if it did not fail.
 func failure(job *pb.Job) string {
 	failures, harmless := job.GetErrors(), []string{"succeeded", "skipped", "restored"}
 	if len(failures) == 0 || slices.Contains(harmless, job.GetOutcome()) {
@@ -154,7 +154,7 @@ func describeJob(out *terminal, job *pb.Job) error {
 	return changedRows(out, job.GetTables())
 }
 
-// worked is the duration of all attempts.
+// worked returns the duration of all attempts.
 func worked(job *pb.Job) string {
 	if job.GetDuration() == nil {
 		return none
@@ -162,7 +162,7 @@ func worked(job *pb.Job) string {
 	return job.GetDuration().AsDuration().String()
 }
 
-// changedRows prints the changed rows by table, and nothing without any.
+// changedRows prints the changed rows by table. It prints nothing if there are none.
 func changedRows(out *terminal, tables []*pb.TableCount) error {
 	if len(tables) == 0 {
 		return nil
@@ -277,7 +277,7 @@ func outsideCommand(a *app) *cobra.Command {
 	return command
 }
 
-// listOutside is ListOutside with an error for an unknown job without paths. Paths stay when their
+// listOutside is ListOutside that fails for an unknown job without paths. Paths remain after their
 // job is pruned.
 //
 //nolint:revive // The order of the parameters is that of a method of the API, as call takes it.
@@ -312,7 +312,7 @@ func describeOutside(out *terminal, answer *pb.ListOutsideResponse) error {
 	})
 }
 
-// plainOutside prints all pages, without paths that would be more than a line.
+// plainOutside prints all pages. It skips paths that would span several lines.
 func plainOutside(
 	ctx context.Context, a *app, client api, request *pb.ListOutsideRequest,
 ) (leftOut error) {
@@ -321,7 +321,7 @@ func plainOutside(
 		answer, err := listOutside(client, ctx, request)
 		for _, p := range answer.GetPaths() {
 			if strings.ContainsFunc(p.GetPath(), unicode.IsControl) {
-				// A script would read several lines, and remove paths that were not listed.
+				// A script would read several lines, and delete paths that were not listed.
 				a.note("path %d is left out, it has control characters: %q", p.GetId(), p.GetPath())
 				leftOut = &exitError{code: exitFailed}
 				continue

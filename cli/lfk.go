@@ -21,8 +21,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// lfkCommands are the commands for loose foreign keys. They are no clients: they connect to the
-// databases.
+// lfkCommands are the commands for loose foreign keys. They connect to the databases, not to a
+// server.
 type lfkCommands struct {
 	*terminal
 	app *app
@@ -49,16 +49,16 @@ func lfkCommand(a *app) *cobra.Command {
 	return command
 }
 
-// action is what a command does with the configured databases.
+// action is the work of a command on the configured databases.
 type action func(ctx context.Context, keys admin.Admin, args []string) error
 
-// with is the body of a command: it opens the configured databases for do. Unknown databases,
-// tables, records and children are errors of usage.
+// with returns the body of a command: it opens the configured databases for do. Unknown databases,
+// tables, records and children are usage errors.
 func (l *lfkCommands) with(do action) func(*cobra.Command, []string) error {
 	return l.body(true, do)
 }
 
-// withTables is with for a command that runs without the definitions if they cannot be read.
+// withTables is with for a command that runs without the definitions if it cannot read them.
 func (l *lfkCommands) withTables(do action) func(*cobra.Command, []string) error {
 	return l.body(false, do)
 }
@@ -86,8 +86,8 @@ func (l *lfkCommands) body(needsDefinitions bool, do action) func(*cobra.Command
 	}
 }
 
-// withAll is with for a command that needs all databases: its --database selects a child table, and
-// only has to be a configured name.
+// withAll is with for a command that requires all databases. Its --database selects a child table,
+// and must only be a configured name.
 func (l *lfkCommands) withAll(do action) func(*cobra.Command, []string) error {
 	return l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
 		known := slices.ContainsFunc(keys.Databases, func(d *repo.Database) bool {
@@ -101,10 +101,10 @@ func (l *lfkCommands) withAll(do action) func(*cobra.Command, []string) error {
 	})
 }
 
-// lfkAdmin has the settings of the worker that matter here.
+// lfkAdmin uses the worker settings that affect these commands.
 func lfkAdmin(worker *lfk.Config, database string) (keys admin.Admin, err error) {
 	keys.Only = database
-	// With RotationAll every fire works all databases: no schedule can leave one out.
+	// With RotationAll every scheduled run covers all databases, so no schedule can omit one.
 	if *worker.Enabled && worker.Rotation != lfk.RotationAll {
 		keys.Schedule = worker.Schedule
 	}
@@ -114,7 +114,7 @@ func lfkAdmin(worker *lfk.Config, database string) (keys admin.Admin, err error)
 	return keys, err
 }
 
-// reportDatabases is report for what was done in each database.
+// reportDatabases prints the results of each database, as report does.
 func reportDatabases[T any](l *lfkCommands, err error, done []T, text func(T)) error {
 	return l.report(err, map[string]any{"databases": done}, func() {
 		for _, d := range done {
@@ -230,8 +230,8 @@ func (l *lfkCommands) untrack() *cobra.Command {
 	return command
 }
 
-// agreeToOrphans asks before the parent of an adopted foreign key is untracked: no constraint keeps
-// its children from becoming orphans. Untracking reports a database that does not answer.
+// agreeToOrphans asks before untracking the parent of an adopted foreign key, because no constraint
+// prevents orphans among its children. Untracking itself reports an unreachable database.
 func (l *lfkCommands) agreeToOrphans(
 	ctx context.Context, keys admin.Admin, table string, yes bool,
 ) error {
@@ -247,7 +247,7 @@ func (l *lfkCommands) agreeToOrphans(
 			"[y/N] ", table, names)
 }
 
-// operator names the user of the command for records.
+// operator returns the name of the command's user for records.
 func operator() string {
 	host, _ := os.Hostname()
 	return cmp.Or(userName(), "unknown") + "@" + cmp.Or(host, "unknown")
@@ -304,7 +304,7 @@ func (l *lfkCommands) orphans() *cobra.Command {
 	return command
 }
 
-// search is the search that the arguments select.
+// search returns the search that the arguments select.
 func (l *lfkCommands) search(keys admin.Admin, args []string) (*orphans.Search, error) {
 	var only *reference
 	if len(args) > 0 {
@@ -322,7 +322,7 @@ func (l *lfkCommands) search(keys admin.Admin, args []string) (*orphans.Search, 
 	}, nil
 }
 
-// showOrphans prints the orphans, and where more may remain.
+// showOrphans prints the orphans, and the tables that may have more.
 func (l *lfkCommands) showOrphans(found []orphans.Found) error {
 	some, failed, more := false, false, false
 	for _, f := range found {

@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 )
 
-// adopting are the flags of adopt and revert.
+// adopting has the flags of adopt and revert.
 type adopting struct {
 	constraint, onDelete string
 	plan, yes            bool
@@ -103,7 +103,7 @@ func (l *lfkCommands) adopted(ctx context.Context, a *admin.Adoption, f *adoptin
 	})
 }
 
-// agree asks on a terminal; elsewhere its error is refused.
+// agree asks for consent on a terminal. Without a terminal it returns the error refused.
 func (l *lfkCommands) agree(refused, question string, args ...any) error {
 	if !l.interactive() {
 		return errors.New(refused)
@@ -115,7 +115,7 @@ func (l *lfkCommands) agree(refused, question string, args ...any) error {
 	return nil
 }
 
-// doneSteps marks steps as done, and prints those that are new.
+// doneSteps marks steps as done, and prints the newly done steps.
 func (l *lfkCommands) doneSteps(a *admin.Adoption, numbers ...int) {
 	for _, n := range numbers {
 		if !a.Steps[n].Done {
@@ -125,7 +125,7 @@ func (l *lfkCommands) doneSteps(a *admin.Adoption, numbers ...int) {
 	}
 }
 
-// plannedSteps shows the steps of a plan.
+// plannedSteps prints the steps of a plan.
 func (l *lfkCommands) plannedSteps(a *admin.Adoption) {
 	l.println("%s: %s (%s)", a.Database, a.Definition, a.Constraint)
 	for i, step := range a.Steps {
@@ -194,8 +194,8 @@ func (l *lfkCommands) reverted(ctx context.Context, a *admin.Adoption) error {
 	})
 }
 
-// reference is the argument TABLE.COLUMN, or TABLE.COLUMN,COLUMN. Each name may be quoted as
-// PostgreSQL quotes: "Price.List"."Customer.Id".
+// reference is the argument TABLE.COLUMN or TABLE.COLUMN,COLUMN. Each name may have PostgreSQL
+// quotes: "Price.List"."Customer.Id".
 type reference struct {
 	table   string
 	columns []string
@@ -216,14 +216,14 @@ func parseReference(argument string) (reference, error) {
 		return r, usage(fmt.Errorf("%s: write TABLE.COLUMN, or TABLE.COLUMN,COLUMN for a key "+
 			"of several columns", argument))
 	}
-	// As definitions have it: "orders" is orders.
+	// Definitions spell the table without quotes: "orders" is orders.
 	if table, err := catalog.ParseTable(r.table); err == nil {
 		r.table = table.Written()
 	}
 	return r, nil
 }
 
-// outsideQuotes splits a text at a separator outside of double quotes.
+// outsideQuotes splits a text at each separator outside double quotes.
 func outsideQuotes(text string, separator rune) []string {
 	quoted, from := false, 0
 	var parts []string
@@ -238,7 +238,7 @@ func outsideQuotes(text string, separator rune) []string {
 	return append(parts, text[from:])
 }
 
-// matches reports whether a definition is of these columns.
+// matches reports whether a definition has these columns.
 func (r reference) matches(key lfk.LooseForeignKey) bool {
 	return key.Table == r.table && slices.Equal(key.Columns, r.columns)
 }

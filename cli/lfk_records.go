@@ -14,9 +14,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 )
 
-// listing is how a list of records is shown.
+// listing describes how to print a list of records.
 type listing[T any] struct {
-	// key of the list in a JSON document.
+	// key names the list in a JSON document.
 	key string
 	// empty is the text for an empty list.
 	empty   string
@@ -24,7 +24,7 @@ type listing[T any] struct {
 	row     func(T) []any
 }
 
-// show prints the records; err reports those that could not be read.
+// show prints the records. err has the errors of records that could not be read.
 func (t listing[T]) show(l *lfkCommands, records []T, err error) error {
 	switch {
 	case err != nil && len(records) == 0:
@@ -223,7 +223,7 @@ func (l *lfkCommands) acceptAbsent() *cobra.Command {
 	flags.BoolVar(&revoke, "revoke", false, "end the acceptance of the child tables")
 	l.localFlag(flags)
 	command.SetHelpFunc(func(c *cobra.Command, args []string) {
-		_ = c.Flags().MarkHidden("database") // It is refused here.
+		_ = c.Flags().MarkHidden("database") // This command refuses the flag.
 		c.Parent().HelpFunc()(c, args)
 	})
 	return command

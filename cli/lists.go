@@ -82,8 +82,8 @@ func describeRuns(out *terminal, answer *pb.ListRunsResponse) error {
 	})
 }
 
-// noteMore writes the flags for the next page of a list to the standard error, if there is one.
-// --since and --until are the times of this request: 24h is another time for the next one.
+// noteMore prints the flags for the next page, if there is one, to the standard error. It prints
+// --since and --until as absolute times, because 24h means another time in the next request.
 func noteMore(out *terminal, what string, request, answer any) {
 	next, ok := answer.(page)
 	if !ok || next.GetNextPageToken() == "" {
@@ -99,10 +99,10 @@ func noteMore(out *terminal, what string, request, answer any) {
 	out.note("%s: %s--page-token %s", what, flags, next.GetNextPageToken())
 }
 
-// page is an answer with a part of a list.
+// page is an answer with one page of a list.
 type page interface{ GetNextPageToken() string }
 
-// everyPage calls list for each page of a list; token is that of the request.
+// everyPage calls list for each page. token is the token of the request.
 func everyPage(token *string, list func() (page, error)) error {
 	for {
 		answer, err := list()
@@ -115,7 +115,7 @@ func everyPage(token *string, list func() (page, error)) error {
 	}
 }
 
-// result has the counts of a run and why it ended, in one line.
+// result returns the counts of a run and the reason for its end, in one line.
 func result(run *pb.Run) string {
 	parts := []string{counts(run), run.GetReason(), asCommands(run.GetError())}
 	if run.GetOverLimit() && !strings.Contains(run.GetReason(), "limit") {
@@ -181,7 +181,7 @@ func describeAudit(out *terminal, answer *pb.ListAuditResponse) error {
 	})
 }
 
-// withoutDefaults removes arguments of a run that have their default. JSON has them.
+// withoutDefaults removes run arguments that have their defaults. JSON keeps them.
 func withoutDefaults(reason string) string {
 	return strings.Join(slices.DeleteFunc(strings.Split(reason, " "), func(argument string) bool {
 		return argument == "dry_run=false" || argument == "async=false"

@@ -14,11 +14,11 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// progressEvery is how often a run's progress is written where the output is no terminal.
+// progressEvery is the interval of progress lines if the output is not a terminal.
 const progressEvery = 5 * time.Second
 
-// progress shows a running run on the standard error: on a terminal as one line that changes, else
-// as a line when it starts, every five seconds, and when its reason changes.
+// progress shows a running run on the standard error. On a terminal it updates one line. Elsewhere
+// it prints a line at the start, every five seconds, and when the reason changes.
 func progress(ctx context.Context, client api, out *terminal) func(*pb.RunEvent) error {
 	terminal, reason, written := isTerminal(out.std.Err), "", time.Time{}
 	var total *int64
@@ -51,14 +51,14 @@ func progress(ctx context.Context, client api, out *terminal) func(*pb.RunEvent)
 }
 
 const (
-	// backlogTimeout bounds the query of the backlog: progress can be shown without it.
+	// backlogTimeout limits the query of the backlog, which progress does not require.
 	backlogTimeout = 3 * time.Second
-	// countedDue is the largest backlog that is counted.
+	// countedDue is the largest backlog that the server counts exactly.
 	countedDue = 1_000_000
 )
 
-// dueFor is how much a run had to do at its start. It is 0 if that is unknown: the backlog is that
-// of several databases, or too long to be counted, or the run is dry.
+// dueFor returns the items due at the start of a run. It returns 0 if the number is unknown: for
+// several databases, for a backlog too long to count, or for a dry run.
 func dueFor(ctx context.Context, client api, run *pb.Run) int64 {
 	ctx, cancel := context.WithTimeout(ctx, backlogTimeout)
 	defer cancel()
@@ -78,7 +78,7 @@ func dueFor(ctx context.Context, client api, run *pb.Run) int64 {
 	return due + done
 }
 
-// percentOf is the processed part of total, at most 99 while the run is running, 0 if unknown.
+// percentOf returns the processed percentage of total, at most 99 for a running run, 0 if unknown.
 func percentOf(run *pb.Run, total int64) int64 {
 	done, known := service.Processed(run.GetWorker(), run.GetCounts())
 	if !known || total <= 0 || done > total {
@@ -87,10 +87,10 @@ func percentOf(run *pb.Run, total int64) int64 {
 	return min(done*100/total, 99)
 }
 
-// barWidth is in characters.
+// barWidth is the width of the bar in characters.
 const barWidth = 20
 
-// bar fills up, or moves with every event if the total is unknown.
+// bar returns a bar that fills up, or that moves with every event if the total is unknown.
 func bar(sequence, percent int64) string {
 	if percent > 0 {
 		full := int(percent * barWidth / 100)
@@ -113,10 +113,10 @@ func progressText(run *pb.Run, total int64) string {
 	return printable(strings.TrimSpace(fmt.Sprintf("%s  %s  %s", text, counts(run), run.GetReason())))
 }
 
-// steady is how long a run must be running before its speed is meaningful.
+// steady is the running time from which a run's speed is meaningful.
 const steady = 3 * time.Second
 
-// remaining estimates the remaining time at the speed so far, "" if that is not possible yet.
+// remaining estimates the remaining time from the speed so far. It returns "" if it is too early.
 func remaining(run *pb.Run, total int64, elapsed time.Duration) string {
 	done, _ := service.Processed(run.GetWorker(), run.GetCounts())
 	if elapsed < steady || done <= 0 {
@@ -134,10 +134,10 @@ func remaining(run *pb.Run, total int64, elapsed time.Duration) string {
 	return fmt.Sprintf("about %d h left", left.Round(time.Hour)/time.Hour)
 }
 
-// none is a missing value in a table.
+// none represents a missing value in a table.
 const none = "-"
 
-// subject is a run's worker, with the database that it works on.
+// subject returns a run's worker and database.
 func subject(run *pb.Run) string {
 	text := run.GetWorker()
 	if run.GetDatabase() != "" {
@@ -149,7 +149,7 @@ func subject(run *pb.Run) string {
 	return text
 }
 
-// counts are a run's counts that are not zero.
+// counts returns a run's nonzero counts.
 func counts(run *pb.Run) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(run.GetCounts())) {
@@ -160,20 +160,20 @@ func counts(run *pb.Run) string {
 	return strings.Join(parts, ", ")
 }
 
-// enumText is the plain text of an enum's value: RUN_STATE_FAILED is failed.
+// enumText returns the plain text of an enum value: failed for RUN_STATE_FAILED.
 func enumText(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(value.String(), prefix), "_", " "))
 }
 
 func state(run *pb.Run) string { return enumText(run.GetState(), "RUN_STATE_") }
 
-// number is a count in a table.
+// number formats a count for a table.
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// oneLine joins the lines of a text, for tables.
+// oneLine joins the lines of a text for tables.
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
-// took is the duration of a run that has ended.
+// took returns the duration of a finished run.
 func took(run *pb.Run) string {
 	if run.GetFinishedAt() == nil {
 		return none
@@ -182,7 +182,7 @@ func took(run *pb.Run) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// describeRun prints a run that has ended.
+// describeRun prints a finished run.
 func describeRun(out *terminal, run *pb.Run) error {
 	out.printColored(state(run), "%s %s in %s", subject(run), state(run), took(run))
 	done := counts(run)
@@ -232,7 +232,7 @@ func describeCandidates(out *terminal, run *pb.Run) error {
 	return err
 }
 
-// describeRows prints the rows changed by table, or for dry runs the rows found by definition.
+// describeRows prints the changed rows by table. For a dry run it prints the rows by definition.
 func describeRows(out *terminal, run *pb.Run) error {
 	if len(run.GetDefinitions()) > 0 {
 		columns := []column{col("COLUMN", cut), col("PARENT", cut), col("ACTION"), col("ROWS")}

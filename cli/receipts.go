@@ -21,8 +21,8 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// receiptsCommand has commands for the records of changes. list asks the server; verify and head
-// connect to the databases.
+// receiptsCommand has the commands for receipts of changes. list queries the server. verify and
+// head connect to the databases.
 func receiptsCommand(a *app) *cobra.Command {
 	command := &cobra.Command{
 		Use:     "receipts",
@@ -89,7 +89,7 @@ func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 	})
 }
 
-// noteNone warns on the standard error about a --table without receipts: the name may be mistyped.
+// noteNone warns on the standard error about a --table without receipts, which may be mistyped.
 func noteNone(
 	out *terminal, request *pb.ListReceiptsRequest, answer *pb.ListReceiptsResponse,
 ) {
@@ -155,7 +155,7 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 				ctx context.Context, d *repo.Database, _ time.Duration,
 			) error {
 				check, err := service.VerifyReceipts(ctx, d, known)
-				// Lists without entries are lists in JSON, too.
+				// JSON prints an empty list as a list.
 				check.Findings = append([]string{}, check.Findings...)
 				check.Unchecked = append([]string{}, check.Unchecked...)
 				checks = append(checks, check)
@@ -205,8 +205,8 @@ func describeChecks(out *terminal, checks []service.ReceiptCheck) {
 	}
 }
 
-// readHeads reads a file with the output of receipts head, as text or JSON. All heads must be of
-// configured databases.
+// readHeads reads the output of receipts head from a file, as text or JSON. Each head must belong
+// to a configured database.
 func readHeads(a *app, file string) (heads []service.ReceiptHead, err error) {
 	if file == "" {
 		return nil, nil

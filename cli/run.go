@@ -98,7 +98,7 @@ func runAndWatch(
 	return errors.Join(err, outcome(last))
 }
 
-// startRun starts the run. A server that has to check the candidates first answers after that.
+// startRun starts the run. A server that has to check the candidates answers only after the check.
 // Ctrl-C before the answer cancels the run.
 func startRun(
 	ctx context.Context, a *app, client api, request *pb.RunBatchRequest, interrupts chan os.Signal,
@@ -121,14 +121,13 @@ func startRun(
 	case is && err != nil:
 		return nil, cancelStarted(ctx, a, client, request)
 	case is:
-		// The run has started: the caller handles the signal.
+		// The run has started, so the caller handles the signal.
 		interrupts <- by
 	}
 	return answer, err
 }
 
-// cancelStarted cancels the run that a request has started without an answer. It finds the run by
-// the ID of the request.
+// cancelStarted cancels a run whose request got no answer. It finds the run by the request ID.
 func cancelStarted(ctx context.Context, a *app, client api, request *pb.RunBatchRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -151,7 +150,7 @@ func cancelStarted(ctx context.Context, a *app, client api, request *pb.RunBatch
 		"became of it", request.GetWorker())
 }
 
-// outcome is the exit code of a run that has ended.
+// outcome returns the exit code of a finished run.
 func outcome(run *pb.Run) error {
 	switch run.GetState() {
 	case pb.RunState_RUN_STATE_SUCCEEDED:
@@ -163,7 +162,7 @@ func outcome(run *pb.Run) error {
 	}
 }
 
-// follow calls each for every change of a run, and returns its last state.
+// follow calls each for every change of a run, and returns the run's last state.
 func follow(
 	ctx context.Context, client api, id string, each func(*pb.RunEvent) error,
 ) (last *pb.Run, err error) {
@@ -230,12 +229,12 @@ func cancelCommand(a *app) *cobra.Command {
 	}
 }
 
-// candidatesShown is how many candidates the question before a run names.
+// candidatesShown is the number of candidates in the question before a run.
 const candidatesShown = 10
 
-// confirm makes a dry run, shows its candidates, and asks. The run is then limited to them, unless
-// the dry run could not check all, which the question mentions. It returns the dry run, and whether
-// it has found work.
+// confirm makes a dry run, shows its candidates, and asks. It then limits the run to these
+// candidates. If the dry run could not check all candidates, the question mentions it. confirm
+// returns the dry run, and reports whether the dry run found work.
 func confirm(
 	ctx context.Context, a *app, client api, request *pb.RunBatchRequest,
 ) (plan *pb.Run, due bool, err error) {
@@ -270,12 +269,12 @@ func confirm(
 		return nil, false, errDeclined
 	}
 	request.ExpectedDigest = plan.GetCandidatesDigest()
-	// With several databases, the database of the dry run.
+	// With several databases, use the database of the dry run.
 	request.Database = plan.GetDatabase()
 	return plan, true, nil
 }
 
-// summarize shows the first candidates of a dry run, on the standard error.
+// summarize prints the first candidates of a dry run to the standard error.
 func summarize(out *terminal, plan *pb.Run) error {
 	shown := *out
 	shown.std.Out = out.std.Err
@@ -291,8 +290,8 @@ func summarize(out *terminal, plan *pb.Run) error {
 	return nil
 }
 
-// explainChange adds what to do if a run was refused because its candidates differ from those of
-// the dry run. It returns other errors unchanged. confirmed: this command made the dry run.
+// explainChange adds advice if the server refused a run because its candidates differ from the dry
+// run. It returns other errors unchanged. confirmed means that this command made the dry run.
 func explainChange(err error, confirmed bool) error {
 	s, _ := status.FromError(err)
 	for _, detail := range s.Details() {
@@ -314,8 +313,8 @@ func explainChange(err error, confirmed bool) error {
 	return err
 }
 
-// nothingDue reports whether a plan has neither candidates nor counts. The plans of loose foreign
-// keys only have counts, and those that reached a limit are incomplete.
+// nothingDue reports whether a plan has neither candidates nor counts. Plans of loose foreign keys
+// have only counts. Plans that reached a limit are incomplete.
 func nothingDue(plan *pb.Run) bool {
 	complete := plan.GetCandidatesDigest() != "" ||
 		plan.GetWorker() == lfk.Name && !plan.GetOverLimit()
@@ -323,7 +322,7 @@ func nothingDue(plan *pb.Run) bool {
 		counts(plan) == ""
 }
 
-// extent is how much a run would change, for the question before it.
+// extent returns the size of a run's changes for the question before the run.
 func extent(plan *pb.Run) string {
 	if n := int64(len(plan.GetCandidates())) + plan.GetMoreCandidates(); n > 0 {
 		return format.Pluralize(n, "candidate")
@@ -341,5 +340,5 @@ func extent(plan *pb.Run) string {
 	return least + format.Pluralize(rows, "row")
 }
 
-// errDeclined ends a command whose question was not answered with yes.
+// errDeclined ends a command if the answer to its question is not yes.
 var errDeclined = errors.New("nothing was done; --yes runs without the question")

@@ -59,7 +59,7 @@ func migrateCommand(a *app) *cobra.Command {
 	}
 }
 
-// migrated is what --output json has for a database.
+// migrated is the result for one database with --output json.
 type migrated struct {
 	Database string   `json:"database"`
 	Applied  []string `json:"applied"`
@@ -83,7 +83,7 @@ func migrateAll(ctx context.Context, out *terminal, databases []*repo.Database) 
 		case ok && failed.SQLState == "42501":
 			return fmt.Errorf("%w: grant CREATE on the database to the role of databases.%s.url, or run "+
 				"caretaker migrate as the owner of the database, or of the schema maintenance", err, d.Name)
-		case ok: // It says on which database.
+		case ok: // The error names the database.
 			return err
 		case err != nil:
 			return fmt.Errorf("migrate %s: %w", d.Name, err)
@@ -98,15 +98,15 @@ func migrateAll(ctx context.Context, out *terminal, databases []*repo.Database) 
 	return nil
 }
 
-// listeners are those of a server. dev opens them first, as its start takes long and a port that is
-// in use should show at once.
+// listeners are the listeners of a server. dev opens them before its slow start, so that it reports
+// a port in use at once.
 type listeners struct {
 	api net.Listener
-	// metrics and web are nil where they are switched off.
+	// metrics and web are nil if they are switched off.
 	metrics, web net.Listener
 }
 
-// listen opens the listeners that the configuration asks for. Its error names the key.
+// listen opens the configured listeners. Its error names the configuration key.
 func listen(ctx context.Context, c *config.Config) (l *listeners, err error) {
 	l = &listeners{}
 	for _, want := range []struct {
@@ -128,7 +128,7 @@ func listen(ctx context.Context, c *config.Config) (l *listeners, err error) {
 	return l, nil
 }
 
-// notListening is the error of an address that cannot be listened on, with what to do.
+// notListening returns the error for an unavailable address, and how to fix it.
 func notListening(key, address string, err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%s (%s): %w", key, config.Variable(key), err)
@@ -143,7 +143,7 @@ func notListening(key, address string, err error) error {
 		key, address, config.Variable(key), alternative)
 }
 
-// close closes the listeners, also those that a server has closed already.
+// close closes the listeners, including those that a server has already closed.
 func (l *listeners) close() {
 	for _, one := range []net.Listener{l.api, l.metrics, l.web} {
 		if one != nil {
@@ -152,10 +152,10 @@ func (l *listeners) close() {
 	}
 }
 
-// firstWeb and lastWeb are the ports that dev tries for the status page.
+// firstWeb and lastWeb limit the ports that dev tries for the status page.
 const firstWeb, lastWeb = 8080, 8099
 
-// avoidPortsInUse moves the metrics and the status page of dev to free ports, so that it starts
+// avoidPortsInUse moves the metrics and the status page of dev to free ports. dev can then run
 // beside another dev or a server. dev always has a status page.
 func avoidPortsInUse(ctx context.Context, c *config.Config) {
 	if c.MetricsListen != "" && probe(ctx, c.MetricsListen) != nil {
@@ -172,7 +172,7 @@ func avoidPortsInUse(ctx context.Context, c *config.Config) {
 	c.WebListen = "127.0.0.1:0"
 }
 
-// probe reports why an address cannot be listened on, nil if it is free.
+// probe returns the error of listening on an address, nil if the address is free.
 func probe(ctx context.Context, address string) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err == nil {
@@ -181,8 +181,8 @@ func probe(ctx context.Context, address string) error {
 	return err
 }
 
-// untilSignal returns a context that ends with the first SIGINT or SIGTERM. A second one kills the
-// process.
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM. A second signal kills
+// the process.
 func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)

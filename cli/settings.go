@@ -23,28 +23,28 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// settings are the whole configuration: of the process, and of the service with its workers.
+// settings has the whole configuration: of the process, and of the service with its workers.
 type settings struct {
 	*config.Config
 	service service.Config
 }
 
-// settings reads the file named by --config, and the environment.
+// settings reads the file of --config and the environment.
 func (a *app) settings() (s *settings, err error) {
 	s = &settings{}
 	s.Config, err = a.std.Env.Load(a.configFile, &s.service)
 	return s, err
 }
 
-// partialSettings is settings for commands that bring their own databases, or need none.
+// partialSettings is settings for commands that open their own databases or use none.
 func (a *app) partialSettings() (s *settings, err error) {
 	s = &settings{}
 	s.Config, err = a.std.Env.LoadPartial(a.configFile, &s.service)
 	return s, err
 }
 
-// readFiles reads the files that a server needs, so that mistakes in all of them are reported
-// together with those of the configuration.
+// readFiles reads the files that a server requires. It reports their mistakes together with the
+// mistakes in the configuration.
 func (s *settings) readFiles() error {
 	_, tokenErr := s.access(nil)
 	var tlsErr, definitionsErr error
@@ -57,14 +57,14 @@ func (s *settings) readFiles() error {
 	return errors.Join(tokenErr, tlsErr, definitionsErr)
 }
 
-// tls are the settings of the server that concern TLS.
+// tls returns the server's TLS settings.
 func (s *settings) tls() server.Config {
 	return server.Config{
 		CertFile: s.TLS.CertFile, KeyFile: s.TLS.KeyFile, ClientCAFile: s.TLS.ClientCAFile,
 	}
 }
 
-// access has the permissions of the configuration. Its error names the file that is wrong.
+// access returns the configured permissions. Its error names the wrong file.
 func (s *settings) access(logger *slog.Logger) (*access.Keys, error) {
 	return access.New(access.Config{
 		Token: s.Auth.Token, TokenFile: s.Auth.TokenFile, TokensFile: s.Auth.TokensFile,
@@ -72,7 +72,7 @@ func (s *settings) access(logger *slog.Logger) (*access.Keys, error) {
 	})
 }
 
-// workerNames are the names of all workers.
+// workerNames returns the names of all workers.
 func workerNames() (names []string) {
 	for section := range new(service.Config).Sections() {
 		names = append(names, strings.TrimPrefix(section, "workers."))
@@ -80,8 +80,8 @@ func workerNames() (names []string) {
 	return names
 }
 
-// databases opens the configured databases in the order of the rotation. Two names for the same
-// database are an error. A database that does not answer is compared once it does.
+// databases opens the configured databases in rotation order. Two names for one database are an
+// error. A database that does not answer is compared when it first answers.
 func databases(
 	ctx context.Context, c *settings,
 ) (open []*repo.Database, closeAll func(), err error) {
@@ -112,7 +112,7 @@ func databases(
 	return open, closeAll, nil
 }
 
-// withDatabases opens the configured databases for do, which a signal ends.
+// withDatabases opens the configured databases for do. A signal ends the context of do.
 func (a *app) withDatabases(
 	c *cobra.Command, do func(context.Context, *settings, []*repo.Database) error,
 ) error {
@@ -130,7 +130,7 @@ func (a *app) withDatabases(
 	return do(ctx, configuration, open)
 }
 
-// checkMigrated checks the schema maintenance, in main with the tables of the job queue.
+// checkMigrated checks the schema maintenance. In main it also checks the tables of the job queue.
 func checkMigrated(ctx context.Context, d *repo.Database) error {
 	if err := d.CheckMigrated(ctx); err != nil || d.Name != "main" || d.LooseForeignKeysOnly {
 		return err
@@ -138,14 +138,15 @@ func checkMigrated(ctx context.Context, d *repo.Database) error {
 	return scheduler.CheckQueueMigrated(ctx, d)
 }
 
-// connectionRefused names the key whose URL is wrong, or whose user has no permission.
+// connectionRefused names the key whose URL is wrong or whose user has no permission.
 func connectionRefused(name string, refused *dberr.Error) error {
 	key := "databases." + name + ".url"
 	return fmt.Errorf("%s (%s): %s: %w",
 		key, config.Variable(key), refused.Why(), refused.Cause())
 }
 
-// useReplicas gives the databases their read replicas. A wrong URL of a replica is a warning.
+// useReplicas connects the databases to their read replicas. It logs a wrong replica URL as a
+// warning.
 func (i *instance) useReplicas(ctx context.Context, c *config.Config) {
 	for n, d := range i.databases { // in the order of the configuration
 		if url := c.Databases[n].ReplicaURL; url != "" {
@@ -155,9 +156,8 @@ func (i *instance) useReplicas(ctx context.Context, c *config.Config) {
 	}
 }
 
-// checkDatabases refuses databases that are not migrated or that refuse the connection. It warns
-// of databases that do not answer, of replicas that cannot be read, and of poolers for which the
-// URL needs a parameter.
+// checkDatabases refuses databases that are not migrated or that refuse the connection. It warns of
+// unreachable databases, unreadable replicas, and poolers that require a URL parameter.
 func (i *instance) checkDatabases(ctx context.Context) error {
 	var missing []string
 	for _, d := range i.databases {
@@ -186,12 +186,12 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 	return nil
 }
 
-// watchInterval is how often a database is checked. A database that does not answer is checked more
-// often at first.
+// watchInterval is how often a database is checked. The first checks of an unreachable database are
+// more frequent.
 const watchInterval = 5 * time.Second
 
-// watchDatabase logs when a database becomes unusable, usable again, or not migrated. Nothing
-// depends on it: each user of the database retries on its own.
+// watchDatabase logs when a database becomes unusable, usable again, or not migrated. It only logs,
+// because each user of the database retries on its own.
 func (i *instance) watchDatabase(ctx context.Context, d *repo.Database) {
 	pace := run.Backoff{First: time.Second, Most: watchInterval}
 	logged, migrated := "usable", false
@@ -214,7 +214,8 @@ func (i *instance) watchDatabase(ctx context.Context, d *repo.Database) {
 	}
 }
 
-// logDatabase returns the state of a database, and logs it if it is not the logged one.
+// logDatabase returns the state of a database, and logs a state that differs from the last logged
+// one.
 func (i *instance) logDatabase(
 	ctx context.Context, d *repo.Database, err error, logged string,
 ) (state string) {
@@ -241,7 +242,7 @@ func (i *instance) logDatabase(
 	return state
 }
 
-// eachDatabase opens the configured databases, or the one of that name, for do; keep is how long
+// eachDatabase opens all configured databases, or only the named one, for do. keep is how long
 // receipts are kept.
 func (a *app) eachDatabase(
 	c *cobra.Command, name string,

@@ -81,7 +81,7 @@ func describeWorkers(out *terminal, workers ...*pb.WorkerStatus) error {
 	return err
 }
 
-// figures are the numbers of due, deferred and dead items.
+// figures returns the numbers of due, deferred and dead items.
 func figures(b *pb.Backlog) []any {
 	if b == nil {
 		return []any{none, none, none}
@@ -89,11 +89,11 @@ func figures(b *pb.Backlog) []any {
 	return []any{b.GetDue(), b.GetDeferred(), b.GetDead()}
 }
 
-// fewDatabases is the most databases for which the line of the worker is enough.
+// fewDatabases is the largest number of databases for which the worker's line is enough.
 const fewDatabases = 3
 
-// describeDatabases writes a line for each database of a worker, or without each one line for all:
-// the databases with problems, and how much is due in which.
+// describeDatabases writes a line for each database of a worker. Without each, it writes one line
+// with the failing databases and the due items of each database.
 func describeDatabases(out *terminal, w *pb.WorkerStatus, each bool) error {
 	out.println("")
 	if each {
@@ -125,7 +125,7 @@ func describeDatabases(out *terminal, w *pb.WorkerStatus, each bool) error {
 	return nil
 }
 
-// explainCondition writes why a worker's condition is what it is, and what to do about it.
+// explainCondition writes the reason for a worker's condition, and how to fix it.
 func explainCondition(out *terminal, w *pb.WorkerStatus) {
 	if detail := asCommands(w.GetConditionDetail()); detail != "" {
 		out.println("")
@@ -154,8 +154,8 @@ func explainCondition(out *terminal, w *pb.WorkerStatus) {
 	}
 }
 
-// listPages names the pages with the dead and deferred items of a worker that no command lists, ""
-// without such items.
+// listPages names the pages for dead and deferred items that no command lists. It returns "" if
+// there are no such items.
 func listPages(w *pb.WorkerStatus) string {
 	var pages []string
 	switch w.GetWorker() {
@@ -176,7 +176,7 @@ func mainIsDown(w *pb.WorkerStatus) bool {
 	return f.GetClass() == pb.FailureClass_FAILURE_CLASS_UNREACHABLE && f.GetDatabase() == "main"
 }
 
-// remedy is what to do about a failing worker, as in the table of classes in docs/operations.md.
+// remedy returns how to fix a failing worker, as in the table of classes in docs/operations.md.
 func remedy(out *terminal, w *pb.WorkerStatus) string {
 	switch w.GetFailing().GetClass() {
 	case pb.FailureClass_FAILURE_CLASS_UNREACHABLE:
@@ -203,7 +203,7 @@ func remedy(out *terminal, w *pb.WorkerStatus) string {
 	return "see the log of the run; caretaker runs " + w.GetWorker() + " shows its ID"
 }
 
-// nextAttempt is when the worker runs next, and how to run it now.
+// nextAttempt returns the time of the worker's next run, and how to run it now.
 func nextAttempt(out *terminal, w *pb.WorkerStatus) string {
 	now := "caretaker run " + w.GetWorker() + " runs it now"
 	if w.GetNextRunAt() == nil {

@@ -9,23 +9,23 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// columnOption is how a column is shown. Without one its cells are never cut: IDs and names are
-// copied.
+// columnOption is how a column is shown. Without options, cells are never cut, because users copy
+// IDs and names.
 type columnOption int
 
 const (
-	// cut columns are cut where the terminal is too narrow.
+	// cut columns are shortened if the terminal is too narrow.
 	cut columnOption = 1 << iota
-	// dropSecond columns are left out there; dropFirst ones before them.
+	// dropFirst columns are omitted first on a narrow terminal, dropSecond columns after them.
 	dropSecond
 	dropFirst
-	// timestamp is a time: UTC by its heading, and brief where the terminal is too narrow.
+	// timestamp columns are in UTC by their heading, and brief if the terminal is too narrow.
 	timestamp
-	// colored is the state of something, in its colour.
+	// colored columns have a state in its color.
 	colored
 )
 
-// column of a table.
+// column is a column of a table.
 type column struct {
 	name  string
 	trait columnOption
@@ -39,13 +39,13 @@ func col(name string, traits ...columnOption) (c column) {
 	return c
 }
 
-// leastWidth is the smallest width to which a column is cut, leastMoment that of a column with a
-// state and a time.
+// leastWidth is the smallest width of a cut column. leastMoment is the smallest width of a column
+// with a state and a time.
 const leastWidth, leastMoment = 8, len("succeeded 11-22 18:30")
 
-// printTable writes a row for each item, in aligned columns under a heading. On a terminal rows fit
-// its width: times are brief, and columns are cut or left out, which a line on the standard error
-// reports. Elsewhere, and with --output wide, nothing is cut.
+// printTable writes a row for each item, in aligned columns under a heading. On a terminal the rows
+// fit its width. Times are brief, and columns are cut or omitted, which a line on the standard
+// error reports. Elsewhere, and with --output wide, nothing is cut.
 func printTable[T any](out *terminal, columns []column, items []T, row func(T) []any) error {
 	rows, widths := layOut(out, columns, items, row)
 	width := out.width()
@@ -82,7 +82,7 @@ func printTable[T any](out *terminal, columns []column, items []T, row func(T) [
 	return nil
 }
 
-// layOut is the text of all cells, the heading first, with the widths of the columns.
+// layOut returns the text of all cells, the heading first, and the widths of the columns.
 func layOut[T any](
 	out *terminal, columns []column, items []T, row func(T) []any,
 ) (rows [][]string, widths []int) {
@@ -106,7 +106,7 @@ func layOut[T any](
 	return rows, widths
 }
 
-// cell is a value as text.
+// cell formats a value.
 func (out *terminal) cell(v any) string {
 	switch v := v.(type) {
 	case *timestamppb.Timestamp:
@@ -117,7 +117,7 @@ func (out *terminal) cell(v any) string {
 	return fmt.Sprint(v)
 }
 
-// total is the width of a row. A column that is left out has the width -2.
+// total returns the width of a row. An omitted column has the width -2.
 func total(widths []int) int {
 	all := -2
 	for _, w := range widths {
@@ -126,7 +126,7 @@ func total(widths []int) int {
 	return all
 }
 
-// fit narrows columns to a width, and returns the names of those that it leaves out.
+// fit narrows columns to a width, and returns the names of the columns that it omits.
 func fit(columns []column, widths []int, width int) (missing []string) {
 	least, room := slices.Clone(widths), width+2
 	for i, c := range columns {
@@ -164,7 +164,7 @@ func fit(columns []column, widths []int, width int) (missing []string) {
 	return missing
 }
 
-// length is in characters.
+// length returns the number of characters.
 func length(text string) int { return len([]rune(text)) }
 
 // shorten cuts a text to a width.

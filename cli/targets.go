@@ -46,7 +46,7 @@ func describePlan(out *terminal, p *pb.Plan) error {
 	return plannedTables(out, p.GetTables())
 }
 
-// plannedTables prints the planned changes by table, and nothing without any.
+// plannedTables prints the planned changes by table. It prints nothing if there are none.
 func plannedTables(out *terminal, tables []*pb.PlannedTable) error {
 	if len(tables) == 0 {
 		return nil
@@ -91,7 +91,7 @@ func protectCommand(a *app) *cobra.Command {
 	return command
 }
 
-// keptLonger reports whether p is not the requested protection, but a longer one that existed.
+// keptLonger reports whether p is an existing protection that lasts longer than the requested one.
 func keptLonger(asked *pb.ProtectTargetRequest, p *pb.Protection) bool {
 	if p.GetReason() != strings.TrimSpace(asked.GetReason()) {
 		return true

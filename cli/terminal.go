@@ -32,7 +32,7 @@ func (out *terminal) json(v any) error {
 	return out.write(printableJSON(text.String()))
 }
 
-// report prints what was done, with --output json as a document; err is what failed.
+// report prints the result, with --output json as a document. err has the failures.
 func (out *terminal) report(err error, document any, text func()) error {
 	if out.asJSON {
 		return errors.Join(err, out.json(document))
@@ -51,13 +51,13 @@ func (out *terminal) println(format string, args ...any) {
 	_, _ = io.WriteString(out.std.Out, message(format, args))
 }
 
-// printColored is println with a state in its colour.
+// printColored is println with a state in its color.
 func (out *terminal) printColored(state, format string, args ...any) {
 	line := message(format, args)
 	_, _ = io.WriteString(out.std.Out, strings.Replace(line, state, out.colorize(state), 1))
 }
 
-// text is println, and nothing with --output json.
+// text is println that writes nothing with --output json.
 func (out *terminal) text(format string, args ...any) {
 	if !out.asJSON {
 		out.println(format, args...)
@@ -69,7 +69,7 @@ func (out *terminal) note(format string, args ...any) {
 	_, _ = io.WriteString(out.std.Err, message(format, args))
 }
 
-// fields writes an indented line for each field of something that has a value.
+// fields writes an indented line for each field that has a value.
 func (out *terminal) fields(pairs ...string) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
@@ -78,21 +78,22 @@ func (out *terminal) fields(pairs ...string) {
 	}
 }
 
-// terminal prints the results of commands: as text in the width, the colours and the time zone of
-// its reader, or as JSON.
+// terminal prints command results as JSON or as text. The text fits the width, the colors and the
+// time zone of its reader.
 type terminal struct {
 	std Streams
 	// asJSON is set by --output json.
 	asJSON bool
-	// wide is set by --output wide: tables are whole, however narrow the terminal is.
+	// wide is set by --output wide: tables are never cut, however narrow the terminal is.
 	wide bool
-	// local shows times in the zone of this machine.
+	// local shows times in this machine's time zone.
 	local bool
-	// shortTime times lose year and seconds, and the day if it is today.
+	// shortTime omits the year and seconds of times, and the day if it is today.
 	shortTime bool
 }
 
-// width is the width of the terminal in characters, 0 without one and with --output wide.
+// width returns the width of the terminal in characters, 0 without a terminal and with --output
+// wide.
 func (out *terminal) width() int {
 	file, ok := out.std.Out.(*os.File)
 	if !ok || out.wide {
@@ -111,14 +112,14 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// useColor reports whether the output may have colours.
+// useColor reports whether the output may have colors.
 func (out *terminal) useColor() bool {
 	return isTerminal(out.std.Out) && out.std.Env.WantsColours()
 }
 
 const red, yellow, plain = "\x1b[31m", "\x1b[33m", "\x1b[0m"
 
-// colorize colours a text that begins with a state that may need attention.
+// colorize colors a text that begins with a state that may need attention.
 func (out *terminal) colorize(text string) string {
 	word, _, _ := strings.Cut(text, " ")
 	colour := map[string]string{"bad": red, "warn": yellow}[fault.Tone(word)]
@@ -128,7 +129,7 @@ func (out *terminal) colorize(text string) string {
 	return colour + text + plain
 }
 
-// at is a time in a table. The heading names UTC; with --local the time names its zone.
+// at formats a time for a table. The heading names UTC. With --local the time names its zone.
 func (out *terminal) at(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return none
@@ -136,7 +137,7 @@ func (out *terminal) at(t *timestamppb.Timestamp) string {
 	return out.clock(t.AsTime())
 }
 
-// clock is at of a time of Go.
+// clock is at for a time.Time.
 func (out *terminal) clock(t time.Time) string {
 	layout, now := time.DateTime, time.Now().UTC()
 	if t = t.UTC(); out.local {
@@ -154,7 +155,7 @@ func (out *terminal) clock(t time.Time) string {
 	return t.Format(layout)
 }
 
-// moment is a time outside of tables, with its zone.
+// moment formats a time with its zone, for text outside tables.
 func (out *terminal) moment(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return none
@@ -162,7 +163,7 @@ func (out *terminal) moment(t *timestamppb.Timestamp) string {
 	return out.zoned(t.AsTime())
 }
 
-// zoned is moment of a time of Go.
+// zoned is moment for a time.Time.
 func (out *terminal) zoned(t time.Time) string {
 	if out.local {
 		return out.clock(t)
@@ -170,7 +171,7 @@ func (out *terminal) zoned(t time.Time) string {
 	return out.clock(t) + " UTC"
 }
 
-// localized has the times in a text of the server as --local wants them.
+// localized converts the times in a text of the server to local time if --local is set.
 func (out *terminal) localized(text string) string {
 	if !out.local {
 		return text
@@ -185,7 +186,7 @@ func (out *terminal) localized(text string) string {
 	})
 }
 
-// printable returns a text in one line, without control characters of a terminal.
+// printable returns a text in one line, without the control characters of a terminal.
 func printable(text string) string {
 	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printableLines(text))
 }
@@ -208,7 +209,7 @@ func message(format string, args []any) string {
 	return printableLines(fmt.Sprintf(format+"\n", plain...))
 }
 
-// errorLines is printable for an error: joined errors have a line each.
+// errorLines is printable for an error. Each of several joined errors gets its own line.
 func errorLines(err error) string {
 	var parts []error
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
@@ -226,7 +227,7 @@ func errorLines(err error) string {
 	return printable(err.Error())
 }
 
-// printableLines is printable for a text of several lines.
+// printableLines is printable for a text with several lines.
 func printableLines(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || !format.Misleading(r) {
@@ -236,7 +237,7 @@ func printableLines(text string) string {
 	}, text)
 }
 
-// printableJSON is printable for a JSON document, in which these characters may be escaped.
+// printableJSON is printable for a JSON document, in which control characters may be escaped.
 func printableJSON(document string) string {
 	pairs := []string{`\\`, `\\`, `\u2028`, " ", `\u2029`, " "}
 	for _, escaped := range "ntbfr" {
@@ -248,10 +249,10 @@ func printableJSON(document string) string {
 	return printableLines(strings.NewReplacer(pairs...).Replace(document))
 }
 
-// paragraph writes a text in lines that fit the terminal, with an indent; elsewhere in one line.
+// paragraph writes indented text in lines that fit the terminal. Elsewhere it writes one line.
 func (out *terminal) paragraph(indent, text string) { out.wrap(out.width(), indent, text) }
 
-// wrap writes a text after a heading, which may be a state, in lines of a width; 0: in one line.
+// wrap writes a text after a heading, which may be a state, in lines of a width. 0 means one line.
 func (out *terminal) wrap(width int, heading, text string) {
 	for status := strings.TrimSpace(heading); ; status = "" {
 		line := text
@@ -266,7 +267,7 @@ func (out *terminal) wrap(width int, heading, text string) {
 	}
 }
 
-// split cuts a text in two at the last blank before a width, else at the first.
+// split cuts a text at the last blank before a width, or otherwise at the first blank.
 func split(text string, width int) (first, rest string) {
 	runes := []rune(text)
 	if len(runes) <= width {
@@ -280,7 +281,7 @@ func split(text string, width int) (first, rest string) {
 	return text[:at], strings.TrimLeft(text[at:], " ")
 }
 
-// show prints an answer: as protobuf JSON, or with text.
+// show prints an answer as protobuf JSON, or with text.
 func (out *terminal) show(answer proto.Message, text func() error) error {
 	if !out.asJSON {
 		return text()
@@ -297,7 +298,7 @@ func (out *terminal) printJSON(message proto.Message, options protojson.MarshalO
 	return out.write(printableJSON(string(document)) + "\n")
 }
 
-// interactive reports whether a person can answer: input and messages are a terminal.
+// interactive reports whether a person can answer: input and messages use a terminal.
 func (out *terminal) interactive() bool {
 	for _, stream := range []any{out.std.In, out.std.Err} {
 		file, ok := stream.(*os.File)
@@ -308,7 +309,7 @@ func (out *terminal) interactive() bool {
 	return true
 }
 
-// agreed reads the answer to a question: only y and yes agree.
+// agreed reads the answer to a question. Only y and yes agree.
 func (out *terminal) agreed() bool {
 	line, err := bufio.NewReader(out.std.In).ReadString('\n')
 	answer := strings.ToLower(strings.TrimSpace(line))
