@@ -1,11 +1,11 @@
-// Package cli is the command line. Commands that serve wire everything together here; the others
-// are clients of the API.
+// Package cli is the command line. It creates the server and its parts for the commands that serve.
+// The other commands are clients of the API.
 //
-// What it guarantees:
+// It guarantees:
 //
 //   - Exit codes: 0 done, 1 failed, 2 usage, 3 skipped. Usage errors are bad arguments, and unknown
 //     workers, databases, tables, records, runs and jobs. A wrong configuration is a failure.
-//   - Results go to the standard output; logs, errors and progress go to the standard error.
+//   - Results go to the standard output. Logs, errors and progress go to the standard error.
 //   - With --output json the output is one document: the API's answer as protobuf JSON.
 package cli
 

@@ -20,21 +20,21 @@ import (
 	"github.com/caretaker-go/caretaker/repo/control"
 )
 
-// auditTime bounds the writing of an entry.
+// auditTime limits the write of an entry.
 const auditTime = 2 * time.Second
 
 // auditStarted is the outcome of an entry until its call ends.
 const auditStarted = "STARTED"
 
-// auditing is the entry of a call that is to change something. It is stored before the call does
-// anything, so that a server that dies in the middle leaves it behind, and gets its outcome at the
-// end. The call is done whatever becomes of the entry: one that main does not take is in the log.
+// auditing is the audit entry of a call that may change something. It is stored before the call
+// starts, so that it remains if the server dies during the call. Its outcome is added at the end.
+// The call continues even if main does not store the entry, which then goes to the log.
 type auditing struct {
 	*Server
 	control.AuditEntry
 }
 
-// entryOf is the entry of a call, nil for a call that needs none.
+// entryOf returns the entry of a call, nil for a call that requires none.
 func (s *Server) entryOf(
 	ctx context.Context, client access.Client, method string, request any,
 ) *auditing {
@@ -60,17 +60,17 @@ func (a *auditing) start(ctx context.Context) {
 	a.ID, _ = a.config.Service.Main.Audit.RecordAudit(ctx, a.AuditEntry)
 }
 
-// end adds the outcome.
+// end adds the outcome to the entry.
 func (a *auditing) end(ctx context.Context, response any, failed error) {
 	if a == nil {
 		return
 	}
-	// Also a call that has failed may have started a run.
+	// A failed call may also have started a run.
 	if started, ok := response.(*pb.RunBatchResponse); ok && started.GetRun().GetId() != "" {
 		a.Reason = strings.TrimSpace(a.Reason + " run=" + started.GetRun().GetId())
 	}
 	a.Outcome = outcomeOf(ctx, failed)
-	// The client may have gone, and the server be about to stop.
+	// The client may have disconnected, and the server may be about to stop.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime)
 	defer cancel()
 	var err error
@@ -86,7 +86,7 @@ func (a *auditing) end(ctx context.Context, response any, failed error) {
 	}
 }
 
-// outcomeOf is OK, or the code and the reason that the client gets.
+// outcomeOf returns OK, or the code and the reason that the client gets.
 func outcomeOf(ctx context.Context, err error) string {
 	if err == nil {
 		return code.Code_OK.String()
@@ -98,16 +98,16 @@ func outcomeOf(ctx context.Context, err error) string {
 	return code.Code(f.code).String() + " " + f.reason //nolint:gosec // the same numbers
 }
 
-// Limits of the texts of an entry, in bytes: of a target, of an argument, of all of them.
+// Limits of an entry's texts, in bytes: of the target, of one argument, of all arguments.
 const (
 	maxTarget   = 300
 	maxArgument = 1 << 10
 	maxReason   = 4 << 10
 )
 
-// described says in words what a request is about, and gives its other arguments, the reason first.
-// What could be taken for another argument is quoted: what stands before a = outside of quotes is
-// the name of an argument. No request has a secret.
+// described returns the target of a request in plain text, and its other arguments, the reason
+// first. It quotes text that would look like another argument: outside quotes, the text before a =
+// is an argument name. No request contains a secret.
 func described(request proto.Message) (target, reason string) {
 	var targets, reasons []string
 	fields := request.ProtoReflect().Descriptor().Fields()
@@ -129,8 +129,8 @@ func described(request proto.Message) (target, reason string) {
 	return strings.Join(targets, " "), cut(strings.Join(reasons, " "), maxReason)
 }
 
-// quoted is a text in quotes if it has what ends an argument or begins another, or what cannot be
-// shown. Spaces end an argument where others follow it.
+// quoted quotes a text that could end an argument, begin another or contain unprintable characters.
+// Spaces end an argument only if others follow it.
 func quoted(text string, spaces bool) string {
 	special := func(r rune) bool { return r == '"' || r == '=' || !unicode.IsPrint(r) }
 	if strings.ContainsFunc(text, special) || spaces && strings.Contains(text, " ") {
@@ -139,7 +139,7 @@ func quoted(text string, spaces bool) string {
 	return text
 }
 
-// cut is a text of at most so many bytes.
+// cut returns at most the given number of bytes of a text.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -147,7 +147,7 @@ func cut(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// argument is the value of a field as a text in one line.
+// argument formats the value of a field as a text in one line.
 func argument(request proto.Message, field protoreflect.FieldDescriptor) string {
 	value := request.ProtoReflect().Get(field)
 	switch {
@@ -158,7 +158,7 @@ func argument(request proto.Message, field protoreflect.FieldDescriptor) string 
 		}
 		return strings.Join(parts, " ")
 	case field.Message() != nil:
-		// Durations: as 3600s.
+		// This formats durations as 3600s.
 		text, err := protojson.Marshal(value.Message().Interface())
 		if err != nil {
 			return "?"

@@ -9,7 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/control"
 )
 
-// ListAudit pages through the audit, the newest first.
+// ListAudit pages through the audit entries, the newest first.
 func (m *maintenance) ListAudit(
 	ctx context.Context, r *pb.ListAuditRequest,
 ) (*pb.ListAuditResponse, error) {

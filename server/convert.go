@@ -16,7 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
-// Prefixes of the names of enum values. What follows is the word of package service, in capitals.
+// Prefixes of enum value names. A term of package service follows, in capitals.
 const (
 	statePrefix     = "RUN_STATE_"
 	triggerPrefix   = "TRIGGER_"
@@ -26,12 +26,12 @@ const (
 	jobStatePrefix  = "JOB_STATE_"
 )
 
-// enum is the value of an enum for a word of package service, 0 for a word that it does not have.
+// enum returns the enum value for a term of package service, 0 for an unknown term.
 func enum[E ~int32](values map[string]int32, prefix, word string) E {
 	return E(values[prefix+strings.ToUpper(word)])
 }
 
-// toTime is nil for a time that is not set.
+// toTime returns nil for a zero time.
 func toTime(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
@@ -39,20 +39,20 @@ func toTime(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// Limits of a text, in bytes. Texts of runs and jobs have no limit of their own: their rows may be
-// of other versions, or written by others.
+// Limits of a text, in bytes. Texts of runs and jobs have no limit of their own, because other
+// versions or programs may have written their rows.
 const (
 	wholeText = 256 << 10
 	listText  = 2 << 10
 )
 
-// wholeRun is a run with texts as long as an answer allows, listedRun is one among others. Both
-// are nil for nil.
+// wholeRun converts a run with texts as long as an answer allows. listedRun converts a run of a
+// list. Both return nil for nil.
 func wholeRun(r *run.Run) *pb.Run { return toRun(r, wholeText, "maintenance.runs has them") }
 
 func listedRun(r *run.Run) *pb.Run { return toRun(r, listText, "GetRun") }
 
-// toRun shortens texts to a number of bytes, and says where the rest is.
+// toRun shortens texts to a number of bytes. rest names the location of the full text.
 func toRun(r *run.Run, most int, rest string) *pb.Run {
 	if r == nil {
 		return nil
@@ -101,7 +101,7 @@ func toFire(f *schedule.Fire) *pb.Fire {
 	return fire
 }
 
-// wholeJob is a job with texts as long as an answer allows, listedJob is one among others.
+// wholeJob converts a job with texts as long as an answer allows, listedJob a job of a list.
 func wholeJob(j *job.Job) *pb.Job {
 	job := toJob(j, wholeText/4, "maintenance.river_job has them")
 	for _, t := range j.Tables {
@@ -120,7 +120,7 @@ func listedJob(j *job.Job) *pb.Job {
 	return toJob(j, listText, "ListJobs with its id (caretaker jobs show ID)")
 }
 
-// toJob shortens texts to a number of bytes, and says where the rest is.
+// toJob shortens texts to a number of bytes. rest names the location of the full text.
 func toJob(j *job.Job, most int, rest string) *pb.Job {
 	job := &pb.Job{
 		Id: j.ID, Kind: j.Kind, State: j.State, Args: &structpb.Struct{},
@@ -140,7 +140,7 @@ func toJob(j *job.Job, most int, rest string) *pb.Job {
 			Error: format.Shorten(e.Error, most, rest),
 		})
 	}
-	// Rows may be written by others: one whose arguments are no object must not hide the rest.
+	// Other programs may write rows. Arguments that are not an object must not hide other rows.
 	if job.GetArgs().UnmarshalJSON(j.Args) != nil {
 		job.Args = &structpb.Struct{}
 	}

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// TLS is the configuration of TLS for these protocols (ALPN), nil if no certificate is configured.
-// The files are read at once, so that an error shows at the start, and again for every connection.
+// TLS returns the TLS configuration for these protocols (ALPN), nil without a certificate. It reads
+// the files at once, to report an error at the start, and again for every connection.
 func (c Config) TLS(protocols ...string) (*tls.Config, error) {
 	if c.CertFile == "" {
 		return nil, nil //nolint:nilnil // no TLS is no error
@@ -36,7 +36,7 @@ func (c Config) TLS(protocols ...string) (*tls.Config, error) {
 	}, nil
 }
 
-// credentials are those of the server: TLS, if it is configured.
+// credentials returns the server's credentials: TLS, if it is configured.
 func (c Config) credentials() (credentials.TransportCredentials, error) {
 	config, err := c.TLS("h2")
 	if config == nil || err != nil {
@@ -65,14 +65,14 @@ func (c Config) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// UserHeader is the header with the name of the calling user. It is used where neither a token nor
-// a client certificate has a name.
+// UserHeader is the header with the name of the calling user. The server uses it if neither a token
+// nor a client certificate has a name.
 const UserHeader = "caretaker-user"
 
-// maxUser is the greatest length of a name, in characters.
+// maxUser is the maximum length of a name, in characters.
 const maxUser = 100
 
-// userOf is the name in the header.
+// userOf returns the name in the header.
 func userOf(ctx context.Context) string {
 	values := metadata.ValueFromIncomingContext(ctx, UserHeader)
 	if len(values) == 0 {
@@ -81,8 +81,8 @@ func userOf(ctx context.Context) string {
 	return printed(values[0])
 }
 
-// printed is a name without characters that a log or terminal cannot show, and without gaps that
-// look like the next column of a table, of at most maxUser.
+// printed shortens a name to maxUser. It removes characters that a log or terminal cannot show, and
+// gaps that look like the next column of a table.
 func printed(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

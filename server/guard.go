@@ -18,8 +18,8 @@ import (
 	"github.com/caretaker-go/caretaker/access"
 )
 
-// guardUnary lets calls through that their client may make, within the limits of size and rates, and
-// records what they change. Nothing of a request is checked before its client.
+// guardUnary admits calls that their client may make, within the limits of size and rates, and
+// audits changes. It authenticates the client before it checks anything else of a request.
 func (s *Server) guardUnary(
 	ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (response any, err error) {
@@ -29,7 +29,7 @@ func (s *Server) guardUnary(
 	}
 	entry := s.entryOf(ctx, client, call.FullMethod, request)
 	if err := s.allowed(ctx, client, call.FullMethod, request); err != nil {
-		// Who may not do something could else fill main with entries that say so.
+		// Otherwise a client without permission could fill main with such entries.
 		if s.rates.refusal(rateKey(ctx, client)) {
 			entry.end(ctx, nil, err)
 		}
@@ -39,7 +39,7 @@ func (s *Server) guardUnary(
 		return nil, err
 	}
 	if err := s.rates.take(call.FullMethod, rateKey(ctx, client)); err != nil {
-		// Not audited: nothing was done, and there may be very many of them.
+		// Not audited: rate-limited calls changed nothing, and may be very many.
 		return nil, err
 	}
 	entry.start(ctx)
@@ -48,12 +48,12 @@ func (s *Server) guardUnary(
 	return response, err
 }
 
-// checkInterval is how often it is checked whether the client of an open stream may still have it.
+// checkInterval is how often the server checks that the client of an open stream still has access.
 const checkInterval = time.Second
 
-// guardStream is guardUnary for streams, which change nothing. One that is open ends when its client
-// may not have it any more, because a token has expired or was taken back: within checkInterval,
-// and before the next message of the client is read.
+// guardStream is guardUnary for streams, which change nothing. An open stream ends when its client
+// loses access, because its token has expired or was revoked. The check runs every checkInterval
+// and before the server reads the client's next message.
 func (s *Server) guardStream(
 	server any, stream grpc.ServerStream, call *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {
@@ -78,7 +78,7 @@ func (s *Server) guardStream(
 	defer cancel(nil)
 	err = handler(server, &limited{stream, ctx, func(any) error { return check() }})
 	if err != nil {
-		// What the handler says of its end is not why.
+		// The handler's own error does not explain the end of the stream.
 		err = cmp.Or(check(), err)
 	}
 	return err
@@ -100,10 +100,10 @@ func checkUntil(ctx context.Context, cancel context.CancelCauseFunc, check func(
 	}
 }
 
-// nameKey is the key of the name of the client in the context of a call.
+// nameKey is the context key of the client's name.
 type nameKey struct{}
 
-// identify finds out who calls. The name goes into the context, for caller, and into the log.
+// identify authenticates the client and puts its name into the context and the log.
 func (s *Server) identify(ctx context.Context) (context.Context, access.Client, error) {
 	client, err := s.clientOf(ctx)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *Server) identify(ctx context.Context) (context.Context, access.Client, 
 	return context.WithValue(ctx, nameKey{}, name), client, nil
 }
 
-// clientOf is who calls, by token and certificate.
+// clientOf returns the client that the token and the certificate identify.
 func (s *Server) clientOf(ctx context.Context) (access.Client, error) {
 	given, err := auth.AuthFromMD(ctx, "bearer")
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Server) clientOf(ctx context.Context) (access.Client, error) {
 	return s.config.Access.Identify(given, certificateOf(ctx))
 }
 
-// certificateOf is the verified certificate of the client, nil if it has none.
+// certificateOf returns the verified certificate of the client, nil if there is none.
 func certificateOf(ctx context.Context) *x509.Certificate {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -139,7 +139,7 @@ func certificateOf(ctx context.Context) *x509.Certificate {
 	return info.State.PeerCertificates[0]
 }
 
-// addressOf is the client's address.
+// addressOf returns the client's address.
 func addressOf(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
 		return p.Addr.String()
@@ -147,8 +147,8 @@ func addressOf(ctx context.Context) string {
 	return "unknown"
 }
 
-// nameOf is the name of a client: that of its token or certificate, else that in the header, which
-// nobody vouches for. Where others have names that are proven it says so.
+// nameOf returns the client's name from its token or certificate, otherwise from the header, which
+// is unverified. If other clients have verified names, the result marks the name as unverified.
 func (s *Server) nameOf(ctx context.Context, client access.Client) string {
 	said := userOf(ctx)
 	switch {
@@ -162,7 +162,7 @@ func (s *Server) nameOf(ctx context.Context, client access.Client) string {
 	return said
 }
 
-// caller is the name of the client, if it has one, and its address.
+// caller returns the client's address, and its name if it has one.
 func caller(ctx context.Context) string {
 	if name, _ := ctx.Value(nameKey{}).(string); name != "" {
 		return name + " at " + addressOf(ctx)
@@ -170,7 +170,7 @@ func caller(ctx context.Context) string {
 	return addressOf(ctx)
 }
 
-// rateKey is what calls are counted by: a name that is proven, else the host.
+// rateKey returns the key that the rates count calls by: a verified name, otherwise the host.
 func rateKey(ctx context.Context, client access.Client) string {
 	if client.Name != "" {
 		return "name " + client.Name

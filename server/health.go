@@ -11,27 +11,27 @@ import (
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
-// liveService is the service whose health is that of the process alone, for liveness probes.
+// liveService is the health service for liveness probes. It reports only on the process.
 const liveService = "live"
 
-// main is probed every probeInterval and has probeTimeout to answer. A server that has been ready
-// stays so until main has failed for gracePeriod: a shorter restart shows in GetStatus only.
+// The server probes main every probeInterval, with the timeout probeTimeout. A ready server stays
+// ready until main has failed for gracePeriod. Only GetStatus shows a shorter outage.
 const (
 	probeInterval = time.Second
 	probeTimeout  = 2 * time.Second
 	gracePeriod   = 10 * time.Second
 )
 
-// readiness sets the health of the server by whether main can work. It is for one goroutine.
+// readiness sets the server's health by the state of main. Only one goroutine may use it.
 type readiness struct {
 	// healthy probes main.
 	healthy func(context.Context) error
 	logger  *slog.Logger
 	health  *health.Server
 
-	// failingSince is when the first failed probe began, zero if the last one succeeded.
+	// failingSince is the start of the first failed probe, zero if the last probe succeeded.
 	failingSince time.Time
-	// ready is the health that was set last.
+	// ready is the last health that was set.
 	ready bool
 }
 
@@ -81,7 +81,7 @@ func (r *readiness) check(ctx context.Context) {
 	}
 }
 
-// set sets the health of all services but "live". Once the server is stopping it has no effect.
+// set sets the health of all services except "live". It has no effect once the server is stopping.
 func (r *readiness) set(ready bool) {
 	r.ready = ready
 	state := healthv1.HealthCheckResponse_NOT_SERVING

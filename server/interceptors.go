@@ -22,10 +22,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// unary is the order in which a call goes through the interceptors: log, table of errors, recovery
-// of panics, the guard with roles, limits of size, rates and audit. Around the handler is a second
-// recovery, so that the audit has the outcome of a call that panics. Health checks are not logged
-// and need no role.
+// unary returns the interceptors in the order in which a call passes them: log, error table, panic
+// recovery, and the guard with roles, size limits, rates and audit. A second recovery surrounds the
+// handler, so that the audit has the outcome of a call that panics. Health checks are not logged
+// and require no role.
 func (s *Server) unary() []grpc.UnaryServerInterceptor {
 	recovering := recovery.UnaryServerInterceptor(recovery.WithRecoveryHandler(recovered))
 	return []grpc.UnaryServerInterceptor{
@@ -43,8 +43,8 @@ func (s *Server) unary() []grpc.UnaryServerInterceptor {
 	}
 }
 
-// withSpans lets the operations of a call have spans. Those of a read-only call have none unless
-// the call is part of the client's trace: the span of such a call is not exported either.
+// withSpans enables spans for the operations of a call. For a read-only call it does so only if the
+// call belongs to the client's trace, because other read-only calls export no span.
 func withSpans(ctx context.Context, method string) context.Context {
 	span, _ := trace.SpanFromContext(ctx).(interface{ Parent() trace.SpanContext })
 	root := span == nil || !span.Parent().IsValid()
@@ -74,8 +74,8 @@ func (s *Server) stream() []grpc.StreamServerInterceptor {
 	}
 }
 
-// limited is a stream with a context of its own, which checks each message that it receives before
-// the handler has it.
+// limited is a stream with a context of its own. It checks each received message before the handler
+// gets the message.
 type limited struct {
 	grpc.ServerStream
 	ctx   context.Context //nolint:containedctx // that is how gRPC hands a stream its context
@@ -105,7 +105,7 @@ func skipHealth() selector.Matcher {
 
 func recovered(panicked any) error { return fault.NewPanicError(panicked) }
 
-// logger writes the one line of a call. Handlers add fields with logging.AddFields.
+// logger writes one line per call. Handlers add fields with logging.AddFields.
 func (s *Server) logger() logging.Logger {
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
 		if ofReflection(fields) {
@@ -116,7 +116,7 @@ func (s *Server) logger() logging.Logger {
 	})
 }
 
-// inUTC changes the times that the middleware has formatted in the host's time zone.
+// inUTC converts the times that the middleware formats in the host's time zone.
 func inUTC(fields logging.Fields) {
 	for i := 0; i+1 < len(fields); i += 2 {
 		text, ok := fields[i+1].(string)
@@ -129,7 +129,7 @@ func inUTC(fields logging.Fields) {
 	}
 }
 
-// ofReflection reports whether a call is one of reflection: grpcurl makes one before each call.
+// ofReflection reports whether a call is a reflection call. grpcurl makes one before each call.
 func ofReflection(fields logging.Fields) bool {
 	i := slices.Index(fields, any(logging.ServiceFieldKey))
 	if i < 0 || i+1 == len(fields) {
@@ -147,7 +147,7 @@ func loggingOptions() []logging.Option {
 	}
 }
 
-// answer turns a handler's error into the client's, and adds its text to the log line of the call.
+// answer converts a handler's error for the client, and adds its text to the call's log line.
 func answer(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -161,15 +161,15 @@ func answer(ctx context.Context, err error) error {
 	return clientError(ctx, err)
 }
 
-// LogErrorsOfGRPC makes gRPC log its errors with the default logger; by itself it writes text to
-// the standard error. It must be called before gRPC is used.
+// LogErrorsOfGRPC makes gRPC log errors with the default logger instead of writing text to the
+// standard error. Call it before any use of gRPC.
 func LogErrorsOfGRPC() {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, grpcErrors{}))
 }
 
 type grpcErrors struct{}
 
-// Write gets one line with time and level.
+// Write receives one line with time and level.
 func (grpcErrors) Write(line []byte) (int, error) {
 	_, text, _ := strings.Cut(strings.TrimSpace(string(line)), "ERROR: ")
 	slog.Default().WarnContext(context.Background(), "gRPC error outside a call", "error", text)

@@ -21,35 +21,35 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// limits are those of connections and calls. They are far beyond what is of use, and keep a client
-// that has gone wrong from taking the server with it.
+// limits are the limits of connections and calls. They are far above normal use, and protect the
+// server from misbehaving clients.
 type limits struct {
-	// message is how many bytes a request may have: one that is larger is refused with ErrorInfo. read
-	// is how many bytes are read of one at all: beyond that gRPC refuses it, without ErrorInfo.
+	// message is the maximum size of a request in bytes. A larger request is refused with
+	// ErrorInfo. read is the maximum that gRPC reads: it refuses more without ErrorInfo.
 	message, read int
-	// connections is how many there may be; further ones wait until one ends.
+	// connections is the maximum number of connections. Further ones wait until one ends.
 	connections int
-	// calls is how many a connection may have at once; further ones wait at the client.
+	// calls is the maximum of concurrent calls per connection. Further ones wait at the client.
 	calls uint32
-	// streams is how many the server may have open, and how many of health checks, which are open to all.
+	// streams is the maximum number of open streams, and of health checks, open to all clients.
 	streams int
-	// handshake is how long a client may take to set up a connection, with TLS.
+	// handshake is the timeout for setting up a connection, with TLS.
 	handshake time.Duration
-	// idle is after how long a connection without calls is closed, and age after how long one is
-	// that has some: it takes no new ones. Clients open another by themselves, and show a certificate
+	// idle is the time after which a connection without calls is closed. After age, a connection
+	// with calls accepts no new ones. Clients reconnect by themselves and present their certificate
 	// again.
 	idle, age time.Duration
-	// rate is how many calls of RunBatch, and as many of PlanDeletion, a client may make a second,
-	// burst how many at once. A client is a name that is proven, else a host.
+	// rate limits a client's calls of RunBatch per second, and separately of PlanDeletion. burst is
+	// how many it may make at once. A client is a verified name, otherwise a host.
 	rate  rate.Limit
 	burst int
-	// refusals is how many refused calls of a client are audited a second, and refusalBurst how many
-	// at once. The others are in the log alone.
+	// refusals is how many refused calls of a client are audited per second, refusalBurst how many
+	// at once. Other refused calls are only logged.
 	refusals     rate.Limit
 	refusalBurst int
 }
 
-// usualLimits are those of every server.
+// usualLimits returns the limits of every server.
 func usualLimits() limits {
 	return limits{
 		message: 1 << 20, read: 8 << 20, connections: 1000, calls: 250, streams: 1000,
@@ -60,13 +60,13 @@ func usualLimits() limits {
 }
 
 const (
-	// A client that waits for a run is pinged, so that one that has vanished is noticed.
+	// The server pings a client that waits for a run, to notice one that has vanished.
 	pingInterval, pingTimeout = time.Minute, 20 * time.Second
-	// minClientPing is how often clients may ping.
+	// minClientPing is the shortest interval between a client's pings.
 	minClientPing = 10 * time.Second
 )
 
-// options are the limits that gRPC keeps.
+// options returns the limits that gRPC enforces.
 func (l limits) options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(markingCodec{encoding.GetCodecV2("proto")}),
@@ -81,8 +81,8 @@ func (l limits) options() []grpc.ServerOption {
 	}
 }
 
-// maxText is the greatest length of a text in a request, in bytes: it comes back in messages, goes
-// into the log and into the audit.
+// maxText is the maximum length of a text in a request, in bytes. The text goes into messages, the
+// log and the audit.
 const maxText = 2 << 10
 
 // fits refuses requests that cannot be decoded, are too large, or have too long a text.
@@ -116,13 +116,13 @@ func (l limits) fits(request any) error {
 	return long
 }
 
-// markTag begins the one unknown field of a request that could not be decoded. Its text is the cause.
+// markTag returns the tag of the field that marks an undecodable request. Its text is the cause.
 func markTag() []byte {
 	return protowire.AppendTag(nil, protowire.MaxValidNumber, protowire.BytesType)
 }
 
-// markingCodec decodes what is not valid protobuf to an empty request with a mark, which fits refuses
-// after the client has been checked and the call can be logged. gRPC would answer before.
+// markingCodec decodes invalid protobuf to an empty request with a mark. fits refuses the request
+// after the client's authentication, so that the call is logged. gRPC would refuse it before.
 type markingCodec struct{ encoding.CodecV2 }
 
 // Unmarshal implements [encoding.CodecV2].
@@ -137,10 +137,10 @@ func (c markingCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// slots are the streams that may be open at once.
+// slots limits the number of open streams.
 type slots chan struct{}
 
-// intercept refuses a stream that is too many.
+// intercept refuses a stream above the limit.
 func (s slots) intercept(
 	server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {
@@ -157,23 +157,23 @@ func (s slots) intercept(
 	}
 }
 
-// rates count the calls of each client whose rate is limited.
+// rates counts the calls of each rate-limited client.
 type rates struct {
 	limits
 	mu      sync.Mutex
 	buckets map[string]*rate.Limiter
 }
 
-// maxBuckets is how many clients are counted before those are forgotten that have been quiet.
+// maxBuckets is the number of counted clients from which on quiet clients are forgotten.
 const maxBuckets = 1000
 
-// take counts a call, and refuses it if there were too many.
+// take counts a call, and refuses it above the limit.
 func (r *rates) take(method, client string) error {
 	if method != pb.MaintenanceService_RunBatch_FullMethodName &&
 		method != pb.MaintenanceService_PlanDeletion_FullMethodName {
 		return nil
 	}
-	// A reservation that is cancelled gives nothing back once another was made behind it.
+	// Canceling a reservation returns no tokens once a later reservation exists.
 	bucket := r.bucket(method+" "+client, r.rate, r.burst)
 	if bucket.Allow() {
 		return nil
@@ -186,7 +186,7 @@ func (r *rates) take(method, client string) error {
 	}
 }
 
-// refusal counts a refused call, and reports whether it is to be audited.
+// refusal counts a refused call, and reports whether to audit it.
 func (r *rates) refusal(client string) bool {
 	return r.bucket("refused "+client, r.refusals, r.refusalBurst).Allow()
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
-// maintenance implements MaintenanceService. Its handlers validate, call package service, convert.
-// What package service validates itself - names of workers, IDs of runs, lengths - they do not.
+// maintenance implements MaintenanceService. Its handlers validate, call package service, and
+// convert. Package service itself validates worker names, run IDs and lengths.
 type maintenance struct {
 	pb.UnimplementedMaintenanceServiceServer
 	service *service.Service
@@ -44,11 +44,11 @@ func (m *maintenance) RunBatch(
 	if run.ID != "" {
 		logging.AddFields(ctx, logging.Fields{"run_id", run.ID, "outcome", run.State})
 	}
-	// With an error the client does not get the run, but the audit has it.
+	// The client gets no run with an error, but the audit records the run.
 	return &pb.RunBatchResponse{Run: wholeRun(&run)}, err
 }
 
-// GetStatus returns the state of one worker, or of all.
+// GetStatus returns the state of one worker or all workers.
 func (m *maintenance) GetStatus(
 	ctx context.Context, r *pb.GetStatusRequest,
 ) (*pb.GetStatusResponse, error) {
@@ -117,7 +117,7 @@ func (m *maintenance) ListRuns(
 	return response, nil
 }
 
-// ListFires pages through the fires, the newest first.
+// ListFires pages through the scheduled runs, the newest first.
 func (m *maintenance) ListFires(
 	ctx context.Context, r *pb.ListFiresRequest,
 ) (*pb.ListFiresResponse, error) {
@@ -145,7 +145,7 @@ func (m *maintenance) ListFires(
 	return response, nil
 }
 
-// WatchRun sends a run whenever it changes, until it has ended.
+// WatchRun sends a run whenever it changes, until it ends.
 func (m *maintenance) WatchRun(
 	r *pb.WatchRunRequest, stream grpc.ServerStreamingServer[pb.RunEvent],
 ) error {
@@ -197,7 +197,7 @@ func (m *maintenance) ResumeWorker(
 	return &pb.ResumeWorkerResponse{Worker: toStatus(worker)}, nil
 }
 
-// ListJobs pages through the deferred jobs, the newest first, or returns the one with an ID.
+// ListJobs pages through the deferred jobs, the newest first, or returns the job with an ID.
 func (m *maintenance) ListJobs(
 	ctx context.Context, r *pb.ListJobsRequest,
 ) (*pb.ListJobsResponse, error) {

@@ -10,7 +10,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/rowset"
 )
 
-// ListOutside pages through what deleted rows have left outside the database, the oldest first.
+// ListOutside pages through the paths that deleted rows left outside the database, the oldest
+// first.
 func (m *maintenance) ListOutside(
 	ctx context.Context, r *pb.ListOutsideRequest,
 ) (*pb.ListOutsideResponse, error) {
@@ -47,7 +48,7 @@ func (m *maintenance) ListOutside(
 	return response, nil
 }
 
-// AckOutside marks such paths as done.
+// AckOutside marks paths from ListOutside as done.
 func (m *maintenance) AckOutside(
 	ctx context.Context, r *pb.AckOutsideRequest,
 ) (*pb.AckOutsideResponse, error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
-// PlanDeletion says what a deletion would do.
+// PlanDeletion returns the effects of a deletion without deleting.
 func (m *maintenance) PlanDeletion(
 	ctx context.Context, r *pb.PlanDeletionRequest,
 ) (*pb.PlanDeletionResponse, error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// ProtectTarget keeps a user or group from being deleted.
+// ProtectTarget prevents the deletion of a user or group.
 func (m *maintenance) ProtectTarget(
 	ctx context.Context, r *pb.ProtectTargetRequest,
 ) (*pb.ProtectTargetResponse, error) {

@@ -46,7 +46,7 @@ func (m *maintenance) ListReceipts(
 	response.Receipts, response.NextPageToken = fill(p, receipts, toReceipt,
 		func(r *service.Receipt) string { return strconv.FormatInt(r.Sequence, 10) })
 	if response.GetNextPageToken() == "" && next != 0 {
-		// For a key only so many receipts are looked at for one page.
+		// For a key, one page inspects only a limited number of receipts.
 		response.NextPageToken = p.next(strconv.FormatInt(next, 10))
 	}
 	for _, listed := range response.GetReceipts() {

@@ -16,32 +16,32 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// rule says who may call an RPC.
+// rule defines which clients may call an RPC.
 type rule struct {
 	role access.Role
-	// changes says that it changes something: such calls are audited, and an operator who is
-	// restricted to workers may make those for these workers alone.
+	// changes reports that the call changes something. Such calls are audited. An operator
+	// restricted to workers may make them only for these workers.
 	changes bool
-	// everything is the role for a call that is for all workers at once, if that is another one.
+	// everything is the role for a call that covers all workers, if it differs from role.
 	everything access.Role
-	// gitlab is what the call is about if that does not exist with use: loose_foreign_keys.
+	// gitlab names the subject of a call that does not exist with use: loose_foreign_keys.
 	gitlab string
 }
 
-// of is the rule for a call about what exists with use: gitlab alone.
+// of returns the rule for a subject that exists only with use: gitlab.
 func (r rule) of(gitlab string) rule {
 	r.gitlab = gitlab
 	return r
 }
 
-// rules is the one table of who may call what, by full method name. What is not in it is refused.
-// Health checks need no client: they never come here.
+// rules returns the table of permissions by full method name. Unlisted methods are refused. Health
+// checks bypass the table because they require no client.
 func rules() map[string]rule {
 	const service = "/" + "maintenance.v1.MaintenanceService" + "/"
 	look := rule{role: access.Viewer}
 	operate := rule{role: access.Operator, changes: true}
 	govern := rule{role: access.Admin, changes: true}
-	// The kill switch of all workers.
+	// This call is the kill switch of all workers.
 	pause := rule{role: access.Operator, changes: true, everything: access.Admin}
 	const jobs, protections, outside = "jobs", "protections", "paths outside the database"
 	return map[string]rule{
@@ -75,7 +75,7 @@ func rules() map[string]rule {
 	}
 }
 
-// needed is the role that a call needs.
+// needed returns the role that a call requires.
 func (r rule) needed(request any) access.Role {
 	if of, ok := request.(interface{ GetWorker() string }); ok && r.everything > r.role &&
 		strings.TrimSpace(of.GetWorker()) == fault.AllWorkers {
@@ -84,7 +84,7 @@ func (r rule) needed(request any) access.Role {
 	return r.role
 }
 
-// allowed returns an error unless the client may make this call.
+// allowed returns an error unless the client may make the call.
 func (s *Server) allowed(ctx context.Context, c access.Client, method string, request any) error {
 	r, known := s.rules[method]
 	if !known {
@@ -100,7 +100,7 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 	if !r.changes || len(c.Workers) == 0 {
 		return nil
 	}
-	// The lookup and its error have the texts of the request.
+	// The lookup and its error contain the texts of the request.
 	if err := s.limits.fits(request); err != nil {
 		return err
 	}
@@ -116,8 +116,8 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 	}}
 }
 
-// workerOf is the worker that a change is about: that of the request, the run or the job. It is ""
-// for what is about none, or about several.
+// workerOf returns the worker that a change affects: the worker of the request, the run or the job.
+// It returns "" for a change that affects no worker or several workers.
 func (s *Server) workerOf(ctx context.Context, request any) (string, error) {
 	switch r := request.(type) {
 	case interface{ GetWorker() string }:

@@ -1,22 +1,22 @@
-// Package server is the API: gRPC in, gRPC out. A handler validates, calls package service, and
-// converts.
+// Package server is the gRPC API. A handler validates the request, calls package service, and
+// converts the result.
 //
-// What it guarantees:
+// It guarantees:
 //
 //   - Every error of caretaker carries google.rpc.ErrorInfo with the domain "caretaker" and a
-//     stable reason; the one table is in status.go. No driver text and no SQL reaches a client: the
+//     stable reason from the table in status.go. No driver text and no SQL reaches a client. The
 //     log has them, under the trace_id that the client gets.
 //   - A panic ends one call, not the process.
 //   - Health: the server as a whole and maintenance.v1.MaintenanceService are SERVING from main's
 //     first answer until the server stops, except while main has been unusable for 10 s. The
-//     service "live" is SERVING until the server stops: an outage of main must not fail a liveness
-//     probe.
-//   - One log line a call, except for health checks.
-//   - Every call needs the role that the one table in roles.go gives it; one that is not in the
-//     table is refused. Health checks need none, reflection that of a viewer. A stream ends when its
-//     client may not have it any more.
-//   - Every call that changes something, and was not a dry run, is in maintenance.audit before it
-//     does anything, and then with its outcome. Of calls refused for want of a role so many are.
+//     service "live" is SERVING until the server stops, because an outage of main must not fail a
+//     liveness probe.
+//   - Each call writes one log line, except for health checks.
+//   - Each call requires the role in the table in roles.go. Unlisted calls are refused. Health
+//     checks require no role, reflection requires a viewer. A stream ends when its client loses
+//     access.
+//   - Every call that changes something, except a dry run, is in maintenance.audit before it starts,
+//     and later with its outcome. The audit has a limited number of calls refused for their role.
 package server
 
 import (
@@ -45,21 +45,21 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// Config is what a Server needs. Service is required.
+// Config has the settings of a Server. Service is required.
 type Config struct {
 	Service *service.Service
 	Logger  *slog.Logger
-	// CertFile and KeyFile, if set, enable TLS; ClientCAFile requires client certificates. They are
-	// PEM files, read again for every connection, so that they can be renewed.
+	// CertFile and KeyFile, if set, enable TLS. ClientCAFile requires client certificates. They are
+	// PEM files that each connection reads again, so that they can be renewed.
 	CertFile, KeyFile, ClientCAFile string
-	// Access knows the clients and their roles; nil: everybody is an admin. Health checks need none.
+	// Access has the clients' roles. With nil, every client is an admin. Health checks need none.
 	Access *access.Keys
-	// limits are the usual ones unless a test has others.
+	// limits are the usual limits, unless a test sets others.
 	limits limits
 }
 
-// streamGrace is how long streams may go on when the server stops: twice what it takes until the
-// end of a run has been sent.
+// streamGrace is how long streams may continue when the server stops: twice the delay of the last
+// event of a run.
 const streamGrace = time.Second
 
 // Server serves the API on one listener.
@@ -70,13 +70,13 @@ type Server struct {
 	rates     *rates
 	grpc      *grpc.Server
 	readiness *readiness
-	// stopping ends the streams that are left when the server stops.
+	// stopping ends the remaining streams when the server stops.
 	stopping context.Context //nolint:containedctx // ends with the server, not with a call
 	stop     context.CancelCauseFunc
 	checks   sync.WaitGroup
 }
 
-// New prepares a server. The error names a file that cannot be used.
+// New prepares a server. Its error names an unusable file.
 func New(config Config) (*Server, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
@@ -111,8 +111,8 @@ func isReflection() otelgrpc.Filter {
 		filters.ServiceName(reflectionv1alpha.ServerReflection_ServiceDesc.ServiceName))
 }
 
-// ReadOnlyMethods are the full names of the methods that change nothing, as in their spans: Get…,
-// List… and all streams.
+// ReadOnlyMethods returns the full names of the methods that change nothing, as in their spans:
+// Get…, List… and all streams.
 func ReadOnlyMethods() (names []string) {
 	of := pb.MaintenanceService_ServiceDesc
 	for _, method := range of.Methods {
@@ -139,11 +139,11 @@ func (s *Server) Serve(listener net.Listener) error {
 	return nil
 }
 
-// Drain sets all health to NOT_SERVING for good; calls are still answered.
+// Drain sets all health to NOT_SERVING permanently. The server still answers calls.
 func (s *Server) Drain() { s.readiness.health.Shutdown() }
 
-// Stop waits for the calls in flight to end, and ends streams after a second. When ctx ends it
-// aborts what is left.
+// Stop waits for open calls to end, and ends streams after a second. When ctx ends, it aborts the
+// remaining calls.
 func (s *Server) Stop(ctx context.Context) {
 	s.Drain()
 	graceful := make(chan struct{})
@@ -151,7 +151,7 @@ func (s *Server) Stop(ctx context.Context) {
 		defer close(graceful)
 		s.grpc.GracefulStop()
 	}()
-	// Clients that watch a run that has just ended here get its last event.
+	// Clients that watch a run that has just ended get its last event.
 	select {
 	case <-graceful:
 	case <-ctx.Done():

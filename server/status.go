@@ -22,29 +22,29 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// domain of every ErrorInfo.
+// domain is the domain of every ErrorInfo.
 const domain = "caretaker"
 
-// invalidArgument is the reason of an ErrorInfo about a field of the request.
+// invalidArgument is the ErrorInfo reason for an invalid field of the request.
 const invalidArgument = "INVALID_ARGUMENT"
 
-// retryStopping is when a client of a stopping server may try again: another replica can answer.
+// retryStopping is when a client of a stopping server may retry: another replica can answer.
 const retryStopping = time.Second
 
-// failure is what a client gets for an error.
+// failure is the part of an error that a client gets.
 type failure struct {
 	code   codes.Code
 	reason string
-	// message is for people, and has no text of a driver.
+	// message is for people, and contains no driver text.
 	message  string
 	metadata map[string]string
 	details  []protoadapt.MessageV1
 }
 
-// clientError turns an error into the status that a client gets.
+// clientError converts an error to the status that a client gets.
 func clientError(ctx context.Context, err error) error {
 	if s, ok := status.FromError(err); ok {
-		// gRPC's own, such as a message that is too large.
+		// The error comes from gRPC, such as for a message that is too large.
 		return s.Err()
 	}
 	f := errorInfo(ctx, err)
@@ -57,7 +57,8 @@ func clientError(ctx context.Context, err error) error {
 		span.SetAttributes(semconv.ErrorTypeKey.String(name))
 	}
 	if f.code == codes.Aborted {
-		// The holder of the lease. The reason of a pause is an operator's text, not for a trace.
+		// The text names the lease holder. The reason of a pause is an operator's text, not for a
+		// trace.
 		span.SetAttributes(attribute.String("maintenance.stopped_because", f.message))
 	}
 	info := &errdetails.ErrorInfo{Domain: domain, Reason: f.reason, Metadata: f.metadata}
@@ -69,13 +70,13 @@ func clientError(ctx context.Context, err error) error {
 	return s.Err()
 }
 
-// detailed is an error that says what clients get besides its text.
+// detailed is an error with details for the client besides its text.
 type detailed interface {
 	error
 	Details() (reason string, metadata map[string]string)
 }
 
-// errorInfo is the one table from errors to what clients get.
+// errorInfo is the only table from errors to what clients get.
 func errorInfo(ctx context.Context, err error) failure {
 	e, ok := errors.AsType[detailed](err)
 	if !ok {
@@ -85,7 +86,7 @@ func errorInfo(ctx context.Context, err error) failure {
 	f.reason, f.metadata = e.Details()
 	f.code = codeOf(f.reason)
 	if f.code == codes.NotFound {
-		// What a client has asked for may be longer than the metadata that it accepts.
+		// The text of a request may be longer than the metadata that its client accepts.
 		f.metadata = maps.Clone(f.metadata)
 		for key, text := range f.metadata {
 			f.metadata[key] = cut(text, maxTarget)
@@ -108,7 +109,7 @@ func errorInfo(ctx context.Context, err error) failure {
 	return f
 }
 
-// codeOf is the code of the errors with a reason.
+// codeOf returns the code of an error with a reason.
 func codeOf(reason string) codes.Code {
 	switch reason {
 	case invalidArgument:
@@ -130,7 +131,7 @@ func codeOf(reason string) codes.Code {
 	return codes.FailedPrecondition
 }
 
-// contextError is the part of the table about the end of the call or the server, and about databases.
+// contextError is the part of the table for ended calls, a stopping server, and databases.
 func contextError(ctx context.Context, err error) failure {
 	switch {
 	case errors.Is(err, fault.ErrStopping), errors.Is(context.Cause(ctx), fault.ErrStopping):
@@ -178,8 +179,7 @@ func unreachable(database, why string) failure {
 	return f
 }
 
-// unexpected is for what should not happen: the call's line in the log has it, under the same
-// trace_id.
+// unexpected is the failure for a bug. The call's log line has the error under the same trace_id.
 func unexpected(ctx context.Context) failure {
 	f := failure{
 		code: codes.Internal, reason: "INTERNAL", message: "internal error: the server's log has it",

@@ -25,7 +25,7 @@ func invalid(field, format string, args ...any) error {
 	return &fault.InvalidArgumentError{Field: field, Description: fmt.Sprintf(format, args...)}
 }
 
-// required refuses an empty text, and what printable refuses.
+// required refuses an empty text, and a text that printable refuses.
 func required(field, text string) error {
 	if text == "" {
 		return invalid(field, "is required")
@@ -33,7 +33,7 @@ func required(field, text string) error {
 	return printable(field, text)
 }
 
-// printable refuses control characters, which neither log lines nor PostgreSQL take.
+// printable refuses control characters, which neither log lines nor PostgreSQL accept.
 func printable(field, text string) error {
 	if strings.ContainsFunc(text, unicode.IsControl) {
 		return invalid(field, "must not contain control characters")
@@ -41,7 +41,7 @@ func printable(field, text string) error {
 	return nil
 }
 
-// fromTTL is 0 for a TTL that is not set.
+// fromTTL returns 0 for an unset TTL.
 func fromTTL(ttl *durationpb.Duration, allowed string) (time.Duration, error) {
 	if ttl == nil {
 		return 0, nil
@@ -52,7 +52,7 @@ func fromTTL(ttl *durationpb.Duration, allowed string) (time.Duration, error) {
 	return ttl.AsDuration(), nil
 }
 
-// filter is package service's word for an enum by which a list is filtered, "" for UNSPECIFIED.
+// filter returns package service's term for an enum that filters a list, "" for UNSPECIFIED.
 func filter(field, prefix string, value protoreflect.Enum) (string, error) {
 	known := value.Descriptor().Values().ByNumber(value.Number())
 	switch {
@@ -64,7 +64,7 @@ func filter(field, prefix string, value protoreflect.Enum) (string, error) {
 	return strings.ToLower(strings.TrimPrefix(string(known.Name()), prefix)), nil
 }
 
-// jobState is the state by which jobs are filtered, in whichever of the two fields it is.
+// jobState returns the state that filters jobs, from whichever of the two fields is set.
 func jobState(r *pb.ListJobsRequest) (string, error) {
 	state, err := filter("job_state", jobStatePrefix, r.GetJobState())
 	switch {
@@ -76,7 +76,7 @@ func jobState(r *pb.ListJobsRequest) (string, error) {
 	return state, nil
 }
 
-// fromTime is zero for a time that is not set.
+// fromTime returns the zero time for an unset time.
 func fromTime(field string, t *timestamppb.Timestamp) (time.Time, error) {
 	if t == nil {
 		return time.Time{}, nil
@@ -87,20 +87,20 @@ func fromTime(field string, t *timestamppb.Timestamp) (time.Time, error) {
 	return t.AsTime(), nil
 }
 
-// bounded is the request for a list between two times.
+// bounded is a request for the entries of a list between two times.
 type bounded interface {
 	GetSince() *timestamppb.Timestamp
 	GetUntil() *timestamppb.Timestamp
 }
 
-// bounds are the times of a list, zero for one that is not set.
+// bounds returns the times of a request, zero for an unset time.
 func bounds(r bounded) (since, until time.Time, err error) {
 	since, sinceErr := fromTime("since", r.GetSince())
 	until, untilErr := fromTime("until", r.GetUntil())
 	return since, until, cmp.Or(sinceErr, untilErr)
 }
 
-// times are the bounds of a list as its filters have them, none if there are none.
+// times returns the bounds of a list in the form of its filters, none if no bound is set.
 func times(r bounded) []string {
 	if r.GetSince() == nil && r.GetUntil() == nil {
 		return nil
@@ -108,21 +108,21 @@ func times(r bounded) []string {
 	return []string{r.GetSince().String(), r.GetUntil().String()}
 }
 
-// Numbers of entries of a page.
+// The default and maximum numbers of entries on a page.
 const (
 	defaultPage = 50
 	maxPage     = 1000
 )
 
-// page is the part of a list that a client asks for. Its token is opaque to clients: a hash of the
-// list with its filters, so that it is of no use for another list, and the key of the last entry.
+// page is the part of a list that a client requests. Its token is opaque to clients. It has a hash
+// of the list and its filters, so that no other list accepts it, and the key of the last entry.
 type page struct {
 	size  int
 	list  string
 	after string
 }
 
-// newPage reads size and token of a request for a list of a kind, with filters.
+// newPage reads the size and the token of a request for a kind of list with filters.
 func newPage(kind string, request interface {
 	GetPageSize() int32
 	GetPageToken() string
@@ -155,12 +155,12 @@ func errForeignToken() error {
 	return invalid("page_token", "is not the next_page_token of a list with the same filters")
 }
 
-// next is the token of the page after the entry with this key.
+// next returns the token of the page after the entry with this key.
 func (p page) next(after string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(p.list + "\n" + after))
 }
 
-// afterNumber is the key of a list by number, 0 for the first page.
+// afterNumber returns the key of a list by number, 0 for the first page.
 func (p page) afterNumber() (int64, error) {
 	if p.after == "" {
 		return 0, nil
@@ -172,18 +172,18 @@ func (p page) afterNumber() (int64, error) {
 	return after, nil
 }
 
-// timedKey is the key of a list by time, and by something else where times are the same.
+// timedKey returns the key of a list by time. rest distinguishes entries with equal times.
 func timedKey(at time.Time, rest string) string {
 	return at.UTC().Format(time.RFC3339Nano) + " " + rest
 }
 
-// fireKey is the key of the list of fires: time and worker.
+// fireKey returns the key of the list of scheduled runs: time and worker.
 func fireKey(f *schedule.Fire) string { return timedKey(f.Time, f.Worker) }
 
-// auditKey is the key of the audit: time and ID.
+// auditKey returns the key of the audit: time and ID.
 func auditKey(e *control.AuditEntry) string { return timedKey(e.At, strconv.FormatInt(e.ID, 10)) }
 
-// afterTime is the key of a list by time, zero for the first page.
+// afterTime returns the key of a list by time, zero for the first page.
 func (p page) afterTime() (at time.Time, rest string, err error) {
 	if p.after == "" {
 		return time.Time{}, "", nil
@@ -195,11 +195,11 @@ func (p page) afterTime() (at time.Time, rest string, err error) {
 	return at, rest, nil
 }
 
-// maxAnswer is the size of a page's entries: clients receive at most 4 MiB by default.
+// maxAnswer limits a page's entries, in bytes. Clients receive at most 4 MiB by default.
 const maxAnswer = 3 << 20
 
-// fill converts what was found to a page: as many entries as fit. If there are more, next is the
-// token of the next page; the caller has therefore asked for one more than the page may have.
+// fill converts as many entries as fit to a page. If more entries exist, next is the token of the
+// next page. The caller therefore requests one entry more than the page may have.
 func fill[T any, M proto.Message](
 	p page, found []T, convert func(*T) M, key func(*T) string,
 ) (entries []M, next string) {
