@@ -10,35 +10,35 @@ import (
 )
 
 const (
-	// overviewSpan and workerSpan are how far back curves go, shortest the span of one with less.
+	// overviewSpan and workerSpan limit the time span of curves. shortest is the minimum span.
 	overviewSpan, workerSpan = 6 * time.Hour, 24 * time.Hour
 	shortest                 = time.Hour
-	// maxGap is the time between two samples from which on the curve is interrupted.
+	// maxGap is the time between two samples from which on the curve has a gap.
 	maxGap = 10 * time.Minute
-	// The size of the drawing, in units of its own.
+	// The size of the drawing, in its own units.
 	curveWidth, curveHeight = 600, 100
 )
 
 // curve is a backlog over time, as an SVG path in a box of curveWidth x curveHeight.
 type curve struct {
-	// Line is the curve, Area the area below it.
+	// Line is the curve. Area is the area below it.
 	Line, Area string
 	// Dead is the curve of dead items, "" if there were none.
 	Dead string
-	// Peak is the highest value, Least the lowest, Last the current one.
+	// Peak is the highest value, Least the lowest, and Last the current one.
 	Peak, Least, Last int64
 	Span              time.Duration
 	From, To          time.Time
 }
 
-// Words describe the curve for screen readers.
+// Words describes the curve for screen readers.
 func (c *curve) Words() string {
 	return fmt.Sprintf("Backlog over the last %s: between %d and %d, now %d.",
 		span(c.Span), c.Least, c.Peak, c.Last)
 }
 
-// curveOf is the curve of a worker. It ends with the last sample if the current backlog is not
-// known.
+// curveOf returns the curve of a worker. It ends with the last sample if the current backlog is
+// unknown.
 func curveOf(
 	samples []service.BacklogSample, w service.WorkerStatus, at time.Time, most time.Duration,
 ) *curve {
@@ -52,7 +52,7 @@ func curveOf(
 	return newCurve(samples, last.Pending, last.At, most)
 }
 
-// newCurve is nil if there are no samples within the span. It ends with the current value.
+// newCurve returns a curve that ends with the current value, nil without samples in the span.
 func newCurve(
 	samples []service.BacklogSample, now int64, at time.Time, most time.Duration,
 ) *curve {

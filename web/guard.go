@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// policy lets a browser load the page's own style, script and icon, and nothing else.
+// policy lets a browser load only the page's own style, script and icon.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; " +
 	"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// handler serves the pages to admitted requests, with headers that protect them.
+// handler serves the pages to admitted requests, with protective headers.
 func (s *Site) handler(listening net.Addr) http.Handler {
 	routes := s.pages.routes()
 	local := isLoopback(listening)
@@ -42,8 +42,8 @@ func isLoopback(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// namesThisHost reports whether a host is an address or localhost. What listens on loopback refuses
-// others: another site's domain may have been pointed here (DNS rebinding).
+// namesThisHost reports whether a host is an address or localhost. A page on loopback refuses other
+// hosts, because another site's domain may point to this host (DNS rebinding).
 func namesThisHost(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {

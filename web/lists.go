@@ -17,13 +17,13 @@ import (
 // listed is the length of a page of a list.
 const listed = 50
 
-// choice is a value of a filter, as a link to the list with it.
+// choice is a filter value, with a link to the list that it selects.
 type choice struct {
 	Text, URL string
 	Chosen    bool
 }
 
-// with is the address of a list with another value of a filter, from its beginning.
+// with returns the address of a list's first page with another filter value.
 func with(r *http.Request, name, value string) string {
 	query := r.URL.Query()
 	query.Del("before")
@@ -33,7 +33,8 @@ func with(r *http.Request, name, value string) string {
 	return (&url.URL{Path: r.URL.Path, RawQuery: query.Encode()}).String()
 }
 
-// choices links to the list with each value of one filter, the others kept; "" is all.
+// choices returns links to the list with each value of one filter, "" for all. The other filters
+// stay.
 func choices(r *http.Request, name string, values []string) (out []choice) {
 	for _, value := range append([]string{""}, values...) {
 		chosen := r.URL.Query().Get(name) == value
@@ -44,15 +45,15 @@ func choices(r *http.Request, name string, values []string) (out []choice) {
 
 // list is the data of a page of runs or jobs.
 type list[T any] struct {
-	// OfName is Worker or Kind, Of are those to choose from.
+	// OfName is Worker or Kind. Of has its values.
 	OfName     string
 	Of, States []choice
 	Items      part[[]T]
-	// Older is the address of the next page; "": this is the last one.
+	// Older is the address of the next page, "" on the last page.
 	Older string
 }
 
-// listing is how a list is read.
+// listing describes how to read a list.
 type listing[T any] struct {
 	name, of string
 	states   []string
@@ -61,8 +62,8 @@ type listing[T any] struct {
 	id       func(T) string
 }
 
-// serve answers with the list. An address that has a filter which the list does not know, or a state
-// that nothing can have, would otherwise be an empty list, or all.
+// serve answers with the list. It refuses unknown filters and impossible states, which would
+// otherwise show an empty list or all entries.
 func (l listing[T]) serve(p *pages, w http.ResponseWriter, r *http.Request) {
 	of, query := strings.ToLower(l.of), r.URL.Query()
 	known := []string{of, "state", "before"}
@@ -131,14 +132,14 @@ func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
 	}.serve(p, w, r)
 }
 
-// waitingPage is the data of the list of what a worker will not work on now.
+// waitingPage is the data of the list of items that a worker skips for now.
 type waitingPage struct {
 	Worker string
 	Dead   bool
 	List   part[service.WaitingList]
 }
 
-// waiting lists what the backlog of a worker counts as dead or deferred.
+// waiting lists the items that a worker's backlog counts as dead or deferred.
 func (p *pages) waiting(w http.ResponseWriter, r *http.Request) {
 	name, what := r.PathValue("name"), r.PathValue("what")
 	if what != "dead" && what != "deferred" {

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// runsShown, jobsShown and firesShown are lengths of lists.
+	// runsShown, jobsShown and firesShown are the lengths of lists.
 	runsShown, jobsShown, firesShown = 20, 8, 8
-	// historyEvery is how often the curves are read: they get a new point a minute.
+	// historyEvery is how often the curves are read. They get a new point every minute.
 	historyEvery = 30 * time.Second
 	// listShown is how many leases, or databases of a worker, a page lists.
 	listShown = 12
-	// workerRuns is how many runs and fires the page of a worker has.
+	// workerRuns is how many runs and scheduled runs a worker's page lists.
 	workerRuns = 40
 )
 
@@ -32,14 +32,14 @@ type board struct {
 	Workers part[[]service.WorkerStatus]
 	Runs    part[[]run.Run]
 	Counts  part[[]job.Count]
-	// Failing jobs will be retried; Dead ones will not.
+	// Failing jobs will be retried. Dead jobs will not.
 	Working, Failing, Dead part[[]job.Job]
 	Missed                 part[[]schedule.Fire]
 	History                part[map[string][]service.BacklogSample]
 	Verdict                verdict
 }
 
-// Current are the runs at work.
+// Current returns the running runs.
 func (b *board) Current() (runs []run.Run) {
 	for _, w := range b.Workers.Value {
 		if w.CurrentRun != nil {
@@ -55,21 +55,21 @@ func (b *board) Current() (runs []run.Run) {
 	return runs
 }
 
-// running is the state of a run that has not ended.
+// running is the state of an unfinished run.
 const running = "running"
 
-// Ended are the runs that have ended.
+// Ended returns the finished runs.
 func (b *board) Ended() []run.Run {
 	return slices.DeleteFunc(slices.Clone(b.Runs.Value), func(r run.Run) bool { return r.State == running })
 }
 
-// some is as much of a list as a page has room for; Others says what is left out, "" if nothing is.
+// some is the part of a list that fits on a page. Others describes the omitted part, "" for none.
 type some[T any] struct {
 	Shown  []T
 	Others string
 }
 
-// leases are those of some workers: all that are held, and free ones as long as there is room.
+// leases returns the leases of some workers: all held leases, and free ones up to the limit.
 func leases(workers ...service.WorkerStatus) (l some[run.Lease]) {
 	held := 0
 	for _, w := range workers {
@@ -93,18 +93,18 @@ func leases(workers ...service.WorkerStatus) (l some[run.Lease]) {
 	return l
 }
 
-// Leases are those of all workers.
+// Leases returns the leases of all workers.
 func (b *board) Leases() some[run.Lease] { return leases(b.Workers.Value...) }
 
-// Curve of a worker's backlog over the last hours, ending with the present one.
+// Curve returns a worker's backlog of the last hours. It ends with the current backlog.
 func (b *board) Curve(w service.WorkerStatus) *curve {
 	return curveOf(b.History.Value[w.Worker], w, b.Workers.At, overviewSpan)
 }
 
-// Used are the workers that are enabled and configured.
+// Used returns the workers that are enabled and configured.
 func (b *board) Used() []service.WorkerStatus { return used(b.Workers.Value, true) }
 
-// Unused are the others.
+// Unused returns the workers that are disabled or not configured.
 func (b *board) Unused() []service.WorkerStatus { return used(b.Workers.Value, false) }
 
 func used(all []service.WorkerStatus, are bool) []service.WorkerStatus {
@@ -112,15 +112,15 @@ func used(all []service.WorkerStatus, are bool) []service.WorkerStatus {
 		func(w service.WorkerStatus) bool { return (w.NotUsed == "") != are })
 }
 
-// InBanner reports whether the banner has said why a worker is failing: its database keeps others
-// from running, too.
+// InBanner reports whether the banner explains the worker's failure: its database also keeps other
+// workers from running.
 func (b *board) InBanner(w service.WorkerStatus) bool {
 	return slices.ContainsFunc(outages(b.Used()), func(o outage) bool {
 		return slices.Contains(o.Workers, w.Worker)
 	})
 }
 
-// NotRead says once for all lists that they are older; "" while main answers.
+// NotRead returns one message for all outdated lists, "" while main answers.
 func (b *board) NotRead() string {
 	if !b.Down() {
 		return ""
@@ -134,7 +134,7 @@ func (b *board) NotRead() string {
 // Down reports whether main does not answer.
 func (b *board) Down() bool { return b.Runs.Err != nil }
 
-// find is read for what a filter selects.
+// find is read for the entries that a filter selects.
 func find[F, T any](
 	ctx context.Context, p *pages, filter F, load func(context.Context, F) (T, error),
 ) part[T] {
@@ -195,7 +195,7 @@ type workerPage struct {
 	Verdict verdict
 }
 
-// Databases are those of the worker, those with a problem first.
+// Databases returns the worker's databases, those with a problem first.
 func (p *workerPage) Databases() (d some[service.DatabaseStatus]) {
 	all := p.Status.Databases
 	d.Shown = all[:min(len(all), listShown)]
@@ -210,7 +210,7 @@ func (p *workerPage) Databases() (d some[service.DatabaseStatus]) {
 	return d
 }
 
-// Leases are those of the worker.
+// Leases returns the leases of the worker.
 func (p *workerPage) Leases() some[run.Lease] { return leases(p.Status) }
 
 // Down reports whether main does not answer.
@@ -242,11 +242,11 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 type runPage struct {
 	Run  run.Run
 	Jobs part[[]job.Job]
-	// Status is that of its worker, the zero value if it is not known.
+	// Status is the status of its worker, the zero value if unknown.
 	Status service.WorkerStatus
 }
 
-// Percent is how much of what was due a run at work has done, 0 if that is not known.
+// Percent returns the processed percentage of a running run, 0 if unknown.
 func (p *runPage) Percent() int64 {
 	done, known := service.Processed(p.Run.Worker, p.Run.Counts)
 	b := p.Status.Backlog

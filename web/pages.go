@@ -28,7 +28,7 @@ var files embed.FS
 type pages struct {
 	config    Config
 	templates map[string]*template.Template
-	// assets are the files that pages load, by path; a path has a hash of the content.
+	// assets has the files that pages load, by path. A path has a hash of the content.
 	assets map[string]asset
 	recent *recent
 }
@@ -63,7 +63,7 @@ func newPages(c Config) (*pages, error) {
 	return p, nil
 }
 
-// loadAssets returns the paths of the assets by the names of their files.
+// loadAssets returns the paths of the assets by file name.
 func (p *pages) loadAssets() (map[string]string, error) {
 	kinds := map[string]string{
 		".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
@@ -103,8 +103,8 @@ func (p *pages) routes() http.Handler {
 	return mux
 }
 
-// hasJobs says that there are deferred jobs and plans of what they do: not with loose foreign keys
-// only.
+// hasJobs reports whether deferred jobs and their plans exist. With only loose foreign keys they do
+// not.
 func (p *pages) hasJobs() bool { return !p.config.Service.LooseForeignKeysOnly }
 
 func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
@@ -118,15 +118,15 @@ func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(a.content)
 }
 
-// frame is the data of a page: that of the layout, and Body.
+// frame is the data of a page: the data of the layout, and Body.
 type frame struct {
 	Title, Version string
 	Now            time.Time
-	// Refresh is in seconds; 0: never.
+	// Refresh is in seconds. 0 means never.
 	Refresh int
-	// Fixed: the page is read again only if somebody asks for that.
+	// Fixed means that the page reloads only on request.
 	Fixed bool
-	// Refreshing is the page's address, Still the one at which it is not reloaded.
+	// Refreshing is the address of the page that reloads itself, Still of the one that does not.
 	Refreshing, Still string
 	Body              any
 }
@@ -134,7 +134,7 @@ type frame struct {
 // refreshSeconds is how often a browser reloads the page.
 const refreshSeconds = 5
 
-// show writes the page of a template, with a title.
+// show renders the page of a template with a title.
 func (p *pages) show(w http.ResponseWriter, r *http.Request, name, title string, body any) {
 	p.write(w, r, http.StatusOK, name, frame{Title: title, Body: body})
 }
@@ -165,7 +165,7 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name str
 	_, _ = w.Write(bytes.Map(printable, out.Bytes()))
 }
 
-// printable replaces misleading characters of names. White space of the page stays.
+// printable replaces misleading characters of names. It keeps the page's white space.
 func printable(r rune) rune {
 	if format.Misleading(r) && !(unicode.IsControl(r) && unicode.IsSpace(r)) {
 		return ' '
@@ -177,7 +177,7 @@ func (p *pages) renderError(w http.ResponseWriter, r *http.Request, code int, te
 	p.write(w, r, code, "sorry", frame{Title: "caretaker", Body: text})
 }
 
-// fail writes why something cannot be shown.
+// fail renders the error page.
 func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if !p.refused(w, r, err) {
 		p.renderError(w, r, http.StatusServiceUnavailable,
@@ -185,8 +185,8 @@ func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// refused writes that there is nothing to show, or that it cannot be asked for so, and reports
-// whether it did. A database that does not answer is no such error: a list says so where it is.
+// refused renders the answer to a request that is invalid or finds nothing, and reports whether it
+// did. An unreachable database is not such an error: the list itself shows it.
 func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool {
 	invalid, isInvalid := errors.AsType[*fault.InvalidArgumentError](err)
 	missing, isMissing := errors.AsType[*fault.NotConfiguredError](err)
@@ -210,7 +210,7 @@ func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool 
 	return true
 }
 
-// jobOf reads the number in a path.
+// jobOf parses the job ID in a path.
 func jobOf(r *http.Request) (int64, error) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil || id < 1 {

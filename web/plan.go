@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// planEvery is the age from which on a plan is made again.
+	// planEvery is the age from which on a plan is computed again.
 	planEvery = 30 * time.Second
-	// planTimeout bounds the making of a plan: it stops by itself after 20 seconds, and waits up to
-	// three for others.
+	// planTimeout limits the computation of a plan. It stops by itself after 20 seconds, and waits
+	// up to three for others.
 	planTimeout = 25 * time.Second
 )
 
 // planPage is the data of the page of a plan.
 type planPage struct {
 	*deletion.Plan
-	// At is when it was made.
+	// At is the time of the computation.
 	At time.Time
 }
 
-// Takes is the estimate in words, "" if there is none.
+// Takes returns the estimated duration as text, "" without an estimate.
 func (p planPage) Takes() string {
 	switch {
 	case p.Estimate <= 0:
@@ -38,7 +38,7 @@ func (p planPage) Takes() string {
 	return "about " + span(p.Estimate)
 }
 
-// plan shows what a deletion would do, as the API's PlanDeletion says.
+// plan shows the effects of a deletion, from the API's PlanDeletion.
 func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 	kind := r.PathValue("kind")
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
@@ -61,7 +61,7 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// planned is the address of the plan of something, "" if there is none for its kind.
+// planned returns the address of a target's plan, "" for a kind without plans.
 func planned(kind string, id int64) string {
 	if !plan.IsTarget(kind) {
 		return ""
@@ -69,7 +69,7 @@ func planned(kind string, id int64) string {
 	return fmt.Sprintf("/plan/%s/%d", kind, id)
 }
 
-// plannedBy is the address of the plan of what a job is to delete, "" once it has ended well.
+// plannedBy returns the address of the plan of a job's deletion, "" after the job has succeeded.
 func plannedBy(j job.Job) string {
 	kind, id, ok := plan.TargetOf(j)
 	if !ok || j.State == "completed" {

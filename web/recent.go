@@ -7,23 +7,23 @@ import (
 )
 
 const (
-	// readEvery is the age from which on a reading is read again.
+	// readEvery is the age from which on a cached value is read again.
 	readEvery = 2 * time.Second
-	// readTimeout bounds one reading.
+	// readTimeout limits one read.
 	readTimeout = 4 * time.Second
-	// maxReadings is how many readings are cached.
+	// maxReadings is the number of cached values.
 	maxReadings = 200
 )
 
-// recent caches readings, so that many browsers cost no more than one.
+// recent caches values, so that many browsers cost no more than one.
 type recent struct {
 	mu    sync.Mutex
 	known map[string]*reading
 }
 
-// reading is what was last read under a name. One that fails keeps the value of the one before.
+// reading is the last value read under a name. A failed read keeps the previous value.
 type reading struct {
-	// turn is a lock of the other fields, which can be waited for with a context.
+	// turn locks the other fields. A request can wait for it with a context.
 	turn    chan struct{}
 	tried   time.Time
 	at      time.Time
@@ -31,7 +31,7 @@ type reading struct {
 	failure error
 }
 
-// read returns what was read under a name at most maxAge ago, by this call or by another one.
+// read returns the value under a name, read by any call at most maxAge ago or now.
 func read[T any](
 	ctx context.Context, r *recent, name string, maxAge time.Duration,
 	load func(context.Context) (T, error),
@@ -39,10 +39,10 @@ func read[T any](
 	return readWithin(ctx, r, name, times{maxAge, readTimeout}, load)
 }
 
-// times are the age from which on a reading is read again, and how long one may take.
+// times has the age from which on a value is read again, and the timeout of a read.
 type times struct{ maxAge, most time.Duration }
 
-// readWithin is read with a time limit of its own. What fails is tried again after readEvery.
+// readWithin is read with its own timeout. It retries a failed read after readEvery.
 func readWithin[T any](
 	ctx context.Context, r *recent, name string, t times, load func(context.Context) (T, error),
 ) part[T] {
@@ -57,7 +57,7 @@ func readWithin[T any](
 		t.maxAge = min(t.maxAge, readEvery)
 	}
 	if time.Since(e.tried) >= t.maxAge {
-		// Other requests wait for this reading, even if this one is cancelled.
+		// Other requests wait for this read, even if this request is canceled.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.most)
 		defer cancel()
 		value, err := load(ctx)
@@ -70,7 +70,8 @@ func readWithin[T any](
 	return part[T]{Value: value, At: e.at, Err: e.failure}
 }
 
-// reading finds or makes the reading of a name. When there are too many, all others are dropped.
+// reading returns the cached value of a name, and creates it if missing. If there are too many, it
+// drops all others.
 func (r *recent) reading(name string) *reading {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,14 +86,14 @@ func (r *recent) reading(name string) *reading {
 	return e
 }
 
-// part of a page, with the time of its reading.
+// part is a part of a page, with the time of its read.
 type part[T any] struct {
 	Value T
-	// At is when Value was read; zero: never.
+	// At is when Value was read, zero for never.
 	At time.Time
-	// Err is why it could not be read just now.
+	// Err is the error of the last read.
 	Err error
 }
 
-// Stale reports that Value could not be read just now, and is an older one.
+// Stale reports that the last read failed and Value is from an earlier read.
 func (p part[T]) Stale() bool { return p.Err != nil }

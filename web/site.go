@@ -15,17 +15,17 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// Config is what a Site needs. Service is required.
+// Config has the settings of a Site. Service is required.
 type Config struct {
 	Service *service.Service
 	Logger  *slog.Logger
-	// Version of the program, which the page shows.
+	// Version of the program, shown on the page.
 	Version string
-	// Access knows the clients: each request needs the role of a viewer; nil: everybody has it.
+	// Access has the clients' roles: each request requires a viewer. nil gives all clients access.
 	Access *access.Keys
 	// TLS, if set, enables TLS.
 	TLS *tls.Config
-	// TraceURL is the address of a trace, with {trace_id} in it; "": trace IDs have no link.
+	// TraceURL is the address of a trace and contains {trace_id}. With "", trace IDs have no link.
 	TraceURL string
 }
 
@@ -51,7 +51,7 @@ type Site struct {
 	samples  sync.WaitGroup
 }
 
-// New prepares the page. Its error is a bug in the templates.
+// New prepares the page. An error is a bug in the templates.
 func New(config Config) (*Site, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
@@ -63,7 +63,7 @@ func New(config Config) (*Site, error) {
 	s := &Site{config: config, pages: made}
 	s.sampling, s.stop = context.WithCancel(context.Background())
 	s.server = &http.Server{
-		// A server changes its configuration of TLS, and this one has others.
+		// A server changes its TLS configuration, and other servers use this one.
 		TLSConfig: config.TLS.Clone(), ReadHeaderTimeout: headerTime, ReadTimeout: headerTime,
 		WriteTimeout: answerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(config.Logger.Handler(), slog.LevelDebug),
@@ -89,7 +89,7 @@ func (s *Site) Serve(listener net.Listener) error {
 	return nil
 }
 
-// Stop waits for the requests in flight until ctx ends, and then aborts them.
+// Stop waits for open requests until ctx ends. Then it aborts them.
 func (s *Site) Stop(ctx context.Context) {
 	s.stop()
 	if s.server.Shutdown(ctx) != nil {
@@ -98,7 +98,7 @@ func (s *Site) Stop(ctx context.Context) {
 	s.samples.Wait()
 }
 
-// sample saves the backlogs at once, and then once a minute.
+// sample saves the backlogs at once, and then every minute.
 func (s *Site) sample() {
 	failed := false
 	for {

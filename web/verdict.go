@@ -10,19 +10,19 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// verdict is the overall state in a few words.
+// verdict is a short description of the overall state.
 type verdict struct {
-	// Short is for the title, Long for the head of the page, Tone for the colour.
+	// Short is for the title, Long for the head of the page, Tone for the color.
 	Short, Long, Tone string
 }
 
-// words of a condition: LEASE_HELD_ELSEWHERE is lease held elsewhere.
+// words returns a condition as text: lease held elsewhere for LEASE_HELD_ELSEWHERE.
 func words(c service.Condition) string {
 	return strings.ToLower(strings.ReplaceAll(string(c), "_", " "))
 }
 
-// judge summarises the workers by the worst condition: failing ones first, then those that are kept
-// from working, then running ones.
+// judge summarizes the workers by the worst condition. Failing workers come first, then blocked
+// ones, then running ones.
 func judge(workers []service.WorkerStatus, down bool) verdict {
 	if down {
 		return verdict{"main is down", "The database main does not answer. What follows is what this " +
@@ -67,7 +67,7 @@ type outage struct {
 	Workers           []string
 }
 
-// outages are told once for all workers, instead of once for each.
+// outages returns the outages that several workers share, to report each only once.
 func outages(workers []service.WorkerStatus) (common []outage) {
 	for _, w := range workers {
 		f := w.Failing
@@ -84,9 +84,8 @@ func outages(workers []service.WorkerStatus) (common []outage) {
 	return slices.DeleteFunc(common, func(o outage) bool { return len(o.Workers) < 2 })
 }
 
-// withDead adds to a verdict that is no failure what was given up or needs a decision, and what is not
-// recorded. Some of it
-// may be counted twice: a worker's dead jobs are in its backlog, too.
+// withDead adds dead items, items that require a decision, and unrecorded items to a verdict that
+// is no failure. It may count some twice, because a worker's backlog includes its dead jobs.
 func (v verdict) withDead(workers []service.WorkerStatus, jobs []job.Count) verdict {
 	if v.Tone == "bad" {
 		return v

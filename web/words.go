@@ -18,7 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// functions are those of the templates.
+// functions returns the functions of the templates.
 func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number,
@@ -31,13 +31,13 @@ func (p *pages) functions() template.FuncMap {
 	}
 }
 
-// runRow is a run in a list; Named when the list is of several workers.
+// runRow is a run in a list. Named is set if the list has several workers.
 type runRow struct {
 	run.Run
 	Named bool
 }
 
-// ago is a time relative to now.
+// ago formats a time relative to now.
 func ago(t time.Time) string {
 	d := time.Since(t)
 	switch {
@@ -49,7 +49,7 @@ func ago(t time.Time) string {
 	return span(d) + " ago"
 }
 
-// span is a duration in one unit.
+// span formats a duration in one unit.
 func span(d time.Duration) string {
 	d = d.Round(time.Second)
 	switch {
@@ -82,7 +82,7 @@ func number(n int64) string {
 	return out.String()
 }
 
-// brief is a number for narrow places: 12345 is 12.3k.
+// brief formats a number for narrow places: 12345 is 12.3k.
 func brief(n int64) string {
 	switch {
 	case n >= 1_000_000:
@@ -93,7 +93,7 @@ func brief(n int64) string {
 	return number(n)
 }
 
-// took is how long a run took, or has taken so far.
+// took formats the duration of a run, so far if it is running.
 func took(r run.Run) string {
 	end := r.FinishedAt
 	if end.IsZero() {
@@ -102,7 +102,7 @@ func took(r run.Run) string {
 	return lasted(max(end.Sub(r.StartedAt), 0))
 }
 
-// lasted is how long something took.
+// lasted formats a duration.
 func lasted(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%d ms", d.Milliseconds())
@@ -113,13 +113,13 @@ func lasted(d time.Duration) string {
 	return span(d)
 }
 
-// count is one figure of a run.
+// count is one named number of a run.
 type count struct {
 	Name  string
 	Value int64
 }
 
-// counts are the counts that are not zero, by name.
+// counts returns the nonzero counts by name.
 func counts(all map[string]int64) (out []count) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if all[name] != 0 {
@@ -129,11 +129,11 @@ func counts(all map[string]int64) (out []count) {
 	return out
 }
 
-// plain is a name in plain text: deleted_rows is deleted rows.
+// plain returns a name as plain text: deleted rows for deleted_rows.
 func plain(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
-// detail is why a worker's condition is what it is. Of an idle one it is the remarks alone, as the
-// page has its next run elsewhere.
+// detail returns the reason for a worker's condition. For an idle worker it returns only the
+// remarks, because the page shows its next run elsewhere.
 func detail(w service.WorkerStatus) string {
 	if w.Condition != service.ConditionIdle {
 		return w.ConditionDetail
@@ -142,7 +142,7 @@ func detail(w service.WorkerStatus) string {
 	return remarks
 }
 
-// why is the outcome of a job's last attempt with its reason and error.
+// why returns the outcome of a job's last attempt with its reason and error.
 func why(j job.Job) string {
 	var parts []string
 	if j.Outcome != "" {
@@ -152,7 +152,7 @@ func why(j job.Job) string {
 		parts = append(parts, j.Reason)
 	}
 	if n := len(j.Errors); n > 0 && j.State != "completed" {
-		// Without the reason, which is there already.
+		// Omit the reason, which the text already has.
 		words := strings.TrimPrefix(j.Errors[n-1].Error, "refused: ")
 		if words = strings.TrimPrefix(words, j.Reason+": "); words != j.Reason {
 			parts = append(parts, words)
@@ -164,7 +164,7 @@ func why(j job.Job) string {
 // cut shortens a text for a list.
 func cut(text string) string { return format.Shorten(text, 2<<10, "its page has all") }
 
-// args are the arguments of a job that are set, each as name and value.
+// args returns the set arguments of a job, each as name and value.
 func args(raw json.RawMessage) []string {
 	fields := map[string]any{}
 	decoder := json.NewDecoder(strings.NewReader(string(raw)))
@@ -181,7 +181,7 @@ func args(raw json.RawMessage) []string {
 	return out
 }
 
-// short is the end of an ID, which differs from that of its neighbours.
+// short returns the end of an ID, which distinguishes it from nearby IDs.
 func short(id string) string {
 	if len(id) > 12 {
 		return id[len(id)-12:]
@@ -189,7 +189,7 @@ func short(id string) string {
 	return id
 }
 
-// busiest are up to six tables with the most rows changed.
+// busiest returns up to six tables with the most changed rows.
 func busiest(r run.Run) []count {
 	all := make([]count, 0, len(r.Tables))
 	for _, t := range r.Tables {
@@ -199,7 +199,7 @@ func busiest(r run.Run) []count {
 	return all[:min(len(all), 6)]
 }
 
-// link is that of a trace; URL is "" if none is configured.
+// link is a link to a trace. URL is "" if no trace URL is configured.
 type link struct{ ID, URL string }
 
 func (p *pages) traceLink(id string) link {
