@@ -85,7 +85,7 @@ func (f *tokensFile) reloadLocked() {
 	case err.Error() != f.wrong || time.Since(f.warned) >= warnInterval:
 		f.warned = time.Now()
 		f.wrong = err.Error()
-		f.logger.Error("file of tokens not read, those of before stay valid", "error", f.wrong)
+		f.logger.Error("token file not read, previous tokens stay valid", "error", f.wrong)
 	}
 }
 

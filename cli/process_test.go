@@ -79,7 +79,7 @@ func TestFault_Signals_HangupReadsDefinitionsAndTokensAgain(t *testing.T) {
 	assert.NoError(t, os.WriteFile(single, []byte(" \n"), 0o600))
 	signal(t, server, syscall.SIGHUP)
 	assert.Contains(t, log.field(t, "definitions not reloaded", "error"), definitions+": c")
-	assert.Contains(t, log.field(t, "file of tokens not read, those of before stay valid", "error"), tokens)
+	assert.Contains(t, log.field(t, "token file not read, previous tokens stay valid", "error"), tokens)
 	assert.Contains(t, log.field(t, "token not read, that of before stays valid", "error"), single)
 	assert.NoError(t, os.WriteFile(single, []byte("two"), 0o600))
 	assert.NoError(t, os.WriteFile(definitions, []byte(oneKey), 0o600))

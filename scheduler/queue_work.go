@@ -123,9 +123,7 @@ func sleep(ctx context.Context, wait time.Duration, postponed <-chan struct{}) b
 // checkClock warns of a clock by which jobs would be retried or rescued at the wrong time.
 func (q *Queue) checkClock(ctx context.Context, main time.Time) {
 	if ahead := time.Since(main); ahead.Abs() > skewLimit {
-		q.config.Logger.WarnContext(ctx, "the clock of this server differs from that of main, "+
-			"correct it: jobs are resumed, retried and rescued by it",
-			"ahead", ahead.Round(time.Second).String())
+		q.config.Logger.WarnContext(ctx, "clock differs from the clock of main", "ahead", ahead.Round(time.Second).String())
 	}
 }
 

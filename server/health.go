@@ -75,7 +75,7 @@ func (r *readiness) check(ctx context.Context) {
 	case r.failingSince.IsZero():
 		r.failingSince = began
 	case r.ready && time.Since(r.failingSince) >= gracePeriod:
-		r.logger.ErrorContext(ctx, "not ready: health is NOT_SERVING until main can work again",
+		r.logger.ErrorContext(ctx, "not ready, health is NOT_SERVING",
 			"error", err.Error())
 		r.set(false)
 	}

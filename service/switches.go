@@ -35,7 +35,7 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 	}
 	reads := func(w *run.Worker) bool { return slices.Contains(w.Flags, name) }
 	if !slices.ContainsFunc(s.Workers, reads) {
-		s.Logger.WarnContext(ctx, "a feature flag was set that nothing here reads", "flag", name)
+		s.Logger.WarnContext(ctx, "unknown feature flag set", "flag", name)
 	}
 	return nil
 }

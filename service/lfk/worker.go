@@ -183,9 +183,7 @@ func (k *looseForeignKeys) warnOfStarvation() (remark string) {
 	if len(names) == 0 {
 		return ""
 	}
-	k.Logger.Warn("the schedule never fires in a minute in which it is this database's turn: "+
-		"choose one that fires every minute, or set rotation to all",
-		"worker", Name, "database", format.List(names), "schedule", k.config.Schedule)
+	k.Logger.Warn("schedule never starts runs on a database", "worker", Name, "database", format.List(names), "schedule", k.config.Schedule)
 	return fmt.Sprintf("the schedule %s never fires in a minute in which it is the turn of %s, so "+
 		"only requests start runs there: "+
 		"choose a schedule that fires every minute, or set "+

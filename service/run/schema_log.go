@@ -21,7 +21,7 @@ func (w *SchemaLog) Report(ctx context.Context, logger *slog.Logger, of, missing
 	case w.last == nil:
 		logger.DebugContext(ctx, "optional tables looked for, missing ones are skipped", "of", of, "missing", missing)
 	case *w.last != missing:
-		logger.InfoContext(ctx, "the schema has changed, missing optional tables are skipped", "of", of, "was", *w.last, "missing", missing)
+		logger.InfoContext(ctx, "schema changed, missing optional tables skipped", "of", of, "was", *w.last, "missing", missing)
 	}
 	w.last = &missing
 }

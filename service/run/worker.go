@@ -179,7 +179,7 @@ func (r *Runner) Database(w *Worker, asked string, minute time.Time) (*repo.Data
 // end.
 func warnOfShortRuns(logger *slog.Logger, w *Worker) {
 	if limit, _ := w.MaxRuntime(MainDatabase, nil); limit < time.Second {
-		logger.Warn("max_runtime is less than a second: too short for useful runs, use several seconds", "worker", w.Name, "max_runtime", limit)
+		logger.Warn("max_runtime is less than a second", "worker", w.Name, "max_runtime", limit)
 	}
 }
 

@@ -63,7 +63,7 @@ func firstDue(ctx context.Context, w *run.Worker) string {
 func (t *workerTick) finishRound(ctx context.Context, first run.Run) {
 	err := fault.RecoverPanic(func() error { return t.workRound(ctx, first) })
 	if err != nil && !errors.Is(err, fault.ErrStopping) {
-		t.runner.Logger.WarnContext(ctx, "remaining databases of this round are left to the next fire",
+		t.runner.Logger.WarnContext(ctx, "remaining databases left to the next fire",
 			"worker", t.worker.Name, "error", err)
 	}
 }
