@@ -63,9 +63,12 @@ func on(d *pg.Database) *Database {
 		Orphans: orphans.NewOrphans(d), Protections: protection.NewProtections(d),
 	}
 	of.Groups, of.Users, of.Ghosts, of.Tokens, of.Placeholders = gitlab.Stores(d)
-	d.Owner = of
+	d.Owner, d.Adopt = of, func(view *pg.Database) { on(view) }
 	return of
 }
+
+// ReadCopy is [pg.Database.ReadCopy] with the stores of the database that it returns.
+func (d *Database) ReadCopy(ctx context.Context) *Database { return Of(d.Database.ReadCopy(ctx)) }
 
 // MustDiffer refuses connections of a database that is the same as a previous one in the list. The
 // error is [*dberr.SameDatabaseError], which is [dberr.ErrUnreachable]. Call MustDiffer before the

@@ -46,10 +46,14 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
   clock_timestamp()`
 
 // ServerFacts queries the server.
-func (d *Database) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
+func (d *Database) ServerFacts(ctx context.Context) (ServerFacts, error) {
+	return serverFacts(ctx, d.Database)
+}
+
+func serverFacts(ctx context.Context, d *pg.Database) (f ServerFacts, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
 	defer cancel()
-	err = pg.PoolOf(d.Database).AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+	err = pg.PoolOf(d).AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		secure, encrypted := c.Conn().PgConn().Conn().(*tls.Conn)
 		if f.Encrypted = encrypted; encrypted {
 			f.Verified = len(secure.ConnectionState().VerifiedChains) > 0
@@ -59,8 +63,8 @@ func (d *Database) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
 		// The first query may have to read catalogs, which would falsify the measured time.
 		for range 2 {
 			before := time.Now() //nolint:forbidigo // to be compared with the database's
-			// Not prepared: the check for poolers that lose prepared statements comes later.
-			err := c.QueryRow(ctx, serverFactsSQL, pgx.QueryExecModeExec, !d.Database.Sessions).Scan(&f.Version, &f.Number, &f.Role,
+			// Not prepared: a pooler that loses such statements is yet to be found out.
+			err := c.QueryRow(ctx, serverFactsSQL, pgx.QueryExecModeExec, !d.Sessions).Scan(&f.Version, &f.Number, &f.Role,
 				&f.TimeZone, &f.Standby, &f.ReadOnly, &f.Harmful, &theirs)
 			if err != nil {
 				return err
@@ -70,7 +74,7 @@ func (d *Database) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
 		}
 		return nil
 	})
-	return f, pg.Wrap(ctx, d.Database, "look at the server", err)
+	return f, pg.Wrap(ctx, d, "look at the server", err)
 }
 
 // local reports whether an address is one of this machine.
@@ -106,7 +110,7 @@ func (d *Database) ReplicaFacts(ctx context.Context) (f ReplicaFacts, err error)
 	if d.Replica == nil {
 		return f, ErrNoReplica
 	}
-	if f.ServerFacts, err = on(d.Replica.Database).ServerFacts(ctx); err != nil {
+	if f.ServerFacts, err = serverFacts(ctx, d.Replica.Database); err != nil {
 		return f, err
 	}
 	late, err := pg.ReplicaLate(ctx, d.Database)

@@ -58,6 +58,8 @@ type Database struct {
 	targets atomic.Pointer[fencing.Targets]
 	// Owner is the repo.Database that owns this kernel.
 	Owner any
+	// Adopt sets the owner of the view that ReadCopy returns.
+	Adopt func(view *Database)
 	// Moved returns the reason if tables are missing because search_path no longer leads to them.
 	// Otherwise it returns "". It is set before use.
 	Moved func(ctx context.Context, d *Database) string

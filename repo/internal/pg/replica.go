@@ -53,11 +53,15 @@ func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logg
 	d.Replica = &replica{Database: opened, logger: logger.With("database", d.Name)}
 	// The view has the name of the database: plans name the place where the database has the rows.
 	d.Replica.view = sync.OnceValue(func() *Database {
-		return &Database{
+		view := &Database{
 			Name: d.Name, pool: opened.pool, prepares: opened.prepares, patience: opened.patience,
 			Sessions: opened.Sessions, spans: opened.spans, attributes: opened.attributes,
 			JobCascades: d.JobCascades,
 		}
+		if d.Adopt != nil {
+			d.Adopt(view)
+		}
+		return view
 	})
 	return nil
 }

@@ -100,7 +100,7 @@ func (p *Planner) PlanDeletion(ctx context.Context, kind string, id int64) (*pla
 	primaries := run.GitLabs(p.runner.Databases)
 	copies, replicas := make([]*repo.Database, len(primaries)), false
 	for i, d := range primaries {
-		copies[i] = repo.Of(d.ReadCopy(ctx))
+		copies[i] = d.ReadCopy(ctx)
 		replicas = replicas || copies[i] != d
 	}
 	begun := plan.New(kind, id, copies)
