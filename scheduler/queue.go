@@ -20,75 +20,74 @@ import (
 	"github.com/caretaker-go/caretaker/service/job"
 )
 
-// Queue stores the deferred jobs and, once started, works them. It is River, with its tables in the
-// schema maintenance of main.
+// Queue stores the deferred jobs and, once started, works them. It uses River, with its tables in
+// the schema maintenance of main.
 //
-// What it guarantees:
+// It guarantees:
 //
-//   - A job is inserted in the transaction of the change that causes it. It is unique by its
-//     arguments.
+//   - A job is inserted in the transaction of the change that causes it. Its arguments make it
+//     unique.
 //   - A job is due by the clock of main. Delays between attempts, and the age at which an attempt
-//     is taken for dead, are measured by the clocks of the servers, which must be right to within
-//     seconds.
-//   - A job starts as soon as it is inserted, by whichever server, and when its time comes: see
-//     queue_due.go. Behind a pooler in transaction mode nothing needs a session of its own, and due
-//     jobs are looked for every [pooledPollInterval].
-//   - No attempt works longer than [attemptTimeout]. One older than [rescueAfter] is taken for
-//     dead, and River lets the job be tried again. Should the attempt be alive, it changes nothing
-//     more: each transaction in which an attempt writes, and each end of a job that is neither a
-//     success nor tried again, checks that the job is still its own. Another end at most ends the
-//     attempt that has the job by then, which is tried again.
-//   - What River stores of a failure is fit for clients; the driver's text is in the log.
-//   - Stop lets attempts end or snooze, then cancels them; that uses up no attempt.
+//     counts as dead, use the clocks of the servers, which must be right to within seconds.
+//   - A job starts as soon as it is inserted, on any server, or at its due time: see queue_due.go.
+//     With a pooler in transaction mode nothing requires its own session, and River polls for due
+//     jobs every [pooledPollInterval].
+//   - No attempt runs longer than [attemptTimeout]. An attempt older than [rescueAfter] counts as
+//     dead, and River retries the job. If the attempt is still alive, it changes nothing more: each transaction in which an attempt writes, and each end of a job that is neither a
+//     success nor a retry, checks that the attempt still has the job. Another end at most ends the
+//     current attempt of the job, which is retried.
+//   - The failure text that River stores is safe for clients. The driver's text is in the log.
+//   - Stop lets attempts end or snooze, and then cancels them. This uses up no attempt.
 type Queue struct {
 	database *repo.Database
 	config   QueueConfig
 	inserts  *river.Client[jobqueue.Tx]
 
-	// starting is held by Start and Stop.
+	// Start and Stop hold starting.
 	starting sync.Mutex
-	// workers are nil unless the queue has been started. cancel ends the loop, which sets client once
-	// River works.
+	// workers is nil unless the queue has been started. cancel ends the loop, which sets client
+	// once River runs.
 	workers *river.Workers
 	cancel  context.CancelFunc
 	loop    sync.WaitGroup
 	client  *river.Client[jobqueue.Tx]
 	// stopping is closed when attempts should snooze.
 	stopping chan struct{}
-	// postponed gets word, without blocking, of attempts that put their jobs off.
+	// postponed receives a value, without blocking, when an attempt postpones its job.
 	postponed chan struct{}
 
 	mu sync.Mutex
-	// problem is why jobs are currently not worked.
+	// problem is the error that currently prevents the server from working jobs.
 	problem      error
 	failingSince time.Time
 }
 
-// QueueConfig of a Queue; the zero value works.
+// QueueConfig has the settings of a Queue. The zero value works.
 type QueueConfig struct {
-	// Logger gets River's warnings and errors; nil: none.
+	// Logger gets River's warnings and errors, nil for none.
 	Logger *slog.Logger
-	// Workers is how many jobs are worked at a time, not counting those of destroy_group; 0: 4.
+	// Workers is the number of concurrent jobs, not counting destroy_group. 0 means 4.
 	Workers int
-	// PollInterval is how often River looks for due jobs by itself; 0: [listenPollInterval], behind
-	// a pooler [pooledPollInterval].
+	// PollInterval is how often River itself polls for due jobs. 0 means [listenPollInterval], or
+	// [pooledPollInterval] with a pooler.
 	PollInterval time.Duration
-	// StopPatience is how long Stop waits for attempts; 0: 15 s.
+	// StopPatience is how long Stop waits for attempts. 0 means 15 s.
 	StopPatience time.Duration
 }
 
 const (
-	// schema is that of River's tables.
+	// schema is the schema of River's tables.
 	schema = "maintenance"
-	// maxAttempts is how often a job is tried.
+	// maxAttempts is the maximum number of attempts of a job.
 	maxAttempts = 25
-	// insertBatch is how many jobs are inserted with one statement.
+	// insertBatch is the number of jobs that one statement inserts.
 	insertBatch = 1000
-	// How long jobs that have ended are kept.
+	// Retention times of completed and of failed jobs.
 	keepCompleted, keepFailed = 3 * 24 * time.Hour, 30 * 24 * time.Hour
 )
 
-// NewQueue prepares a queue without connecting. It inserts jobs; Start makes it work them.
+// NewQueue prepares a queue without connecting. The queue can insert jobs. Start makes it work
+// them.
 func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -97,8 +96,8 @@ func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 	c.StopPatience = cmp.Or(c.StopPatience, 15*time.Second)
 	q := &Queue{database: main, config: c, postponed: make(chan struct{}, 1)}
 	var err error
-	// River announces the jobs of a queue once in a cooldown: those of the next transaction must not
-	// be left out.
+	// River announces the jobs of a queue only once per cooldown, which must not skip the jobs of
+	// the next transaction.
 	q.inserts, err = q.newClient(&river.Config{PollOnly: true, FetchCooldown: river.FetchCooldownMin})
 	if err != nil {
 		return nil, err
@@ -106,8 +105,8 @@ func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 	return q, nil
 }
 
-// newClient completes a client's configuration with what all have in common. Without queues and
-// workers it only inserts.
+// newClient completes a client's configuration with the common settings. A client without queues
+// and workers only inserts.
 func (q *Queue) newClient(c *river.Config) (*river.Client[jobqueue.Tx], error) {
 	c.Schema, c.FetchOnlyKnownKinds = schema, true
 	c.Logger = slog.New(sparse.New(q.config.Logger.Handler(), nil))
@@ -154,7 +153,7 @@ func (q *Queue) InsertJobs(
 type attempt struct{}
 
 // CompleteJob implements [repo.JobQueue]. It must be called in the attempt of that job. Its error
-// is [repo.ErrJobLost] if another attempt has the job by now.
+// is [repo.ErrJobLost] if another attempt has the job now.
 func (q *Queue) CompleteJob(ctx context.Context, tx jobqueue.Tx, id int64) error {
 	row, ok := ctx.Value(attempt{}).(*rivertype.JobRow)
 	if !ok || row.ID != id {

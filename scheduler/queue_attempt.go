@@ -18,36 +18,36 @@ import (
 	"github.com/caretaker-go/caretaker/service/job"
 )
 
-// arguments stand for those of any kind: package service decodes them.
+// arguments represents the arguments of any kind, which package service decodes.
 type arguments struct{ kind string }
 
-// Kind of the job.
+// Kind returns the kind of the job.
 func (a arguments) Kind() string { return a.kind }
 
-// worker is River's: it lets package service work the jobs.
+// worker is River's worker. It passes the jobs to package service.
 type worker struct {
 	river.WorkerDefaults[arguments]
 	service  jobWorker
 	database *repo.Database
 	stopping <-chan struct{}
-	// postponed gets word when a job is to be worked again.
+	// postponed receives a value when an attempt postpones its job.
 	postponed chan<- struct{}
 }
 
-// jobMetadata is what an attempt reads of its job's metadata.
+// jobMetadata is the part of a job's metadata that an attempt reads.
 type jobMetadata struct {
 	RunID       string `json:"run_id"`
 	TraceParent string `json:"traceparent"`
 	RequestedBy string `json:"requested_by"`
-	// Worked is how long attempts took together.
+	// Worked is the duration of all attempts in milliseconds.
 	Worked int64 `json:"worked_ms"`
 }
 
-// Work does one attempt.
+// Work makes one attempt.
 func (w *worker) Work(ctx context.Context, j *river.Job[arguments]) error {
 	ctx = context.WithValue(ctx, attempt{}, j.JobRow)
 	var m jobMetadata
-	_ = json.Unmarshal(j.Metadata, &m) // what is missing is empty
+	_ = json.Unmarshal(j.Metadata, &m) // missing values stay empty
 	request := job.Request{
 		ID: j.ID, Kind: j.Kind, Args: j.EncodedArgs, QueuedAt: j.CreatedAt,
 		Attempt: j.Attempt, MaxAttempts: j.MaxAttempts,
@@ -59,7 +59,7 @@ func (w *worker) Work(ctx context.Context, j *river.Job[arguments]) error {
 	if lost := w.lost(ctx, j, result, err); lost != nil {
 		return lost
 	}
-	// Also of an attempt that failed: that is when somebody looks for its trace.
+	// Failed attempts also store the trace ID, because users need it most after a failure.
 	stored := errors.Join(setMetadata(ctx, traceIDKey, result.TraceID),
 		river.MetadataSet(ctx, workedKey, m.Worked+result.Took.Milliseconds()))
 	if err == nil {
@@ -74,9 +74,9 @@ func (w *worker) Work(ctx context.Context, j *river.Job[arguments]) error {
 	return w.end(ctx, j, result, err)
 }
 
-// lost returns how an attempt ends that must not end its job, as another attempt has that by now:
-// River would store the end all the same. It returns nil for an end that does no harm: success, as
-// the work is done then, and those after which the job is tried again.
+// lost returns the result of an attempt that must not end its job, because another attempt now has
+// the job. River would store the end nevertheless. lost returns nil for a harmless end: success,
+// because the job is done, and ends that retry the job.
 func (w *worker) lost(
 	ctx context.Context, j *river.Job[arguments], result job.Result, err error,
 ) error {
@@ -97,25 +97,25 @@ func (w *worker) lost(
 	return job.PublicError(checked)
 }
 
-// end returns what tells River how an attempt has ended.
+// end returns the result that tells River how an attempt ended.
 func (w *worker) end(
 	ctx context.Context, j *river.Job[arguments], result job.Result, err error,
 ) error {
 	switch {
 	case err != nil && interrupted(ctx):
-		// River puts it back without using up the attempt.
+		// River returns the job to the queue without using up the attempt.
 		return context.Cause(ctx)
 	case err != nil && j.Attempt >= j.MaxAttempts:
 		return errors.Join(job.PublicError(err), record(ctx, job.Discarded, result.Reason))
 	case err != nil:
 		return errors.Join(job.PublicError(err), record(ctx, job.Failed, result.Reason))
 	case result.Snooze > 0 && result.Snooze <= job.SliceSnooze && w.isStopping():
-		// Another server can go on at once.
+		// Another server can resume at once.
 		return river.JobSnooze(0)
 	case result.Snooze > 0:
 		return river.JobSnooze(result.Snooze)
 	}
-	// River completes the job. It changes nothing where CompleteJob has done so.
+	// River completes the job. This changes nothing if CompleteJob has already completed it.
 	err = errors.Join(record(ctx, result.Outcome, result.Reason),
 		setMetadata(ctx, processedByKey, result.TraceParent))
 	if err == nil && (result.Outcome == job.Refused || result.Outcome == job.Cancelled) {
@@ -133,12 +133,12 @@ func (w *worker) isStopping() bool {
 	}
 }
 
-// interrupted reports whether an attempt was cancelled for another reason than its timeout.
+// interrupted reports whether an attempt was canceled for another reason than its timeout.
 func interrupted(ctx context.Context) bool {
 	return ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded)
 }
 
-// workedKey is the key, in a job's metadata, of how many milliseconds its attempts took together.
+// workedKey is the metadata key of the duration of all attempts in milliseconds.
 const workedKey = "worked_ms"
 
 // record stores the outcome and its reason with the job.
@@ -147,7 +147,7 @@ func record(ctx context.Context, outcome, reason string) error {
 		river.MetadataSet(ctx, outcomeKey, outcome), river.MetadataSet(ctx, reasonKey, reason))
 }
 
-// setMetadata stores a value with the job, unless it is empty.
+// setMetadata stores a value with the job unless the value is empty.
 func setMetadata(ctx context.Context, key, value string) error {
 	if value == "" {
 		return nil
@@ -158,16 +158,16 @@ func setMetadata(ctx context.Context, key, value string) error {
 	return nil
 }
 
-// refusedError cancels a job: it is not tried again.
+// refusedError cancels a job, so that it is not retried.
 type refusedError struct{ reason string }
 
 func (e *refusedError) Error() string { return "refused: " + e.reason }
 
-// Unwrap returns the error by which River cancels the job.
+// Unwrap returns the error with which River cancels the job.
 func (e *refusedError) Unwrap() error { return river.JobCancel(nil) }
 
-// retries is when a failed job is tried again: n⁴ seconds ± 10 % after attempt n began, or at once
-// if that time has passed.
+// retries schedules the retry of a failed job: n⁴ seconds ± 10 % after the start of attempt n, or
+// at once if that time has passed.
 type retries struct{}
 
 // NextRetry implements River's retry policy.

@@ -10,37 +10,38 @@ import (
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
-// How a due job is found.
+// How the queue finds a due job.
 //
-// Where connections are the server's own, River listens. A job that is inserted and due is announced
-// by the transaction that inserts it, and every server asks for it at once. Nobody announces a job
-// whose time comes, or one that goes back into the queue. So each server asks main, in one cheap
-// statement every [checkInterval], whether a job waits, and when the next is due; it asks again at
-// that time, and shortly after one of its own attempts has postponed its job. If a job waits it has
-// River fetch it ([Queue.wake]). That finds jobs whose announcement was lost, too, and reports whether main
-// answers. River's own polling, every [listenPollInterval], is there in case all this fails.
+// On the server's own connections, River listens. The transaction that inserts a due job announces
+// it, and every server asks for it at once. Jobs that become due later, or return to the queue, have
+// no announcement. Each server therefore queries main, with one cheap statement every
+// [checkInterval], for waiting jobs and the next due time. It also checks at that time, and shortly
+// after one of its own attempts has postponed its job. If a job waits, it makes River fetch it
+// ([Queue.wake]). This also finds jobs whose announcement was lost, and shows whether main answers.
+// River's own polling, every [listenPollInterval], is the fallback.
 //
-// Behind a pooler nobody can listen, so River polls each of the two queues.
+// Listening does not work through a pooler, so River then polls each of the two queues.
 const (
 	checkInterval = 2 * time.Second
-	// takeTime is for how long a due job may wait before River is woken: what was announced to it, it
-	// takes sooner.
+	// takeTime is how long a due job may wait before River is woken. River takes announced jobs
+	// sooner.
 	takeTime = 200 * time.Millisecond
 	// checkPause is the shortest time between two checks.
 	checkPause = 100 * time.Millisecond
-	// storeTime is how long River may take to store the end of an attempt: it stores several at once.
+	// storeTime is how long River may take to store the end of an attempt, because it stores
+	// several at once.
 	storeTime          = 250 * time.Millisecond
 	listenPollInterval = 30 * time.Second
-	// pooledPollInterval, to which River adds up to a tenth, lets jobs start within 2 s.
+	// pooledPollInterval, to which River adds up to a tenth, starts jobs within 2 s.
 	pooledPollInterval = 1800 * time.Millisecond
 )
 
-// names of the queues.
+// names returns the names of the queues.
 func (q *Queue) names() []string {
 	return []string{river.QueueDefault, queueOf(jobqueue.DestroyGroup{}.Kind())}
 }
 
-// wakeDue has River fetch where jobs of these kinds wait, and returns in how long to ask again.
+// wakeDue makes River fetch if jobs of these kinds wait, and returns the time until the next check.
 func (q *Queue) wakeDue(ctx context.Context, kinds []string) (next time.Duration, err error) {
 	due, err := q.database.Jobs.DueJobs(ctx, jobqueue.JobsIn{Queues: q.names(), Kinds: kinds, Grace: takeTime})
 	if err != nil {
@@ -59,11 +60,11 @@ func (q *Queue) wakeDue(ctx context.Context, kinds []string) (next time.Duration
 	return next, q.wake(ctx, waiting)
 }
 
-// wakeTimeout bounds the transaction that wakes River.
+// wakeTimeout limits the transaction that wakes River.
 const wakeTimeout = 5 * time.Second
 
-// wake has every server that listens fetch jobs of these queues. That is what River does when a job
-// is inserted: one is, and is deleted by the same transaction, so that nobody ever sees it.
+// wake makes every listening server fetch jobs of these queues, as an inserted job does. One
+// transaction inserts a job and deletes it again, so that no other transaction sees the job.
 func (q *Queue) wake(ctx context.Context, queues []string) error {
 	if len(queues) == 0 {
 		return nil

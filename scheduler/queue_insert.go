@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
-// Keys of a job's metadata, which ListJobs reads too.
+// Keys of a job's metadata, which ListJobs also reads.
 const (
 	runIDKey       = "run_id"
 	requestedByKey = "requested_by"
@@ -24,7 +24,7 @@ const (
 	reasonKey      = "reason"
 )
 
-// candidate is a job with what makes it unique: its kind, and arguments as JSON.
+// candidate is a job with the values of its unique key: its kind, and arguments as JSON.
 type candidate struct {
 	kind, unique string
 	params       river.InsertManyParams
@@ -34,8 +34,8 @@ func (c candidate) compare(other candidate) int {
 	return cmp.Or(cmp.Compare(c.kind, other.kind), cmp.Compare(c.unique, other.unique))
 }
 
-// prepare converts jobs to River's, sorted and without duplicates: transactions that insert the
-// same jobs then lock in the same order, and River refuses a job that comes twice in a statement.
+// prepare converts jobs to River's, sorted and without duplicates. Transactions that insert the
+// same jobs then lock in the same order, and River refuses duplicates in one statement.
 func (q *Queue) prepare(
 	ctx context.Context, tx jobqueue.Tx, jobs []jobqueue.Job,
 ) ([]river.InsertManyParams, error) {
@@ -66,11 +66,12 @@ func (q *Queue) prepare(
 	return params, nil
 }
 
-// dropDuplicates drops the jobs of which the same one is at work; or waits already, for kinds that
-// may be queued again while one runs: River's own uniqueness always includes running jobs.
+// dropDuplicates drops jobs of which the same job is running. For kinds that allow a second job
+// while one runs, it drops jobs of which the same job is waiting: River's uniqueness always
+// includes running jobs.
 //
-// River drops the former itself, but waits for the transaction in which such a job is at work. That
-// may wait for ours, or for longer than we can.
+// River also drops the former, but waits for the transaction in which the running job works. That
+// transaction may wait for ours, or longer than we can.
 func dropDuplicates(ctx context.Context, tx jobqueue.Tx, jobs []candidate) ([]candidate, error) {
 	if len(jobs) == 0 {
 		return nil, nil
@@ -98,7 +99,7 @@ func dropDuplicates(ctx context.Context, tx jobqueue.Tx, jobs []candidate) ([]ca
 	return kept, nil
 }
 
-// uniqueArgs are the arguments in River's unique key, as JSON: those tagged, else all.
+// uniqueArgs returns the arguments in River's unique key as JSON: the tagged ones, otherwise all.
 func uniqueArgs(args jobqueue.JobArgs) (string, error) {
 	unique := map[string]any{}
 	v := reflect.ValueOf(args)
@@ -143,8 +144,8 @@ func options(j jobqueue.Job) (*river.InsertOpts, error) {
 	return opts, nil
 }
 
-// queueOf is the queue of a kind: destroy_group has its own, with a limit of two at a time in a
-// process.
+// queueOf returns the queue of a kind. destroy_group has its own queue, with a limit of two
+// concurrent jobs per process.
 func queueOf(kind string) string {
 	if kind == (jobqueue.DestroyGroup{}).Kind() {
 		return kind
@@ -152,9 +153,8 @@ func queueOf(kind string) string {
 	return river.QueueDefault
 }
 
-// databaseClock takes the times at which a job was created and is due from the database's clock,
-// unless it starts later. River uses the host's clock for a nil time, the database's for a zero
-// one.
+// databaseClock sets the creation and due times of a job by the database's clock, unless the job
+// starts later. River uses the host's clock for a nil time, the database's for a zero time.
 type databaseClock struct{ river.HookDefaults }
 
 // InsertBegin implements River's hook before a job is inserted.

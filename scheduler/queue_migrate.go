@@ -14,9 +14,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
-// Migrate creates or updates the schema maintenance of a database, in main with River's tables
-// unless it is for loose foreign keys only, and returns the names of the migrations applied. Servers may keep working meanwhile. Calls in several
-// processes wait for each other.
+// Migrate creates or updates the schema maintenance of a database, and returns the names of the
+// applied migrations. In main it includes River's tables, except for loose foreign keys only.
+// Servers may keep running meanwhile. Concurrent calls of several processes wait for each other.
 func Migrate(ctx context.Context, d *repo.Database) (applied []string, err error) {
 	applied, err = d.Migrate(ctx)
 	if err != nil || d.Name != "main" || d.LooseForeignKeysOnly {

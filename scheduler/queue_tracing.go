@@ -15,16 +15,15 @@ import (
 )
 
 const (
-	// processedByKey is the key, in a completed job's metadata, of the span that did the work.
+	// processedByKey is the metadata key of the span that did the work of a completed job.
 	processedByKey = gitlab.ProcessedByKey
-	// traceIDKey is the key, in a job's metadata, of the trace of its last attempt.
+	// traceIDKey is the metadata key of the trace of a job's last attempt.
 	traceIDKey = "trace_id"
-	// shownJobs is how many job IDs a span has.
+	// shownJobs is the maximum number of job IDs in a span.
 	shownJobs = 10
 )
 
-// startSend starts the span of jobs being inserted. There is none in a dry run, or where operations
-// have no spans.
+// startSend starts the span of inserting jobs. Dry runs and operations without spans have none.
 func (q *Queue) startSend(ctx context.Context, jobs []jobqueue.Job) (context.Context, trace.Span) {
 	if len(jobs) == 0 || !spans.ShouldTrace(ctx) {
 		return ctx, trace.SpanFromContext(context.Background())
@@ -36,7 +35,7 @@ func (q *Queue) startSend(ctx context.Context, jobs []jobqueue.Job) (context.Con
 		attribute.String("messaging.operation.name", "send"),
 		attribute.String("messaging.destination.name", kind),
 	}
-	if len(jobs) > 1 { // As the semantic conventions have it, only for batches.
+	if len(jobs) > 1 { // The semantic conventions set it only for batches.
 		attributes = append(attributes, attribute.Int("messaging.batch.message_count", len(jobs)))
 	}
 	tracer := otel.Tracer("github.com/caretaker-go/caretaker/scheduler")
@@ -44,8 +43,8 @@ func (q *Queue) startSend(ctx context.Context, jobs []jobqueue.Job) (context.Con
 		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
 }
 
-// setInserted sets the attributes of the span for the jobs that were inserted, and for the number
-// of those that were not because the same job waits or runs already.
+// setInserted sets the span's attributes for the inserted jobs, and for the number of jobs that
+// were not inserted because the same job is waiting or running.
 func setInserted(span trace.Span, inserted []*rivertype.JobInsertResult, dropped int) {
 	if !span.IsRecording() {
 		return

@@ -14,37 +14,39 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// jobWorker works jobs. It is [service.Service]; tests have others.
+// jobWorker works jobs. It is [service.Service], except in tests.
 type jobWorker interface {
-	// JobKinds are the kinds that it can work; jobs of other kinds wait.
+	// JobKinds returns the kinds that it can work. Jobs of other kinds wait.
 	JobKinds() []string
 	WorkJob(ctx context.Context, r job.Request) (job.Result, error)
 }
 
 const (
-	// attemptTimeout is when an attempt is cancelled. It should have snoozed by itself after 45 s.
+	// attemptTimeout is when an attempt is canceled. The attempt should snooze on its own after 45
+	// s.
 	attemptTimeout = time.Minute
-	// rescueAfter is the age at which an attempt is taken for dead. The margin is for the end of its
-	// last statement, and for differing clocks of servers. River checks every 30 s.
+	// rescueAfter is the age from which an attempt counts as dead. The margin covers the end of its
+	// last statement and clock differences between servers. River checks every 30 s.
 	rescueAfter = 2 * time.Minute
-	// skewLimit is how far the clock of this server may be off that of main without a warning.
+	// skewLimit is the difference between the clocks of this server and main that causes no
+	// warning.
 	skewLimit = 30 * time.Second
-	// probeInterval is how often main is probed where nothing else is asked of it; while it does not
-	// answer it is tried again after firstProbeRetry to checkInterval.
+	// probeInterval is the interval of probing main if nothing else queries it. If main does not
+	// answer, the retry interval grows from firstProbeRetry to checkInterval.
 	probeInterval   = 10 * time.Second
 	firstProbeRetry = 500 * time.Millisecond
-	// stopMargin is the time in which River stops fetching before attempts put their jobs back.
+	// stopMargin is the time in which River stops fetching before attempts return their jobs.
 	stopMargin = 20 * time.Millisecond
-	// checkTimeout is how long main has to answer whether an attempt still has its job.
+	// checkTimeout limits the query whether an attempt still has its job.
 	checkTimeout = 5 * time.Second
-	// cancelTimeout is how long cancelled attempts have to return.
+	// cancelTimeout limits how long canceled attempts may take to return.
 	cancelTimeout = 5 * time.Second
-	// destroyGroupWorkers is how many groups are removed at a time in a process.
+	// destroyGroupWorkers is the number of groups that a process removes concurrently.
 	destroyGroupWorkers = 2
 )
 
-// Start works jobs until Stop, if w has any kind. While main does not answer it retries. It is an
-// error to start a queue twice.
+// Start works jobs until Stop, if w has any kind. It retries while main does not answer. Starting a
+// queue twice is an error.
 func (q *Queue) Start(w jobWorker) error {
 	q.starting.Lock()
 	defer q.starting.Unlock()
@@ -68,8 +70,8 @@ func (q *Queue) Start(w jobWorker) error {
 	return nil
 }
 
-// run starts River as soon as main answers, and from then on looks for jobs that become due, or
-// only whether main answers where River has to look for them by itself.
+// run starts River as soon as main answers. Then it checks for jobs that become due. If River finds
+// them by polling, it only checks that main answers.
 func (q *Queue) run(ctx context.Context, kinds []string) {
 	pace := run.Backoff{First: firstProbeRetry, Most: checkInterval}
 	listens := false
@@ -78,7 +80,7 @@ func (q *Queue) run(ctx context.Context, kinds []string) {
 		next := probeInterval
 		switch {
 		case q.client == nil:
-			// River looks for jobs as it starts.
+			// River checks for jobs when it starts.
 			next = checkInterval
 			listens, err = q.begin(ctx)
 		case listens:
@@ -107,8 +109,8 @@ func (q *Queue) run(ctx context.Context, kinds []string) {
 	}
 }
 
-// sleep waits for so long, or until an attempt has postponed its job, which River stores in a moment.
-// It reports whether ctx still lasts.
+// sleep waits for that time, or until an attempt has postponed its job, which River stores soon. It
+// reports whether ctx is still active.
 func sleep(ctx context.Context, wait time.Duration, postponed <-chan struct{}) bool {
 	select {
 	case <-ctx.Done():
@@ -120,7 +122,7 @@ func sleep(ctx context.Context, wait time.Duration, postponed <-chan struct{}) b
 	}
 }
 
-// checkClock warns of a clock by which jobs would be retried or rescued at the wrong time.
+// checkClock warns of a clock that would retry or rescue jobs at the wrong time.
 func (q *Queue) checkClock(ctx context.Context, main time.Time) {
 	if ahead := time.Since(main); ahead.Abs() > skewLimit {
 		q.config.Logger.WarnContext(ctx, "clock differs from the clock of main", "ahead", ahead.Round(time.Second).String())
@@ -138,16 +140,16 @@ func (q *Queue) setProblem(err error) {
 	q.problem = err
 }
 
-// Problem is what keeps jobs from being worked here, and since when. It is nil if nothing does, or
-// if the queue has not been started.
+// Problem returns the error that prevents this server from working jobs, and its start time. It
+// returns nil if there is no error or the queue has not been started.
 func (q *Queue) Problem() (since time.Time, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.failingSince, q.problem
 }
 
-// begin starts River. It listens where connections are the server's own, as far as can be seen;
-// that is looked at once: nobody puts a pooler in front of a server that is at work.
+// begin starts River. River listens if no pooler is detected on the connections. This is checked
+// only once, because operators do not add a pooler in front of a running server.
 func (q *Queue) begin(ctx context.Context) (listens bool, err error) {
 	now, err := q.database.Now(ctx)
 	if err != nil {
@@ -177,7 +179,7 @@ func (q *Queue) begin(ctx context.Context) (listens bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// Stop ends River, not this context.
+	// Stop, not this context, ends River.
 	if err := client.Start(context.WithoutCancel(ctx)); err != nil {
 		return false, fmt.Errorf("start to work jobs: %w", err)
 	}
@@ -185,8 +187,8 @@ func (q *Queue) begin(ctx context.Context) (listens bool, err error) {
 	return listens, nil
 }
 
-// Stop fetches no more jobs. Attempts snooze after the statement in flight; after StopPatience, or
-// when ctx ends, they are cancelled. No attempt is used up: any server goes on with the jobs.
+// Stop stops fetching jobs. Attempts snooze after the current statement. After StopPatience, or
+// when ctx ends, they are canceled. No attempt is used up, and any server resumes the jobs.
 func (q *Queue) Stop(ctx context.Context) error {
 	q.starting.Lock()
 	defer q.starting.Unlock()
@@ -201,7 +203,8 @@ func (q *Queue) Stop(ctx context.Context) error {
 	if client == nil {
 		return nil
 	}
-	// Fetching ends before attempts put their jobs back, which it would else fetch again.
+	// Fetching ends before attempts return their jobs, because River would otherwise fetch them
+	// again.
 	stopping := q.stopping
 	fetched := time.AfterFunc(stopMargin, func() { close(stopping) })
 	err := client.Stop(ctx)
@@ -216,7 +219,7 @@ func (q *Queue) Stop(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("stop the queue of jobs: %w", err)
 	}
-	// Other servers take at once what was put back, or soon, should this fail.
+	// Other servers fetch the returned jobs at once, or soon if this fails.
 	_ = q.wake(lasting, q.names())
 	return nil
 }

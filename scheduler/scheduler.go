@@ -1,15 +1,14 @@
-// Package scheduler starts work when it is due, and works deferred jobs: see [Queue]. gocron ticks;
-// PostgreSQL decides what is due and which replica runs it.
+// Package scheduler starts scheduled runs, and works deferred jobs: see [Queue]. gocron ticks.
+// PostgreSQL decides which runs are due, and which replica runs them.
 //
-// What it guarantees:
+// It guarantees:
 //
-//   - A replica checks what is due every few seconds, and as soon as a fire is due. Its own clock
-//     decides nothing: it may be wrong by any amount, drift or jump.
-//   - Ticks never overlap: a slow one, because main is slow, delays the next. Runs are not waited
-//     for.
-//   - An error, a panic or a database that is down costs one tick; what was due meanwhile is in the
-//     table of fires.
-//   - Runs whose process died are resumed, for workers that ask for it, without waiting for a fire.
+//   - A replica checks for due runs every few seconds, and at the time of the next scheduled run.
+//     Its own clock decides nothing, and may be wrong by any amount, drift or jump.
+//   - Ticks never overlap: if main is slow, a slow tick delays the next. Ticks do not wait for runs.
+//   - An error, a panic or a database that is down costs one tick. Runs that became due meanwhile
+//     are in the table of fires.
+//   - Runs whose process died are resumed, for workers that request it, before their schedule.
 //   - Stop leaves no goroutine. It does not stop runs: they belong to package service.
 package scheduler
 
@@ -28,9 +27,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// runner is [service.Service]; tests have others, which fail.
+// runner is [service.Service], except in tests, whose runners fail.
 type runner interface {
-	// RunDue starts the runs of the fires that are due.
+	// RunDue starts the scheduled runs that are due.
 	RunDue(ctx context.Context) error
 	// ResumeRuns starts runs that resume abandoned ones.
 	ResumeRuns(ctx context.Context) error
@@ -43,28 +42,28 @@ type Scheduler struct {
 	gocron  gocron.Scheduler
 	running context.Context //nolint:containedctx // ends with the scheduler
 	cancel  context.CancelCauseFunc
-	// fires and resumes log errors once for each outage.
+	// fires and resumes log errors once per outage.
 	fires, resumes run.Backoff
 }
 
-// New prepares a scheduler; Start starts it.
+// New prepares a scheduler. Start starts it.
 func New(s *service.Service, logger *slog.Logger) (*Scheduler, error) {
 	return newScheduler(s, logger, clockwork.NewRealClock())
 }
 
 const (
-	// tickInterval is the time from the end of one tick to the next. RunDue waits for a fire that is
-	// due within it.
+	// tickInterval is the time from the end of one tick to the next. RunDue waits for a scheduled
+	// run that is due within it.
 	tickInterval = 5 * time.Second
-	// resumeInterval is how often abandoned runs are looked for: they must be resumed within 60 s
-	// after their leases have expired.
+	// resumeInterval is how often the scheduler checks for abandoned runs, which must resume within
+	// 60 s after their leases expire.
 	resumeInterval = 30 * time.Second
 	// stopTimeout is how long Stop waits for ticks, which return once their context has ended.
 	stopTimeout = 10 * time.Second
 )
 
 // newScheduler prepares the two jobs of gocron. Their intervals count from the end of one call to
-// the start of the next: calls never overlap, and no time from before a jump of the clock is used.
+// the start of the next. Calls therefore never overlap, and a jump of the clock has no effect.
 func newScheduler(r runner, logger *slog.Logger, clock clockwork.Clock) (*Scheduler, error) {
 	ticker, err := gocron.NewScheduler(gocron.WithLocation(time.UTC), gocron.WithClock(clock),
 		gocron.WithStopTimeout(stopTimeout))
@@ -84,13 +83,13 @@ func newScheduler(r runner, logger *slog.Logger, clock clockwork.Clock) (*Schedu
 	return s, nil
 }
 
-// errStopped ends ticks that wait.
+// errStopped ends waiting ticks.
 var errStopped = errors.New("the scheduler has stopped")
 
-// Start begins with a tick at once.
+// Start starts the scheduler with an immediate tick.
 func (s *Scheduler) Start() { s.gocron.Start() }
 
-// Stop ends the ticks. Runs that have been started go on.
+// Stop ends the ticks. Started runs continue.
 func (s *Scheduler) Stop() error {
 	s.cancel(errStopped)
 	if err := s.gocron.Shutdown(); err != nil {
@@ -99,7 +98,7 @@ func (s *Scheduler) Stop() error {
 	return nil
 }
 
-// tick starts what is due. An error is logged once for each outage.
+// tick starts due runs. It logs an error once per outage.
 func (s *Scheduler) tick() {
 	defer s.recover()
 	err := s.runner.RunDue(s.running)
@@ -116,7 +115,7 @@ func (s *Scheduler) tick() {
 	}
 }
 
-// recover logs a panic, which ends one tick.
+// recover logs a panic, which ends only one tick.
 func (s *Scheduler) recover() {
 	if p := recover(); p != nil {
 		s.logger.ErrorContext(s.running, "scheduler panicked", "error", fault.NewPanicError(p))
