@@ -1,15 +1,15 @@
-// Package access says who a client is, and which role it has: of the API, the status page and the
-// metrics alike.
+// Package access authenticates clients and determines their roles, for the API, the status page and
+// the metrics.
 //
-// What it guarantees:
+// It guarantees:
 //
-//   - A token is known by its SHA-256 alone. All of them are compared in constant time, so that how
-//     long an answer takes says nothing about them.
-//   - A file of tokens, or of the single one, that has become wrong changes nothing: the tokens of
-//     before stay, and one line of the log says what is wrong.
-//   - A token that has expired is refused from that second on, by this host's clock: the databases
+//   - A token is known only by its SHA-256. A comparison always covers all tokens in constant time,
+//     so that the response time reveals nothing about them.
+//   - A token file that becomes invalid changes nothing. The previous tokens remain valid, and one
+//     log line has the error.
+//   - An expired token is refused from that second on, by this host's clock, because the databases
 //     may be down.
-//   - Where neither tokens nor certificates have roles, whoever can connect is an admin.
+//   - If neither tokens nor certificates have roles, every client that can connect is an admin.
 package access
 
 import (
@@ -24,25 +24,25 @@ import (
 	"time"
 )
 
-// Role is what a client may do. Each may do what those before it may.
+// Role is a set of permissions. Each role includes the permissions of the previous ones.
 type Role int
 
 // The roles.
 const (
-	// None is that of a client with a valid certificate that no role is configured for.
+	// None is the role of a client with a valid certificate for which no role is configured.
 	None Role = iota
-	// Viewer may look at everything.
+	// Viewer may read everything.
 	Viewer
-	// Operator may start and stop work, and keep things from being deleted.
+	// Operator may start and stop work, and protect items from deletion.
 	Operator
 	// Admin may do everything.
 	Admin
 )
 
-// Roles are the roles that a client can be given.
+// Roles returns the roles that the configuration can assign.
 func Roles() []Role { return []Role{Viewer, Operator, Admin} }
 
-// String is the role's name.
+// String returns the role's name.
 func (r Role) String() string {
 	switch r {
 	case Viewer:
@@ -56,7 +56,7 @@ func (r Role) String() string {
 	return "none"
 }
 
-// UnmarshalText reads a role's name.
+// UnmarshalText parses a role's name.
 func (r *Role) UnmarshalText(text []byte) error {
 	for _, role := range Roles() {
 		if role.String() == string(text) {
@@ -67,33 +67,32 @@ func (r *Role) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is none of viewer, operator, admin", text)
 }
 
-// Client is who asks.
+// Client is an authenticated client.
 type Client struct {
-	// Name is that of its token or its certificate; "" if neither has one.
+	// Name is the name of its token or its certificate, "" if neither has a name.
 	Name string
 	Role Role
-	// Workers are those that an operator is restricted to; none: all.
+	// Workers are the workers that an operator is restricted to, none for all workers.
 	Workers []string
 }
 
-// Config says who has which role. The zero value makes everybody an admin.
+// Config assigns the roles. The zero value makes every client an admin.
 type Config struct {
-	// Token, if set, is that of an admin without a name; TokenFile is the file that has it.
+	// Token, if set, is the token of an admin without a name. TokenFile is its file.
 	Token, TokenFile string
 	// TokensFile, if set, is the YAML file of further tokens: see [Keys].
 	TokensFile string
-	// Certificates are the roles of client certificates, by their common name or one of their other
-	// names. Without them every verified certificate is an admin's, and says nothing where there are
-	// tokens.
+	// Certificates maps the common name or an alternative name of client certificates to roles.
+	// Without it every verified certificate is an admin's, and has no effect if there are tokens.
 	Certificates map[string]string
 	// Workers are the names that the file may restrict a token to.
 	Workers []string
-	// Logger gets a line if a file becomes wrong.
+	// Logger gets a line if a file becomes invalid.
 	Logger *slog.Logger
 }
 
-// Keys know the clients. Their methods may be called from any goroutine; nil knows nobody, so that
-// everybody is an admin.
+// Keys authenticates clients. Its methods are safe for concurrent use. A nil Keys makes every
+// client an admin.
 type Keys struct {
 	single       atomic.Pointer[token]
 	singleFile   string
@@ -102,7 +101,7 @@ type Keys struct {
 	certificates map[string]Role
 }
 
-// New reads the files of tokens. Its error says what is wrong with one, or with a role.
+// New reads the token files. Its error names the invalid file or role.
 func New(c Config) (*Keys, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -132,7 +131,7 @@ func New(c Config) (*Keys, error) {
 	return k, nil
 }
 
-// Reload reads the files of tokens again at once, if there are any. A mistake in one is logged.
+// Reload reads any token files again at once. It logs an error in a file.
 func (k *Keys) Reload() {
 	if k == nil {
 		return
@@ -172,27 +171,27 @@ func (k *Keys) setSingle(text string) (changed bool) {
 	return before == nil || before.hash != now.hash
 }
 
-// Named reports whether tokens or certificates have names: what a client without one says it is
-// called must not be taken for one of these.
+// Named reports whether tokens or certificates have names. A client's unverified name must not look
+// like one of these.
 func (k *Keys) Named() bool { return k != nil && (k.file != nil || len(k.certificates) > 0) }
 
-// RefusedError says why a client is not known.
+// RefusedError is the reason why a client is not authenticated.
 type RefusedError struct {
 	// Problem is missing, unknown or expired.
 	Problem string
 	text    string
 }
 
-// Error says what to do.
+// Error returns a text with the fix.
 func (e *RefusedError) Error() string { return e.text }
 
-// Details are the reason and the metadata that clients get.
+// Details returns the reason and the metadata for clients.
 func (e *RefusedError) Details() (string, map[string]string) {
 	return "UNAUTHENTICATED", map[string]string{"token": e.Problem}
 }
 
-// Identify says who a client is by its token, "" for none, and its verified certificate, nil for
-// none. A token decides where there are tokens; its error is a [*RefusedError].
+// Identify authenticates a client by its token, "" for none, and its verified certificate, nil for
+// none. If tokens are configured, the token decides. Its error is a [*RefusedError].
 func (k *Keys) Identify(given string, certificate *x509.Certificate) (Client, error) {
 	if k == nil {
 		return Client{Name: nameOf(certificate), Role: Admin}, nil
@@ -211,7 +210,7 @@ func (k *Keys) Identify(given string, certificate *x509.Certificate) (Client, er
 	return Client{Name: nameOf(certificate), Role: Admin}, nil
 }
 
-// byToken compares with all tokens, also when one has been found.
+// byToken compares with all tokens, even after a match.
 func (k *Keys) byToken(given string, certificate *x509.Certificate) (Client, error) {
 	var found *token
 	hash := sha256.Sum256([]byte(given))
@@ -249,7 +248,7 @@ func (k *Keys) tokens() (all []*token) {
 	return all
 }
 
-// byCertificate is who has a certificate, with the highest of the roles of its names.
+// byCertificate returns the client of a certificate, with the highest role of its names.
 func (k *Keys) byCertificate(certificate *x509.Certificate) Client {
 	client := Client{Name: nameOf(certificate)}
 	for _, name := range namesOf(certificate) {
@@ -258,7 +257,7 @@ func (k *Keys) byCertificate(certificate *x509.Certificate) Client {
 	return client
 }
 
-// namesOf are the names in a certificate, the common name first.
+// namesOf returns the names in a certificate, the common name first.
 func namesOf(certificate *x509.Certificate) (names []string) {
 	if certificate == nil {
 		return nil

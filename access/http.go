@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Admit reports whether a request over HTTP is from a client that may look, and answers it if it is
-// not. The token is a bearer token, or the password to any name, as browsers send it.
+// Admit reports whether an HTTP request is from a viewer or higher, and otherwise answers it. The
+// token is a bearer token, or the password to any name, as browsers send it.
 func (k *Keys) Admit(w http.ResponseWriter, r *http.Request) bool {
 	client, err := k.ClientOf(r)
 	switch {
@@ -29,7 +29,7 @@ func (k *Keys) Admit(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// ClientOf is who sent a request over HTTP. Its error is a [*RefusedError].
+// ClientOf returns the client that sent an HTTP request. Its error is a [*RefusedError].
 func (k *Keys) ClientOf(r *http.Request) (Client, error) {
 	var certificate *x509.Certificate
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
@@ -38,7 +38,7 @@ func (k *Keys) ClientOf(r *http.Request) (Client, error) {
 	return k.Identify(sent(r), certificate)
 }
 
-// Guard serves the requests of those who may look.
+// Guard serves the requests of clients that Admit accepts.
 func (k *Keys) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if k.Admit(w, r) {
@@ -47,7 +47,7 @@ func (k *Keys) Guard(next http.Handler) http.Handler {
 	})
 }
 
-// sent is the token in a request, "" for none.
+// sent returns the token in a request, "" for none.
 func sent(r *http.Request) string {
 	if _, password, basic := r.BasicAuth(); basic {
 		return password

@@ -19,15 +19,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// token is one that clients send.
+// token is a token that clients send.
 type token struct {
 	Client
 	hash [sha256.Size]byte
-	// expires is zero for a token that does not.
+	// expires is the zero time for a token without expiry.
 	expires time.Time
 }
 
-// entry is a token as the file has it.
+// entry is a token in the file.
 type entry struct {
 	Name    string    `yaml:"name"`
 	SHA256  string    `yaml:"sha256"`
@@ -36,19 +36,19 @@ type entry struct {
 	Expires yaml.Node `yaml:"expires"`
 }
 
-// Limits of a file of tokens.
+// Limits of a token file.
 const (
 	maxTokensFile = 1 << 20
 	maxTokenName  = 100
 )
 
-// checkInterval is how often it is looked whether the file has changed, at most.
+// checkInterval is the minimum interval between checks for a changed file.
 const checkInterval = time.Second
 
-// warnInterval is how often it is logged that the file still cannot be read, at most.
+// warnInterval is the minimum interval between log lines about an unreadable file.
 const warnInterval = time.Minute
 
-// tokensFile is a file of tokens that is read again when it has changed.
+// tokensFile is a token file that is read again after a change.
 type tokensFile struct {
 	path    string
 	workers []string
@@ -57,14 +57,14 @@ type tokensFile struct {
 	mu      sync.Mutex
 	tokens  []*token
 	checked time.Time
-	// seen is what was last read, nil if there was something wrong with it; then wrong says what.
+	// seen is the last read content, nil if the content was invalid. wrong then has the error.
 	seen  []byte
 	wrong string
-	// warned is when that was last logged.
+	// warned is the time of the last warning.
 	warned time.Time
 }
 
-// current are the tokens that are valid now, or have expired.
+// current returns the tokens, including expired ones.
 func (f *tokensFile) current() []*token {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,7 +74,7 @@ func (f *tokensFile) current() []*token {
 	return f.tokens
 }
 
-// reloadLocked reads the file again, and logs that, or what is wrong with the file.
+// reloadLocked reads the file again, and logs the reload or the error.
 func (f *tokensFile) reloadLocked() {
 	f.checked = time.Now()
 	switch changed, err := f.readLocked(); {
@@ -101,8 +101,8 @@ func (f *tokensFile) read() error {
 	return err
 }
 
-// readLocked replaces the tokens if the file says something else than before, and nothing is wrong
-// with it. Size and time would not do: a copy may keep both.
+// readLocked replaces the tokens if the content has changed and is valid. Comparing size and time
+// is not enough, because a copy may keep both.
 func (f *tokensFile) readLocked() (changed bool, err error) {
 	content, err := f.content()
 	if err == nil && f.seen != nil && bytes.Equal(content, f.seen) {
@@ -133,18 +133,18 @@ func (f *tokensFile) content() ([]byte, error) {
 	return content, err
 }
 
-// parse reads a list of tokens. Its error names the entry by its place and name.
+// parse parses a list of tokens. Its error names the entry by position and name.
 func parse(content []byte, workers []string) (tokens []*token, err error) {
 	var entries []entry
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&entries); err != nil && !errors.Is(err, io.EOF) {
-		// What it quotes of the file may be a token.
+		// The error may quote a token from the file.
 		text := regexp.MustCompile("`[^`]*`").ReplaceAllString(err.Error(), "a value")
 		text = regexp.MustCompile(`(?: in type | into )\S+`).ReplaceAllString(text, "")
 		return nil, errors.New("must be a list of name, sha256, role, workers, expires: " + text)
 	}
-	// A file that is cut off in the middle of being written says nothing. [] says: nobody.
+	// A partly written file may be empty, so only [] removes all tokens.
 	if entries == nil {
 		return nil, errors.New("has no tokens: [] lets nobody in")
 	}
@@ -171,10 +171,10 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 	return tokens, nil
 }
 
-// long is what may be a token that somebody has put in the wrong place.
+// long matches a possible token in the wrong place.
 var long = regexp.MustCompile(`[^\s"]{30,}`)
 
-// masked is a message about the file without what may be a secret.
+// masked returns a message about the file without possible secrets.
 func masked(message string) string {
 	return long.ReplaceAllStringFunc(message, func(word string) string {
 		return fmt.Sprintf("(%d characters that are not shown)", len([]rune(word)))
@@ -217,7 +217,7 @@ func (e entry) token(workers []string) (*token, error) {
 	return &token{client, [sha256.Size]byte(hash), expires}, err
 }
 
-// role is decoded here, so that a mistake is told with the entry's name.
+// role is decoded here, so that its error has the entry's name.
 func (e entry) role() (role Role, err error) {
 	word := ""
 	if e.Role.Decode(&word) != nil || word == "" {
@@ -229,7 +229,7 @@ func (e entry) role() (role Role, err error) {
 	return role, nil
 }
 
-// expiry is a time, or a day at whose beginning in UTC the token expires.
+// expiry returns the time of the expiry. A day expires at its beginning in UTC.
 func (e entry) expiry() (time.Time, error) {
 	if e.Expires.IsZero() {
 		return time.Time{}, nil

@@ -33,9 +33,10 @@ import (
 //     With a pooler in transaction mode nothing requires its own session, and River polls for due
 //     jobs every [pooledPollInterval].
 //   - No attempt runs longer than [attemptTimeout]. An attempt older than [rescueAfter] counts as
-//     dead, and River retries the job. If the attempt is still alive, it changes nothing more: each transaction in which an attempt writes, and each end of a job that is neither a
-//     success nor a retry, checks that the attempt still has the job. Another end at most ends the
-//     current attempt of the job, which is retried.
+//     dead, and River retries the job. If the attempt is still alive, it changes nothing more. Each
+//     transaction in which an attempt writes checks that the attempt still has the job. So does each
+//     end of a job that is neither a success nor a retry. Another end at most ends the current
+//     attempt of the job, which is retried.
 //   - The failure text that River stores is safe for clients. The driver's text is in the log.
 //   - Stop lets attempts end or snooze, and then cancels them. This uses up no attempt.
 type Queue struct {
@@ -86,8 +87,7 @@ const (
 	keepCompleted, keepFailed = 3 * 24 * time.Hour, 30 * 24 * time.Hour
 )
 
-// NewQueue prepares a queue without connecting. The queue can insert jobs. Start makes it work
-// them.
+// NewQueue prepares a queue without connecting. It can insert jobs. Start makes it work them.
 func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

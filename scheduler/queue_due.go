@@ -23,13 +23,12 @@ import (
 // Listening does not work through a pooler, so River then polls each of the two queues.
 const (
 	checkInterval = 2 * time.Second
-	// takeTime is how long a due job may wait before River is woken. River takes announced jobs
+	// takeTime is how long a due job may wait before River is woken. It takes announced jobs
 	// sooner.
 	takeTime = 200 * time.Millisecond
 	// checkPause is the shortest time between two checks.
 	checkPause = 100 * time.Millisecond
-	// storeTime is how long River may take to store the end of an attempt, because it stores
-	// several at once.
+	// storeTime is how long River may take to store an attempt's end: it stores several at once.
 	storeTime          = 250 * time.Millisecond
 	listenPollInterval = 30 * time.Second
 	// pooledPollInterval, to which River adds up to a tenth, starts jobs within 2 s.

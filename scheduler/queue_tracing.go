@@ -43,8 +43,8 @@ func (q *Queue) startSend(ctx context.Context, jobs []jobqueue.Job) (context.Con
 		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
 }
 
-// setInserted sets the span's attributes for the inserted jobs, and for the number of jobs that
-// were not inserted because the same job is waiting or running.
+// setInserted sets the span's attributes for inserted jobs, and for the number of jobs that were
+// skipped because the same job is waiting or running.
 func setInserted(span trace.Span, inserted []*rivertype.JobInsertResult, dropped int) {
 	if !span.IsRecording() {
 		return

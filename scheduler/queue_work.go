@@ -22,14 +22,12 @@ type jobWorker interface {
 }
 
 const (
-	// attemptTimeout is when an attempt is canceled. The attempt should snooze on its own after 45
-	// s.
+	// attemptTimeout is when an attempt is canceled. It should snooze on its own after 45 s.
 	attemptTimeout = time.Minute
 	// rescueAfter is the age from which an attempt counts as dead. The margin covers the end of its
 	// last statement and clock differences between servers. River checks every 30 s.
 	rescueAfter = 2 * time.Minute
-	// skewLimit is the difference between the clocks of this server and main that causes no
-	// warning.
+	// skewLimit is the tolerated difference between the clocks of this server and main.
 	skewLimit = 30 * time.Second
 	// probeInterval is the interval of probing main if nothing else queries it. If main does not
 	// answer, the retry interval grows from firstProbeRetry to checkInterval.
@@ -203,8 +201,7 @@ func (q *Queue) Stop(ctx context.Context) error {
 	if client == nil {
 		return nil
 	}
-	// Fetching ends before attempts return their jobs, because River would otherwise fetch them
-	// again.
+	// Fetching ends before attempts return their jobs, which it would otherwise fetch again.
 	stopping := q.stopping
 	fetched := time.AfterFunc(stopMargin, func() { close(stopping) })
 	err := client.Stop(ctx)

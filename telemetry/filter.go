@@ -7,11 +7,11 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// withheldKey is an attribute that keeps a span from being exported.
+// withheldKey is an attribute that prevents the export of a span.
 const withheldKey = "maintenance.withheld"
 
-// filter drops, when they end, withheld spans and those roots with quiet names that have not
-// failed. It keeps no state: whoever makes such spans sees to it that they have no children.
+// filter drops withheld spans when they end. It also drops root spans with quiet names unless they
+// failed. It keeps no state: the code that starts such spans must give them no children.
 type filter struct {
 	sdktrace.SpanProcessor
 	quiet []string

@@ -21,14 +21,16 @@ const (
 	stackKey = "stack"
 )
 
-// maxStack is how deep the stack of an error is logged.
+// maxStack is the maximum logged depth of an error's stack.
 const maxStack = 32
 
-// NewLogger writes one JSON object a line, or key=value pairs if the format is text or, without a
-// format, if to is a terminal. The level is debug, info, warn or error; anything else is info.
+// NewLogger returns a logger that writes one JSON object per line. It writes key=value pairs if the
+// format is text, or if there is no format and to is a terminal. The level is debug, info, warn or
+// error. Other values mean info.
 //
-// Lines whose context belongs to a trace have its trace_id. Lines of level error have a stack: of
-// the error's origin, if it has a method Callers, else of the line that logs it.
+// Lines whose context belongs to a trace have its trace_id. Lines of level error have a stack: the
+// stack of the error's origin if the error has a method Callers, otherwise of the line that logs
+// it.
 func NewLogger(to io.Writer, level, format string) *slog.Logger {
 	var from slog.Level
 	if err := from.UnmarshalText([]byte(level)); err != nil {
@@ -64,7 +66,7 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// stack is a line for each function, with the base names of files.
+// stack returns a line for each function, with the base names of files.
 func stack(callers []uintptr) string {
 	var lines []string
 	frames := runtime.CallersFrames(callers)
@@ -79,14 +81,14 @@ func stack(callers []uintptr) string {
 	}
 }
 
-// traced adds the trace_id of the context, and stacks to errors.
+// traced adds the trace_id of the context, and the stacks of errors.
 type traced struct {
 	slog.Handler
 	// has is set if the logger itself has a trace_id.
 	has bool
 }
 
-// Handle adds what the record lacks.
+// Handle adds the missing attributes.
 func (h traced) Handle(ctx context.Context, record slog.Record) error {
 	span := trace.SpanContextFromContext(ctx)
 	hasTrace, hasStack := h.has || !span.HasTraceID(), record.Level < slog.LevelError
@@ -111,14 +113,14 @@ func (h traced) Handle(ctx context.Context, record slog.Record) error {
 	return h.Handler.Handle(ctx, record)
 }
 
-// callersOf is the stack of the error, else of the line that logs it, which is at pc.
+// callersOf returns the stack of the error, otherwise of the line that logs it, at pc.
 func callersOf(origin interface{ Callers() []uintptr }, pc uintptr) []uintptr {
 	if origin != nil {
 		return origin.Callers()
 	}
 	callers := make([]uintptr, maxStack)
 	callers = callers[:runtime.Callers(0, callers)]
-	// The frames above that line are slog's.
+	// The frames above that line belong to slog.
 	return callers[max(0, slices.Index(callers, pc)):]
 }
 

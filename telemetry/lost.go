@@ -12,8 +12,9 @@ import (
 	"github.com/caretaker-go/caretaker/internal/sparse"
 )
 
-// lost logs the errors that OpenTelemetry reports, each once a minute at most, as exporters report one every few seconds
-// while a collector is down: the loss of traces and that of metrics as one error each, others by their text.
+// lost logs OpenTelemetry's errors, each at most once a minute, because exporters report one every
+// few seconds while a collector is down. Lost traces are one error, lost metrics another, others
+// differ by text.
 type lost struct{ logger *slog.Logger }
 
 func newLost(logger *slog.Logger) *lost {
@@ -40,7 +41,7 @@ func (l *lost) Handle(err error) {
 	}
 }
 
-// signalOf is the signal that an error is about, "" for none. OTLP's exporters have no types for
+// signalOf returns the signal of an error, "" for none. OTLP's exporters have no error types for
 // it.
 func signalOf(err error) string {
 	switch text := err.Error(); {
@@ -52,12 +53,12 @@ func signalOf(err error) string {
 	return ""
 }
 
-// sdkLog logs what the SDK reports besides errors, such as variables that it cannot read: by itself
-// it writes text to the standard error. Keys and values are left out, as they may be headers and
+// sdkLog logs the SDK's messages besides errors, such as unreadable variables, which the SDK itself
+// writes as text to the standard error. It omits keys and values, because they may be headers and
 // addresses with passwords.
 type sdkLog struct{ lost *lost }
 
-// sdkWarning is the SDK's level of warnings; errors are 0, higher levels are for its developers.
+// sdkWarning is the SDK's level of warnings. Errors are 0. Higher levels are for its developers.
 const sdkWarning = 1
 
 // Init implements logr.LogSink.

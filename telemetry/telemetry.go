@@ -1,14 +1,14 @@
 // Package telemetry sets up OpenTelemetry, Prometheus and the log for the process.
 //
-// What it guarantees:
+// It guarantees:
 //
 //   - Nothing is exported, and no connection is tried, unless the standard OTEL variables ask for
-//     it. They say how, where and how much; the SDK reads them.
-//   - Traces have IDs in any case, so that a run can be found in the log by its trace_id.
+//     it. The SDK reads the destination and the amount from them.
+//   - Traces always have IDs, so that the log can be searched for a run's trace_id.
 //   - Some spans are not exported: see filter. Without an exporter tracing costs nothing.
 //   - Names of metrics follow Prometheus's conventions, with units and _total, without scope
 //     labels.
-//   - Telemetry never stops the service: what cannot be exported is logged and dropped.
+//   - Telemetry never stops the service: export failures are logged, and their data is dropped.
 package telemetry
 
 import (
@@ -40,26 +40,26 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// Config is what to set up. The zero value traces and counts without exporting.
+// Config has the settings of Start. The zero value traces and counts without exporting.
 type Config struct {
-	// Version of the program, and the name of this process among its replicas, "" if it has none.
+	// The program's version, and this process's name among its replicas, "" for none.
 	Version, Instance string
 	// Disabled switches tracing and metrics off, but not the log.
 	Disabled bool
 	// Traces and Metrics are exported as the OTEL variables say, by default with OTLP.
 	Traces, Metrics bool
-	// Propagators are names as in OTEL_PROPAGATORS; "" stands for those of W3C.
+	// Propagators are names as in OTEL_PROPAGATORS. "" means those of W3C.
 	Propagators string
-	// Quiet are names of spans that are not exported as roots of traces unless they fail: those of
-	// calls that are polled.
+	// Quiet are the names of spans that are exported as roots of traces only if they fail. They
+	// belong to calls that clients poll.
 	Quiet []string
-	// IDs makes the IDs of traces and spans; nil: the SDK's generator.
+	// IDs generates the IDs of traces and spans, nil for the SDK's generator.
 	IDs trace.IDGenerator
-	// Logger gets what could not be exported; nil: none.
+	// Logger gets export failures, nil for none.
 	Logger *slog.Logger
 }
 
-// Telemetry is the process's telemetry. OpenTelemetry's global providers have the tracers and
+// Telemetry is the process's telemetry. OpenTelemetry's global providers have its tracers and
 // meters.
 type Telemetry struct {
 	registry *prometheus.Registry
@@ -67,14 +67,14 @@ type Telemetry struct {
 	stops    []stop
 }
 
-// stop shuts a signal's provider down, which sends what is left.
+// stop shuts down a signal's provider, which sends the remaining data.
 type stop struct {
 	signal string
 	do     func(context.Context) error
 }
 
-// Start sets up the process's tracing and metrics. It does not wait for exporters to connect. The
-// error names the OTEL variable whose value is invalid.
+// Start sets up the process's tracing and metrics. It does not wait for exporters to connect. Its
+// error names the OTEL variable with the invalid value.
 func Start(ctx context.Context, config Config) (*Telemetry, error) {
 	t := &Telemetry{registry: prometheus.NewRegistry(), logger: config.Logger}
 	if t.logger == nil {
@@ -103,7 +103,7 @@ func Start(ctx context.Context, config Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// propagator is W3C's unless others are named. Unknown names are ignored.
+// propagator returns the named propagators, W3C's by default. It ignores unknown names.
 func (t *Telemetry) propagator(ctx context.Context, named string) propagation.TextMapPropagator {
 	w3c := propagation.NewCompositeTextMapPropagator(
 		propagation.TraceContext{}, propagation.Baggage{})
@@ -122,7 +122,8 @@ func (t *Telemetry) propagator(ctx context.Context, named string) propagation.Te
 	return propagator
 }
 
-// identity is the resource: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the defaults.
+// identity returns the resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override its
+// defaults.
 func identity(ctx context.Context, config Config) (*resource.Resource, error) {
 	own := []attribute.KeyValue{
 		semconv.ServiceName("caretaker"), semconv.ServiceVersion(config.Version),
@@ -159,7 +160,7 @@ func (t *Telemetry) trace(ctx context.Context, config Config, who *resource.Reso
 		}
 	}
 	if !exported {
-		// Nobody will see more of a trace than its ID: record nothing.
+		// Only the ID of a trace is used, so record nothing.
 		options = append(options, trace.WithSampler(trace.NeverSample()))
 	}
 	provider := trace.NewTracerProvider(options...)
@@ -193,8 +194,8 @@ func (t *Telemetry) count(ctx context.Context, config Config, who *resource.Reso
 	return nil
 }
 
-// callView keeps the number of series of calls low: they are by status and in four buckets; the log
-// has the methods.
+// callView limits the number of series of calls: by status, and in four buckets. The log has the
+// methods.
 func callView() metric.View {
 	return metric.NewView(metric.Instrument{Name: "rpc.server.*"}, metric.Stream{
 		AttributeFilter: attribute.NewAllowKeysFilter("rpc.response.status_code"),
@@ -217,8 +218,7 @@ func (t *Telemetry) Handler() http.Handler {
 	return mux
 }
 
-// Shutdown sends what has not been sent yet, until ctx ends. The error names the signals that are
-// lost.
+// Shutdown sends the remaining data until ctx ends. Its error names the lost signals.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	var errs []error
 	for _, stop := range t.stops {
@@ -232,7 +232,7 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 // errorLog is promhttp's logger.
 type errorLog struct{ logger *slog.Logger }
 
-// Println logs metrics that cannot be collected. It ignores that a client has hung up.
+// Println logs metrics that cannot be collected. It ignores disconnected clients.
 func (c errorLog) Println(v ...any) {
 	for _, part := range v {
 		err, _ := part.(error)

@@ -1,4 +1,4 @@
-// Package assert holds the checks that tests of all packages share.
+// Package assert has checks for the tests of all packages.
 package assert
 
 import (
@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Must returns a function that fails the test if there is an error, and returns the value: Must(call())(t).
+// Must returns a function that fails the test on an error and returns the value: Must(call())(t).
 func Must[T any](value T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {
 		tb.Helper()
@@ -16,7 +16,7 @@ func Must[T any](value T, err error) func(testing.TB) T {
 	}
 }
 
-// NoError fails the test at once if there is an error.
+// NoError stops the test if there is an error.
 func NoError(tb testing.TB, err error) {
 	tb.Helper()
 	if err != nil {
@@ -24,7 +24,7 @@ func NoError(tb testing.TB, err error) {
 	}
 }
 
-// Equal fails the test unless a value is the expected one. about says what it is.
+// Equal fails the test unless a value is the expected one. about describes the value.
 func Equal[T comparable](tb testing.TB, got, want T, about ...any) {
 	tb.Helper()
 	if got != want {
@@ -32,7 +32,7 @@ func Equal[T comparable](tb testing.TB, got, want T, about ...any) {
 	}
 }
 
-// Contains fails the test unless a text has all parts.
+// Contains fails the test unless a text contains all parts.
 func Contains(tb testing.TB, text string, parts ...string) {
 	tb.Helper()
 	for _, p := range parts {
@@ -42,7 +42,7 @@ func Contains(tb testing.TB, text string, parts ...string) {
 	}
 }
 
-// Lacks fails the test if a text has the part.
+// Lacks fails the test if a text contains the part.
 func Lacks(tb testing.TB, text, part string) {
 	tb.Helper()
 	if strings.Contains(text, part) {
@@ -58,7 +58,7 @@ func That(tb testing.TB, holds bool, format string, args ...any) {
 	}
 }
 
-// Require fails the test at once with a message unless a condition holds.
+// Require stops the test with a message unless a condition holds.
 func Require(tb testing.TB, holds bool, format string, args ...any) {
 	tb.Helper()
 	if !holds {
@@ -66,7 +66,7 @@ func Require(tb testing.TB, holds bool, format string, args ...any) {
 	}
 }
 
-// Parallel lets a test run beside others, and returns it: start(Parallel(t)).
+// Parallel marks a test as parallel, and returns it: start(Parallel(t)).
 func Parallel(t *testing.T) *testing.T {
 	t.Helper()
 	t.Parallel()

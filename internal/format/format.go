@@ -1,4 +1,4 @@
-// Package format writes numbers, lists and long texts for people.
+// Package format formats numbers, lists and long texts for people.
 package format
 
 import (
@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Pluralize is a number with its noun, in the plural unless it is 1: 1 user, 2 users.
+// Pluralize returns a number with its noun, in the plural unless the number is 1: 1 user, 2 users.
 func Pluralize[N ~int | ~int64](n N, noun string) string {
 	if n != 1 {
 		noun += "s"
@@ -16,13 +16,13 @@ func Pluralize[N ~int | ~int64](n N, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
-// Misleading reports whether a character can make a name look like another one, or like a part of what
-// stands around it: control characters, and those that change the direction of the text or end its line.
+// Misleading reports whether a character can disguise a name or the text around it. Such characters
+// are control characters, and those that change the text's direction or end its line.
 func Misleading(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 
-// Shorten truncates text to that many bytes, and says how many more there are, and where.
+// Shorten truncates text to that many bytes, and adds how many more there are, and where.
 func Shorten(text string, most int, where string) string {
 	if len(text) <= most {
 		return text
@@ -33,10 +33,10 @@ func Shorten(text string, most int, where string) string {
 	return fmt.Sprintf("%s… (%d bytes more: %s)", text[:most], len(text)-most, where)
 }
 
-// maxNames is how many names a message has.
+// maxNames is the maximum number of names in a message.
 const maxNames = 10
 
-// List returns names with commas, the first ten of them: "main, ci and 20 more".
+// List returns the first ten names with commas: "main, ci and 20 more".
 func List(names []string) string {
 	if more := len(names) - maxNames; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), more)

@@ -1,4 +1,4 @@
-// Package sparse keeps a log from repeating itself: while something does not answer, libraries report it every second or so.
+// Package sparse limits repeated log records. Libraries log an outage every second or so.
 package sparse
 
 import (
@@ -8,38 +8,39 @@ import (
 	"time"
 )
 
-// interval is the time between two records about the same.
+// interval is the time between two records about the same subject.
 const interval = time.Minute
 
-// maxSubjects is how many subjects are remembered: texts with changing parts must not fill the memory.
+// maxSubjects limits the remembered subjects: variable texts must not fill the memory.
 const maxSubjects = 100
 
-// handler passes warnings and errors, those about the same once a minute at most.
+// handler passes warnings and errors, at most one a minute about the same subject.
 type handler struct {
 	slog.Handler
 	about  func(slog.Record) string
 	passed *passed
 }
 
-// New passes the warnings and errors that h enables, and with each how many about the same were left out since the last.
-// about returns the subject of a record, besides its message. nil: records have none.
+// New passes the warnings and errors that h enables, each with the number of skipped records about
+// its subject. about returns the subject of a record besides its message. If about is nil, the
+// message is the subject.
 func New(h slog.Handler, about func(slog.Record) string) slog.Handler {
 	return handler{h, about, &passed{tallies: map[string]tally{}}}
 }
 
-// passed is what passed last.
+// passed has the last passed record of each subject.
 type passed struct {
 	mu      sync.Mutex
 	tallies map[string]tally
 }
 
-// tally is when a record passed, and how many about the same have been left out since.
+// tally has the time of the last passed record, and the number skipped since.
 type tally struct {
 	at   time.Time
 	left int
 }
 
-// due reports whether a record may pass, and how many were left out since the last one.
+// due reports whether a record may pass, and how many records were skipped before it.
 func (p *passed) due(about string) (left int, due bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,7 +56,7 @@ func (p *passed) due(about string) (left int, due bool) {
 	return last.left, true
 }
 
-// Enabled from warnings on.
+// Enabled reports whether a record is at least a warning.
 func (h handler) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelWarn && h.Handler.Enabled(ctx, level)
 }
@@ -77,12 +78,12 @@ func (h handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// WithAttrs keeps what has passed.
+// WithAttrs shares the passed records.
 func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return handler{h.Handler.WithAttrs(attrs), h.about, h.passed}
 }
 
-// WithGroup keeps what has passed.
+// WithGroup shares the passed records.
 func (h handler) WithGroup(name string) slog.Handler {
 	return handler{h.Handler.WithGroup(name), h.about, h.passed}
 }
