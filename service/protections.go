@@ -31,7 +31,7 @@ const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out t
 // permanently if ttl is 0: see docs/veto.md. Only a longer protection replaces one in force.
 // Otherwise Protect returns the protection in force.
 //
-// Errors: [*fault.InvalidArgumentError], [*repo.DeletionBegunError], [*fault.RefusedError],
+// Errors: [*fault.InvalidArgumentError], [*protection.DeletionBegunError], [*fault.RefusedError],
 // [fault.ErrUnreachable].
 func (s *Service) Protect(
 	ctx context.Context, p Protection, ttl time.Duration,

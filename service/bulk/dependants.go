@@ -13,42 +13,41 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// dependant is a table some rows of which depend on rows of another one, its parent.
+// dependant is a table with rows that depend on rows of another table, its parent.
 type dependant struct {
 	table catalog.Table
-	// column names the reference in messages. missing is the column without which it is unknown to
-	// what the reference leads; "" if there is none.
+	// column names the reference in messages. missing is the column without which the target of the
+	// reference is unknown, or "".
 	column, missing string
-	// kind is the column of the type, of a reference without a foreign key.
+	// kind is the type column of a reference without a foreign key.
 	kind string
-	// parent are the columns of the parent to which the rows refer.
+	// parent are the columns of the parent that the rows refer to.
 	parent []catalog.Column
-	// rows are those that refer to these values of the parent's columns.
+	// rows returns the rows that refer to these values of the parent's columns.
 	rows     func(values [][]string) rowset.Rows
 	onDelete onDelete
-	// nullify is the change if the rows are nullified. required is a column of it that is NOT NULL, ""
-	// if none is.
+	// nullify is the change that nullifies the rows. required is a NOT NULL column in it, or "".
 	nullify  rowset.Change
 	required string
-	// waiting rows forbid the removal and are of a table on the path: nothing removes them first.
-	// own: that table is the parent itself, and rows that are removed together forbid nothing.
+	// waiting rows prevent the removal and are of a table on the path: nothing removes them first.
+	// own: that table is the parent itself, and rows that are removed together prevent nothing.
 	waiting, own bool
 }
 
-// onDelete is what becomes of a dependant's rows, in the order in which that is done.
+// onDelete is the action for a dependant's rows, in the order of execution.
 type onDelete int
 
 const (
-	// removed with what they depend on.
+	// removed: deleted together with the rows that they depend on.
 	removed onDelete = iota
 	// nullified: they stay, without their reference.
 	nullified
-	// forbidding: they are not touched, and must not be there.
+	// forbidding: they are not changed, and must not exist.
 	forbidding
 )
 
-// order sorts dependants: first those that forbid a removal whatever else is removed, so that
-// nothing is removed in vain.
+// order sorts dependants: first those that prevent a removal whatever else is removed, so that no
+// row is removed in vain.
 func (d dependant) order() int {
 	if d.waiting {
 		return -1
@@ -64,7 +63,7 @@ func sortDependants(all []dependant) {
 // column Kind for the type.
 type TypedReference struct{ Table, ID, Kind string }
 
-// typedReferences are the children without a foreign key, by parent table.
+// typedReferences returns the children without a foreign key, by parent table.
 func typedReferences(table string) (kind string, references []TypedReference) {
 	kinds := map[string]string{
 		"issues": "Issue", "merge_requests": "MergeRequest", "snippets": "Snippet", "epics": "Epic",
@@ -90,7 +89,7 @@ func typedReferences(table string) (kind string, references []TypedReference) {
 	}
 }
 
-// Cascades are the typed references, as what protections keep is found by them.
+// Cascades returns the typed references, for finding the rows that protections keep.
 func Cascades() (all []repo.JobCascade) {
 	for _, parent := range []string{
 		"issues", "merge_requests", "snippets", "epics", "notes", "namespaces", "projects",
@@ -106,7 +105,7 @@ func Cascades() (all []repo.JobCascade) {
 	return all
 }
 
-// allTypedReferences are those to any table.
+// allTypedReferences returns those to any table.
 func allTypedReferences() (all []TypedReference) {
 	for _, table := range []string{"issues", "notes", "projects"} {
 		_, references := typedReferences(table)
@@ -115,8 +114,8 @@ func allTypedReferences() (all []TypedReference) {
 	return all
 }
 
-// UntypedReferences are those of a database whose column of the type is missing: rows that may
-// refer to what is to be removed forbid it.
+// UntypedReferences returns those of a database whose type column is missing: rows that may refer
+// to a removed row prevent its removal.
 func UntypedReferences(c *catalog.Catalog) (untyped []TypedReference) {
 	for _, r := range allTypedReferences() {
 		t := c.Table(r.Table)
@@ -127,10 +126,10 @@ func UntypedReferences(c *catalog.Catalog) (untyped []TypedReference) {
 	return untyped
 }
 
-// outside is a column with paths of what removed rows leave outside the database, and what is there.
+// outside is a column with paths that removed rows leave outside the database, and their kind.
 type outside struct{ column, kind string }
 
-// outsideColumns are those columns by table.
+// outsideColumns returns those columns by table.
 func outsideColumns() map[string]outside {
 	return map[string]outside{
 		"snippet_repositories": {"disk_path", "snippet_repository"},
@@ -138,8 +137,7 @@ func outsideColumns() map[string]outside {
 	}
 }
 
-// ForRemoval adds what bounded removal looks for to the tables and columns that a catalogue is
-// asked for.
+// ForRemoval adds the tables and columns of bounded removal to those that a catalogue must read.
 func ForRemoval(wanted map[string][]string) map[string][]string {
 	for _, r := range allTypedReferences() {
 		wanted[r.Table] = append(wanted[r.Table], r.ID, r.Kind)
@@ -150,7 +148,8 @@ func ForRemoval(wanted map[string][]string) map[string][]string {
 	return wanted
 }
 
-// deletion is the change that removes the rows themselves, and notes and reports their paths.
+// deletion returns the change that deletes the rows themselves, and records and reports their
+// paths.
 func deletion(c *catalog.Catalog, t catalog.Table) rowset.Change {
 	of := outsideColumns()[t.Name]
 	if r := c.Table(t.Name); of.column == "" || r == nil || r.Table != t || !r.Has(of.column) {
@@ -159,8 +158,8 @@ func deletion(c *catalog.Catalog, t catalog.Table) rowset.Change {
 	return rowset.Change{Delete: true, Report: of.column, Outside: of.kind}
 }
 
-// dependantsOf are all tables that can have rows that depend on rows of this one, by foreign keys
-// of any schema and by typed references.
+// dependantsOf returns all tables with rows that can depend on rows of this one, by foreign keys of
+// any schema and by typed references.
 func dependantsOf(c *catalog.Catalog, parent catalog.Table) (all []dependant) {
 	for _, k := range c.References(parent) {
 		d := dependant{
@@ -198,7 +197,7 @@ func dependantsOf(c *catalog.Catalog, parent catalog.Table) (all []dependant) {
 	return all
 }
 
-// KeyColumns are the columns of a table that its dependants refer to.
+// KeyColumns returns the columns of a table that its dependants refer to.
 func KeyColumns(c *catalog.Catalog, table catalog.Table) (columns []catalog.Column) {
 	for _, d := range dependantsOf(c, table) {
 		for _, column := range d.parent {
@@ -214,7 +213,7 @@ func indexOf(columns []catalog.Column, c catalog.Column) int {
 	return slices.IndexFunc(columns, func(known catalog.Column) bool { return known.Name == c.Name })
 }
 
-// of are the rows that refer to rows with these values of the parent's columns.
+// of returns the rows that refer to rows with these values of the parent's columns.
 func (d dependant) of(columns []catalog.Column, values [][]string) rowset.Rows {
 	own := make([][]string, len(d.parent))
 	for i, c := range d.parent {
@@ -226,7 +225,7 @@ func (d dependant) of(columns []catalog.Column, values [][]string) rowset.Rows {
 	return d.rows(own)
 }
 
-// present are the dependants that have rows, in order, of those that this removal is about.
+// present returns the dependants of this removal that have rows, in order.
 func (r *Removal) present(
 	ctx context.Context, table catalog.Table, columns []catalog.Column, values [][]string,
 ) (some []dependant, err error) {
@@ -256,9 +255,9 @@ func (r *Removal) present(
 	return some, err
 }
 
-// Probe says of each of the rows whether there may be some. Where that takes too long for all of
-// them at once, or one must not be read, they are asked one by one; those that take too long even
-// then may be there. Rows that must not be read are an [UnreadableError].
+// Probe reports for each of the rows whether some may exist. If one query for all takes too long,
+// or a table must not be read, it queries them one by one. Rows that take too long even then may
+// exist. Rows that must not be read are an [UnreadableError].
 func Probe(
 	ctx context.Context, d *repo.Database, checkStop func() error, rows []rowset.Rows,
 ) ([]bool, error) {
@@ -286,7 +285,7 @@ func Probe(
 	return has, nil
 }
 
-// UnreadableError names the rows that could not be looked for.
+// UnreadableError names the rows that could not be read.
 type UnreadableError struct {
 	Rows rowset.Rows
 	error
@@ -295,12 +294,12 @@ type UnreadableError struct {
 // Unwrap returns the cause.
 func (e *UnreadableError) Unwrap() error { return e.error }
 
-// Column is that of the reference.
+// Column returns the column of the reference.
 func (e *UnreadableError) Column() string {
 	return strings.TrimPrefix(e.Rows.String(), e.Rows.Table.Name+".")
 }
 
-// isLockOrTimeout reports whether an error is one of locks or time.
+// isLockOrTimeout reports whether an error is a lock or a timeout.
 func isLockOrTimeout(err error) bool {
 	class := ClassOf(err, 0, fencing.Limits{})
 	return class == dberr.ClassLock || class == dberr.ClassTimeout

@@ -11,19 +11,19 @@ import (
 )
 
 // DryRun is the [RowChanger] of a dry run. It walks through the same rows as a [Sweeper], counts
-// them, and remembers those that would be gone, so that no row counts twice.
+// them, and remembers those that would be deleted, so that no row counts twice.
 type DryRun struct {
-	// Seen are the rows that would be gone by now.
+	// Seen are the rows that would be deleted by now.
 	Seen Seen
 	// CheckStop and Count are as those of a [Sweeper].
 	CheckStop func() error
 	Count     func(ctx context.Context, table string, c rowset.Change, rows int64)
-	// For is the plan that is counted for, up to its limits; nil: a dry run, all rows are counted.
+	// For is the plan to count for, up to its limits; nil: a dry run, which counts all rows.
 	For     *plan.Plan
 	Catalog *catalog.Catalog
 }
 
-// ForPlan is a [DryRun] that counts for a plan, in the database of a catalogue.
+// ForPlan returns a [DryRun] that counts for a plan, in the database of a catalogue.
 func ForPlan(p *plan.Plan, c *catalog.Catalog) *DryRun {
 	gone, _ := p.Visited(repo.Of(c.Database))
 	return &DryRun{
@@ -34,7 +34,7 @@ func ForPlan(p *plan.Plan, c *catalog.Catalog) *DryRun {
 	}
 }
 
-// room is how many more rows of a table are counted.
+// room returns how many more rows of a table are counted.
 func (r *DryRun) room(table catalog.Table) int64 {
 	if r.For == nil {
 		return math.MaxInt64 - 1
@@ -42,7 +42,7 @@ func (r *DryRun) room(table catalog.Table) int64 {
 	return r.For.Remaining(repo.Of(r.Catalog.Database), table.Name)
 }
 
-// cut notes that rows of a table are not counted any more, nor what depends on them.
+// cut marks a table as counted in part: no more of its rows are counted, nor of their dependants.
 func (r *DryRun) cut(table catalog.Table) {
 	reached := map[catalog.Table]bool{}
 	for left := []catalog.Table{table}; len(left) > 0; left = left[1:] {
@@ -63,7 +63,7 @@ func (r *DryRun) cut(table catalog.Table) {
 	}
 }
 
-// tooSlow says that an error of a statement only cuts a plan short.
+// tooSlow reports whether an error of a statement only cuts a plan short.
 func (r *DryRun) tooSlow(err error) bool { return r.For != nil && isLockOrTimeout(err) }
 
 // Seen are rows, by their place.
@@ -72,17 +72,17 @@ type Seen map[rowset.Place]struct{}
 // dryRunRows is how many rows a dry run reads at a time.
 const dryRunRows = 100_000
 
-// page is what a dry run reads in one statement.
+// page is the result of one read of a dry run.
 type page struct {
-	// places of the rows that are not gone, and their values by column.
+	// places of the rows not deleted, and their values by column.
 	places []rowset.Place
 	values [][]string
-	// last is the place of the last row read, gone or not. more: there may be further ones.
+	// last is the place of the last row read, deleted or not. more: further rows may follow.
 	last rowset.Place
 	more bool
 }
 
-// read reads up to limit rows behind a place.
+// read reads up to limit rows after a place.
 func (r *DryRun) read(
 	ctx context.Context, rows rowset.Rows, columns []catalog.Column, after rowset.Place, limit int64,
 ) (p page, err error) {
@@ -136,7 +136,7 @@ func (r *DryRun) Sweep(ctx context.Context, rows rowset.Rows, c rowset.Change) (
 	return nil
 }
 
-// NextKeys reads values of the next rows, as [RowChanger] says.
+// NextKeys reads values of the next rows: see [RowChanger].
 func (r *DryRun) NextKeys(
 	ctx context.Context, rows rowset.Rows, columns []catalog.Column, c *Cursor,
 ) ([][]string, error) {
@@ -156,7 +156,7 @@ func (r *DryRun) NextKeys(
 	}
 }
 
-// any counts for a plan all rows that it finds: they forbid what is planned.
+// any counts all rows that it finds for a plan: they prevent the planned deletion.
 func (r *DryRun) any(ctx context.Context, rows rowset.Rows) (has bool, err error) {
 	for p := (page{more: true}); p.more; {
 		p, err = r.read(ctx, rows, nil, p.last, min(dryRunRows, r.room(rows.Table)+1))
@@ -185,8 +185,8 @@ func (r *DryRun) planned() *DryRun {
 	return r
 }
 
-// takenAlong are rows that the database deletes by itself with others of their table. Where they are not
-// counted otherwise, the plan is not exact.
+// takenAlong handles rows that the database itself deletes with others of their table. If they are
+// not counted otherwise, the plan is not exact.
 func (r *DryRun) takenAlong(rows rowset.Rows) {
 	r.For.Later(func(ctx context.Context) error {
 		for p := (page{more: true}); p.more; {

@@ -7,7 +7,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/catalog"
 )
 
-// AddRemoval adds what it takes to remove rows of a table with all that depends on them.
+// AddRemoval adds the needs of removing rows of a table with all dependants.
 func AddRemoval(n *catalog.Needs, t catalog.Table) {
 	n.Add(t, catalog.ToRemove)
 	if !n.Enter(t) {
@@ -26,8 +26,8 @@ func AddRemoval(n *catalog.Needs, t catalog.Table) {
 	}
 }
 
-// Forbidding are the foreign keys to a table whose rows keep what they refer to from being removed,
-// except those of some columns, as "table.column".
+// Forbidding returns the foreign keys to a table whose rows prevent a removal, except those of some
+// columns, as "table.column".
 func Forbidding(c *catalog.Catalog, t catalog.Table, except ...string) (keys []catalog.ForeignKey) {
 	for _, k := range c.References(t) {
 		name := k.Child.Name + "." + k.ColumnNames()

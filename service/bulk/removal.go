@@ -19,7 +19,8 @@ import (
 // key that neither cascades nor is set to NULL, or by an id alone.
 type StillReferencedError struct {
 	Table, Column string
-	// Missing is the column that would say whether an id refers to these rows; "" for a foreign key.
+	// Missing is the column that would decide whether an id refers to these rows; "" for a foreign
+	// key.
 	Missing string
 }
 
@@ -32,7 +33,7 @@ func (e *StillReferencedError) Error() string {
 	return text
 }
 
-// Public says that the text is fit for clients.
+// Public marks the text as fit for clients.
 func (e *StillReferencedError) Public() {}
 
 // TypedReason is STILL_REFERENCED.
@@ -56,19 +57,19 @@ func Deleted(c *catalog.Catalog, err error) error {
 	return err
 }
 
-// RequiredError means that a reference cannot be set to NULL.
+// RequiredError returns the error that a reference cannot be set to NULL.
 func RequiredError(table, column string) error {
 	return &fault.FailedError{Text: table + "." + column + " is NOT NULL: it cannot be cleared"}
 }
 
-// Removal removes rows of one table with all that depends on them.
+// Removal removes rows of one table with all dependants.
 type Removal struct {
 	RowChanger
 	Catalog   *catalog.Catalog
 	CheckStop func() error
 	// path are the tables whose rows wait for this removal. They are not entered again.
 	path []catalog.Table
-	// except are tables that are left to the caller.
+	// except are tables that the caller handles.
 	except []string
 }
 
@@ -76,17 +77,17 @@ type Removal struct {
 type RowChanger interface {
 	// Sweep changes all rows.
 	Sweep(ctx context.Context, rows rowset.Rows, c rowset.Change) error
-	// NextKeys reads values of columns of the next rows that are to be removed; none: no row is left.
+	// NextKeys reads values of columns of the next rows to be removed; none: no row remains.
 	NextKeys(
 		ctx context.Context, rows rowset.Rows, columns []catalog.Column, c *Cursor,
 	) (values [][]string, err error)
 	// any reports whether there are rows.
 	any(ctx context.Context, rows rowset.Rows) (bool, error)
-	// planned counts for a plan; nil: it does not.
+	// planned returns the [DryRun] that counts for a plan, or nil.
 	planned() *DryRun
 }
 
-// Cursor is how far a removal has come with the rows of one table.
+// Cursor is the progress of a removal in the rows of one table.
 type Cursor struct {
 	// Skipped are values of rows that cannot be removed for now, by column.
 	Skipped [][]string
@@ -96,7 +97,7 @@ type Cursor struct {
 	waited bool
 }
 
-// skip keeps the values that are not free from being taken again.
+// skip excludes the values that are not free from further reads.
 func (c *Cursor) skip(values [][]string, free []int) {
 	for place := range values[0] {
 		if !slices.Contains(free, place) {
@@ -107,8 +108,8 @@ func (c *Cursor) skip(values [][]string, free []int) {
 	}
 }
 
-// Clear removes or nullifies all that depends on rows of a table, which are given as values of its
-// columns. The rows themselves and the tables named by except are not touched.
+// Clear removes or nullifies all dependants of rows of a table, given as values of its columns. It
+// does not change the rows themselves and the tables in except.
 func (w *Sweeper) Clear(
 	ctx context.Context, table catalog.Table, columns []catalog.Column, values [][]string, except ...string,
 ) error {
@@ -117,8 +118,8 @@ func (w *Sweeper) Clear(
 	return err
 }
 
-// Remove works in portions: it takes the keys of some rows, clears what depends on them, and
-// deletes the rows. What others have locked is left until the last.
+// Remove works in portions: it reads the keys of some rows, clears their dependants, and deletes
+// the rows. Locked rows come last.
 func (r *Removal) Remove(ctx context.Context, rows rowset.Rows) error {
 	columns := KeyColumns(r.Catalog, rows.Table)
 	if len(columns) == 0 {
@@ -151,12 +152,12 @@ func (r *Removal) Remove(ctx context.Context, rows rowset.Rows) error {
 	}
 }
 
-// deleteRows deletes rows that nothing depends on any more.
+// deleteRows deletes rows without dependants.
 func (r *Removal) deleteRows(ctx context.Context, rows rowset.Rows) error {
 	return Deleted(r.Catalog, r.Sweep(ctx, rows, deletion(r.Catalog, rows.Table)))
 }
 
-// portion is the rows with some of the values, by their places.
+// portion returns the rows with some of the values, by their places.
 func portion(rows rowset.Rows, columns []catalog.Column, values [][]string, places []int) rowset.Rows {
 	some := make([][]string, len(columns))
 	for i := range columns {
@@ -168,11 +169,10 @@ func portion(rows rowset.Rows, columns []catalog.Column, values [][]string, plac
 }
 
 // clear processes the dependants of rows with these values, and returns the places of the values
-// that nothing depends on any more. If the error says that rows are locked these are some, after
-// any other error none.
+// without dependants. If the error means locked rows these are some, after any other error none.
 //
-// Rows that forbid the removal may themselves depend on what is still to go: they are looked for
-// again behind the other dependants, as long as that helps.
+// Rows that prevent the removal may themselves depend on rows still to be removed: they are checked
+// again after the other dependants, as long as that helps.
 func (r *Removal) clear(
 	ctx context.Context, table catalog.Table, columns []catalog.Column, values [][]string,
 ) (free []int, err error) {
@@ -205,7 +205,7 @@ func (r *Removal) clear(
 		}
 		switch stuck := len(forbidden) == len(pending); {
 		case stuck && locked != nil:
-			// What is locked may be the reason.
+			// Locked rows may be the reason.
 			return nil, locked
 		case stuck:
 			return nil, why
@@ -215,7 +215,7 @@ func (r *Removal) clear(
 	return free, locked
 }
 
-// process does with a dependant's rows what is to become of them.
+// process applies the action to a dependant's rows.
 func (r *Removal) process(ctx context.Context, d dependant, rows rowset.Rows) error {
 	switch {
 	case d.onDelete == removed:
@@ -228,7 +228,7 @@ func (r *Removal) process(ctx context.Context, d dependant, rows rowset.Rows) er
 	return r.FailIfAny(ctx, rows, &StillReferencedError{d.table.Name, d.column, d.missing})
 }
 
-// FailIfAny returns why if there are such rows.
+// FailIfAny returns why if such rows exist.
 func (r *Removal) FailIfAny(ctx context.Context, rows rowset.Rows, why error) error {
 	has, err := r.any(ctx, rows)
 	if err == nil && has {
@@ -237,7 +237,7 @@ func (r *Removal) FailIfAny(ctx context.Context, rows rowset.Rows, why error) er
 	return err
 }
 
-// unreferenced are those of the free values that none of the rows refers to.
+// unreferenced returns those of the free values that none of the rows refers to.
 func (r *Removal) unreferenced(ctx context.Context, free []int, rows rowset.Rows) ([]int, error) {
 	if err := r.CheckStop(); err != nil {
 		return nil, err
@@ -248,8 +248,8 @@ func (r *Removal) unreferenced(ctx context.Context, free []int, rows rowset.Rows
 	}), err
 }
 
-// portionRows is how many rows that others depend on are removed together: every dependant is asked
-// for all of them.
+// portionRows is how many rows with dependants are removed together. Every dependant is queried for
+// all of them.
 const portionRows = 1000
 
 // takes is the kind of the statements that read keys of rows to be removed.
@@ -259,8 +259,8 @@ func (t takes) SizeKey() SizeKey {
 	return SizeKey{t.rows.String(), "take", t.rows.Database.Name}
 }
 
-// NextKeys reads the keys of the next rows, as [RowChanger] says: first of those that nobody has
-// locked, then, having waited, of all.
+// NextKeys reads the keys of the next rows: see [RowChanger]. It reads the unlocked rows first,
+// then, having waited, all rows.
 func (w *Sweeper) NextKeys(
 	ctx context.Context, rows rowset.Rows, columns []catalog.Column, c *Cursor,
 ) ([][]string, error) {
@@ -280,7 +280,7 @@ func (w *Sweeper) NextKeys(
 		case err == nil && len(values[0]) == 0 && !c.waited:
 			c.waited = true
 		case err == nil:
-			// Fewer than asked for are all that nobody has locked.
+			// Fewer than requested are all unlocked rows.
 			c.waited = c.waited || int64(len(values[0])) < b.Rows
 			return values, nil
 		case class == dberr.ClassLock && !c.waited:

@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// FirstStatementRows is with how many rows a kind of statement begins.
+	// FirstStatementRows is the initial number of rows of a kind of statement.
 	FirstStatementRows = 1000
-	// MaxStatementRows is the most that a statement may have.
+	// MaxStatementRows is the maximum number of rows of a statement.
 	MaxStatementRows = 20_000
-	// StatementGoal is how long a statement should take.
+	// StatementGoal is the target duration of a statement.
 	StatementGoal = 250 * time.Millisecond
-	// statementAim is what one that took longer is made to last. With the goal itself every second
-	// one would be over it.
+	// statementAim is the new target after a longer statement. With the goal itself every second
+	// statement would exceed it.
 	statementAim = StatementGoal * 3 / 4
 )
 
-// How long a statement on the application's rows may take, and how long one for a single row. How
-// long it waits for locks: first hardly at all, then once more for longer.
+// Time limits of a statement on the application's rows, and of one for a single row. Lock timeouts:
+// very short at first, then once longer.
 const (
 	StatementTime = time.Second
 	SingleRowTime = 10 * time.Second
@@ -28,43 +28,43 @@ const (
 	LongLockTime  = time.Second
 )
 
-// ProbeLimits bound the statements that only look whether there are rows, as one for a single row.
+// ProbeLimits bound the statements that only check whether rows exist, like those for a single row.
 func ProbeLimits() fencing.Limits {
 	return fencing.Limits{Statement: SingleRowTime, Lock: LongLockTime}
 }
 
-// StatementSizes are how many rows a statement may change, learned from how long those of its kind
-// took. They last as long as the process, and are safe for concurrent use.
+// StatementSizes learn how many rows a statement may change, from the duration of statements of its
+// kind. They last as long as the process, and are safe for concurrent use.
 //
 // A statement has a cost that no size changes: planning and locking of a table with many partitions
-// can take longer than the goal. So before a size shrinks, the same statement is sent for no row. If
-// that alone takes as long as a statement should, its time is left out of the goal and of the timeout.
+// can take longer than the goal. So before a size shrinks, the same statement is sent for no row.
+// If that alone takes as long as a statement should, its time does not count for the goal and the
+// timeout.
 type StatementSizes struct {
 	mu    sync.Mutex
 	kinds map[SizeKey]learned
 }
 
-// learned is what is known of a kind of statement.
+// learned is the known size of a kind of statement.
 type learned struct {
-	// rows is how many the next statement may have.
+	// rows is the maximum for the next statement.
 	rows int64
-	// fixed is what a statement for no row takes; 0: too little to matter.
+	// fixed is the time of a statement for no row; 0: too short to matter.
 	fixed time.Duration
 }
 
-// SizeKey is a kind of statement: of a definition or table, with what it does to rows, in a
-// database.
+// SizeKey is a kind of statement: a definition or table, its action, and the database.
 type SizeKey struct{ What, Action, Database string }
 
-// sized is what makes statements of a kind.
+// sized makes statements of a kind.
 type sized interface{ SizeKey() SizeKey }
 
-// Statement is a statement that has ended, for [StatementSizes.Learn].
+// Statement is a finished statement, for [StatementSizes.Learn].
 type Statement struct {
-	// Took is how long it lasted. TimedOut: it ran into its timeout.
+	// Took is its duration. TimedOut: it reached its timeout.
 	Took     time.Duration
 	TimedOut bool
-	// Limit is how many rows it might have, Found how many it found. Capped: the limit kept it from
+	// Limit is its maximum number of rows, Found how many it found. Capped: the limit kept it from
 	// finding more.
 	Limit, Found int64
 	Capped       bool
@@ -73,16 +73,16 @@ type Statement struct {
 	Empty func() (time.Duration, error)
 }
 
-// NewStatementSizes has learned nothing yet.
+// NewStatementSizes returns sizes that have learned nothing yet.
 func NewStatementSizes() *StatementSizes { return &StatementSizes{kinds: map[SizeKey]learned{}} }
 
-// Get is how many rows the next statement of a kind may have.
+// Get returns the maximum number of rows for the next statement of a kind.
 func (z *StatementSizes) Get(s sized) int64 { return z.get(s).rows }
 
-// Time is how long a statement of a kind may take, if it is for more than one row.
+// Time returns the time limit of a statement of a kind, if it is for more than one row.
 func (z *StatementSizes) Time(s sized) time.Duration { return StatementTime + z.get(s).fixed }
 
-// waitingLimits bound a statement for so many rows that waits for locks.
+// waitingLimits bound a statement for a number of rows that waits for locks.
 func (z *StatementSizes) waitingLimits(s sized, rows int64) fencing.Limits {
 	if rows <= 1 {
 		return ProbeLimits()
@@ -90,9 +90,10 @@ func (z *StatementSizes) waitingLimits(s sized, rows int64) fencing.Limits {
 	return fencing.Limits{Statement: z.Time(s) + LongLockTime, Lock: LongLockTime}
 }
 
-// Learn learns from a statement. The size is doubled when a full one took under half the goal. It
-// shrinks in proportion when one took longer than the goal, and is halved when one timed out. Learn
-// reports whether one that timed out needs more time instead, which the next one gets.
+// Learn learns from a statement. The size doubles after a full statement that took under half the
+// goal. It shrinks in proportion after one that took longer than the goal, and is halved after a
+// timeout. Learn reports whether a statement that timed out needs more time instead, which the next
+// one gets.
 func (z *StatementSizes) Learn(s sized, t Statement) (moreTime bool) {
 	k := z.get(s)
 	k.fixed = significant(min(k.fixed, t.Took))
@@ -107,7 +108,7 @@ func (z *StatementSizes) Learn(s sized, t Statement) (moreTime bool) {
 	return moreTime
 }
 
-// shrink makes the size smaller where a smaller statement is quicker.
+// shrink reduces the size if a smaller statement is faster.
 func (k *learned) shrink(t Statement) (moreTime bool) {
 	k.fixed = 0
 	if empty, err := t.Empty(); err == nil && t.TimedOut {
@@ -130,8 +131,8 @@ func (k *learned) shrink(t Statement) (moreTime bool) {
 	return false
 }
 
-// significant is a fixed cost if it alone takes as long as a statement should, else 0: a shorter one
-// is a part of the goal. It never makes a statement's timeout longer than that of a single row.
+// significant returns a fixed cost if it alone takes as long as a statement should, else 0: a
+// shorter cost is part of the goal. It never makes a timeout longer than that of a single row.
 func significant(fixed time.Duration) time.Duration {
 	if fixed < statementAim {
 		return 0

@@ -13,15 +13,15 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Sweeper changes and removes rows of one database in bounded statements, each a transaction
-// of its own. It is for one goroutine.
+// Sweeper changes and removes rows of one database in bounded statements, each a transaction of its
+// own. It is for one goroutine.
 type Sweeper struct {
 	Catalog *catalog.Catalog
 	Sizes   *StatementSizes
 	Writer  run.Writer
 	// CheckStop is called before every statement; its error ends the work at once.
 	CheckStop func() error
-	// Count is called for every change that is committed: the table, the change, and its rows.
+	// Count is called for every committed change: the table, the change, and its rows.
 	Count func(ctx context.Context, table string, c rowset.Change, rows int64)
 	// Outside gets the paths, outside the database, of removed rows; nil: they are dropped.
 	Outside func(ctx context.Context, paths []string)
@@ -29,8 +29,8 @@ type Sweeper struct {
 	DryRun *DryRun
 }
 
-// lockedError means that rows are left because other transactions have locked them. Everything
-// else is done.
+// lockedError means that rows remain because other transactions have locked them. Everything else
+// is done.
 type lockedError struct{ rows string }
 
 func (e *lockedError) Error() string {
@@ -38,17 +38,17 @@ func (e *lockedError) Error() string {
 		"check pg_stat_activity for long transactions"
 }
 
-// Public says that the text is fit for clients.
+// Public marks the text as fit for clients.
 func (e *lockedError) Public() {}
 
-// IsLocked reports whether rows are left because other transactions have locked them.
+// IsLocked reports whether rows remain because other transactions have locked them.
 func IsLocked(err error) bool {
 	_, locked := errors.AsType[*lockedError](err)
 	return locked
 }
 
-// Sweep changes all rows, first those that nobody else has locked. Rows that are still locked after
-// one wait are left, and [IsLocked] holds for the error.
+// Sweep changes all rows, unlocked ones first. If rows are still locked after one wait, they
+// remain, and [IsLocked] holds for the error.
 func (w *Sweeper) Sweep(ctx context.Context, rows rowset.Rows, c rowset.Change) error {
 	if w.DryRun != nil {
 		return w.DryRun.Sweep(ctx, rows, c)
@@ -71,7 +71,7 @@ func (w *Sweeper) Sweep(ctx context.Context, rows rowset.Rows, c rowset.Change) 
 	return locked
 }
 
-// parts are the partitions that have such rows. To list them costs statements, hence CheckStop.
+// parts returns the partitions with such rows. Listing them costs statements, hence CheckStop.
 func (w *Sweeper) parts(ctx context.Context, rows rowset.Rows) ([]rowset.Rows, error) {
 	if !rows.Partitioned() {
 		return []rowset.Rows{rows}, nil
@@ -82,12 +82,12 @@ func (w *Sweeper) parts(ctx context.Context, rows rowset.Rows) ([]rowset.Rows, e
 	return rowset.Parts(ctx, w.Catalog, rows, ProbeLimits())
 }
 
-// sweepMode is what a statement does about rows that another transaction has locked. A lock that a
-// mode cannot cope with leads to the next mode.
+// sweepMode is how a statement handles rows locked by another transaction. A lock that a mode
+// cannot handle leads to the next mode.
 type sweepMode int
 
 const (
-	// unlocked expects no locks: a statement that meets one fails and changes nothing.
+	// unlocked expects no locks: a statement that meets a lock fails and changes nothing.
 	unlocked sweepMode = iota
 	// skippingLocked leaves locked rows out.
 	skippingLocked
@@ -95,25 +95,25 @@ const (
 	waitingLocked
 )
 
-// sweep is the change of all rows of one table or partition.
+// sweep changes all rows of one table or partition.
 type sweep struct {
 	*Sweeper
 	rows   rowset.Rows
 	change rowset.Change
 	mode   sweepMode
-	// after is where the statement before ended; nil: at the start.
+	// after is the end of the previous statement; nil: at the start.
 	after *int64
-	// full: the statement before changed as many rows as it might.
+	// full: the previous statement changed its maximum number of rows.
 	full bool
-	// idleRounds is how many statements in a row have found rows and changed none.
+	// idleRounds counts the consecutive statements that have found rows and changed none.
 	idleRounds int
 }
 
-// maxIdleRounds is after how many such statements the rows count as kept: by triggers, or by
+// maxIdleRounds is the number of such statements after which rows count as kept: by triggers, or by
 // transactions that change them back.
 const maxIdleRounds = 3
 
-// SizeKey is what the sizes of its statements are learned by.
+// SizeKey returns the key of the sizes of its statements.
 func (s *sweep) SizeKey() SizeKey {
 	return SizeKey{s.rows.String(), s.change.Action(), s.rows.Database.Name}
 }
@@ -142,7 +142,7 @@ func (s *sweep) run(ctx context.Context) error {
 	return nil
 }
 
-// send sends the statement of a batch, and sets its permit there.
+// send sends the statement of a batch, and sets its permit in b.
 func (s *sweep) send(
 	ctx context.Context, b *rowset.Batch,
 ) (r rowset.BatchResult, took time.Duration, err error) {
@@ -168,7 +168,7 @@ func (s *sweep) limits(rows int64) fencing.Limits {
 	return l
 }
 
-// empty sends the statement of a batch for no row, and returns how long that took.
+// empty returns a function that sends the statement for no row, and returns its duration.
 func (s *sweep) empty(ctx context.Context) func() (time.Duration, error) {
 	return func() (time.Duration, error) {
 		_, took, err := s.send(ctx, &rowset.Batch{SkipLocked: s.mode == skippingLocked})
@@ -176,8 +176,8 @@ func (s *sweep) empty(ctx context.Context) func() (time.Duration, error) {
 	}
 }
 
-// account counts what a statement changed, and learns from how long it took. Time spent waiting
-// for locks says nothing about the size.
+// account counts the changes of a statement, and learns from its duration. Time spent waiting for
+// locks does not count.
 func (s *sweep) account(ctx context.Context, b rowset.Batch, r rowset.BatchResult, took time.Duration) {
 	if r.Changed > 0 {
 		s.Count(ctx, s.rows.Table.Name, s.change, r.Changed)
@@ -192,10 +192,10 @@ func (s *sweep) account(ctx context.Context, b rowset.Batch, r rowset.BatchResul
 	}
 }
 
-// advance decides what the next statement does, and whether there is none.
+// advance decides on the next statement, and whether there is one.
 //
-// Nothing is left behind a statement that was not full. Whether nothing is left at all only one
-// that began at the start, and changed all that it found, can say.
+// No row remains after a statement that was not full. Only a statement that began at the start, and
+// changed all rows that it found, proves that none remains at all.
 func (s *sweep) advance(
 	ctx context.Context, b rowset.Batch, r rowset.BatchResult,
 ) (done bool, err error) {
@@ -219,8 +219,8 @@ func (s *sweep) advance(
 	return fromStart && r.Found == r.Changed, nil
 }
 
-// onError makes the next statement smaller, or more patient. Errors that neither helps against are
-// returned.
+// onError makes the next statement smaller, or its timeout longer. It returns errors that neither
+// helps against.
 func (s *sweep) onError(
 	ctx context.Context, b rowset.Batch, took time.Duration, err error,
 ) error {
@@ -240,8 +240,8 @@ func (s *sweep) onError(
 	return err
 }
 
-// ClassOf is the class of a statement's error. A statement that was cancelled before its time was
-// cancelled by somebody, which is no time-out.
+// ClassOf returns the class of a statement's error. A cancel before the timeout came from a user or
+// program, and is no timeout.
 func ClassOf(err error, took time.Duration, l fencing.Limits) dberr.Class {
 	refused, ok := errors.AsType[*dberr.Error](err)
 	switch {

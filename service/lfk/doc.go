@@ -9,24 +9,25 @@
 //
 // One batch; two run in parallel:
 //
-// 1. Up to batch_size records of one parent are loaded, or up to 2,000 if they are likely to fit
-// under the caps of the statements. Records of the same key are treated as one (loader.go). 2. The
-// tasks are the definitions in file order, each on every home of its child (a database that has the
-// child table), the queue's own database last. For each task one statement handles the keys that
-// have reached it (batch.go, statement.go). It takes all rows of all keys if they fit under its
-// cap, else a share of each key: keys with remaining rows are set aside, the others continue. It
-// counts the rows first, unless they are likely to fit and nothing can keep a row without an error.
-// If they then do not fit, or take too long, nothing is changed, and rows are counted, here and for
-// the remaining run. It waits for no locks, except once for a second where rows stay locked. A
-// statement that fails is halved by keys until the fault is isolated (isolate.go). A database that
-// does not answer is assumed to have the children of its last answer to a run of any server, or all
-// without such an answer: its tasks fail (homes.go). 3. The records of keys that are complete for
-// every definition are removed, with the last statement if it ran in the queue's database, else in
-// a transaction of their own. 4. The set-aside keys continue where they stopped, until none is left
-// or a limit ends the run. 5. Incomplete records are postponed: failed ones for longer each time,
-// until they are moved to maintenance.dead_records, and locked ones for a minute. Those of a parent
-// with an absent child are held: postponed like failed ones, but never dead. Those left by a limit
-// are counted up.
+//  1. Up to batch_size records of one parent are loaded, or up to 2,000 if they are likely to fit
+//     under the caps of the statements. Records of the same key are treated as one (loader.go).
+//  2. The tasks are the definitions in file order, each on every home of its child (a database that
+//     has the child table), the queue's own database last. For each task one statement handles the
+//     keys that have reached it (batch.go, statement.go). It takes all rows of all keys if they fit
+//     under its cap, else a share of each key: keys with remaining rows are set aside, the others
+//     continue. It counts the rows first, unless they are likely to fit and nothing can keep a row
+//     without an error. If they then do not fit, or take too long, nothing is changed, and rows are
+//     counted, here and for the remaining run. It waits for no locks, except once for a second
+//     where rows stay locked. A statement that fails is halved by keys until the fault is isolated
+//     (isolate.go). A database that does not answer is assumed to have the children of its last
+//     answer to a run of any server, or all without such an answer: its tasks fail (homes.go).
+//  3. The records of keys that are complete for every definition are removed, with the last
+//     statement if it ran in the queue's database, else in a transaction of their own.
+//  4. The set-aside keys continue where they stopped, until none is left or a limit ends the run.
+//  5. Incomplete records are postponed: failed ones for longer each time, until they are moved to
+//     maintenance.dead_records, and locked ones for a minute. Those of a parent with an absent
+//     child are held: postponed like failed ones, but never dead. Those left by a limit are counted
+//     up.
 //
 // Invariants: a record is removed only when no row that was visible then still refers to its key,
 // in any home. A statement never changes more rows than the run's limits allow. The lease fences

@@ -17,8 +17,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// deleteUserLimits bound each statement of the job: a user's row may be waited for, and no
-// statement deletes more than 1000 rows.
+// deleteUserLimits bound each statement of the job: it may wait for a user's row, and no statement
+// deletes more than 1,000 rows.
 func deleteUserLimits() fencing.Limits {
 	return fencing.Limits{
 		Statement: 10 * time.Second, Lock: 5 * time.Second, Transaction: job.TransactionTime,
@@ -30,16 +30,16 @@ func deleteUserLimits() fencing.Limits {
 //
 // One attempt:
 //
-//  1. In one transaction the user is looked at again. What the rules forbid is refused, with a
-//     warning, and not tried again; nothing has changed then. Else the user is blocked, loses all
+//  1. One transaction checks the user again. It refuses a user whom the rules forbid to delete,
+//     with a warning, without a change and without a retry. Else the user is blocked, loses all
 //     memberships, is queued, and the job is done.
-//  2. A user with personal projects is only blocked, and it is recorded that the removal has begun.
-//     The projects are removed in bounded steps, in as many attempts as that takes; then the
-//     transaction of 1 comes again, without checks.
+//  2. A user with personal projects is only blocked, and the start of the removal is recorded. The
+//     projects are removed in bounded steps, in any number of attempts. Then the transaction of 1
+//     runs again, without checks.
 //
-// Invariants: everything is decided before anything is destroyed. A removal that has begun is only
-// finished, by this job or any other one for the same user; while it cannot be, it fails and is
-// tried again. Done twice, the second time finds everything done.
+// Invariants: all decisions come before any deletion. A started removal is only finished, by this
+// job or any other one for the same user. While that is impossible, it fails and is retried. A
+// second execution finds everything done.
 type userDeletion struct {
 	run.Deps
 	schema  *UserSchema
@@ -71,7 +71,7 @@ func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, er
 	}
 }
 
-// features looks at the tables, and fails if one is missing that this job needs.
+// features checks the tables, and fails if one that this job needs is missing.
 func (u *userDeletion) features(
 	ctx context.Context, args jobqueue.DeleteUser,
 ) (gitlab.UserFeatures, error) {
@@ -89,7 +89,7 @@ func (u *userDeletion) features(
 	return features, nil
 }
 
-// removePersonalProjects removes projects, or as much of them as the attempt has time for.
+// removePersonalProjects removes projects, as many as the time of the attempt allows.
 func (u *userDeletion) removePersonalProjects(
 	ctx context.Context, j *job.Attempt, args jobqueue.DeleteUser, projects []int64,
 ) error {
@@ -103,7 +103,7 @@ func (u *userDeletion) removePersonalProjects(
 	return nil
 }
 
-// deletionResult is how the job ends.
+// deletionResult returns the end of the job.
 func deletionResult(args jobqueue.DeleteUser, d gitlab.UserDeletion) (job.Result, error) {
 	r := job.Result{Outcome: job.Succeeded}
 	r.Attributes = []any{"user_id", args.UserID, "deletion_reason", args.Reason}
@@ -127,8 +127,8 @@ func deletionResult(args jobqueue.DeleteUser, d gitlab.UserDeletion) (job.Result
 	return r, nil
 }
 
-// refusalWords say why the job refuses: by whom a user is protected, or the first ten groups or
-// organizations that the user owns alone.
+// refusalWords returns why the job refuses: the protection of a user, or the first ten groups or
+// organizations that only the user owns.
 func refusalWords(d gitlab.UserDeletion) string {
 	switch {
 	case d.Protection != nil:
@@ -145,8 +145,8 @@ func refusalWords(d gitlab.UserDeletion) string {
 	return ""
 }
 
-// ownerAmong finds the worker that has set off a deletion: the reason of the job says so, whichever
-// job has queued it.
+// ownerAmong returns a function that finds the worker that caused a deletion. The reason of the job
+// names it, whichever job has queued it.
 func ownerAmong(workers []*run.Worker) func(json.RawMessage) string {
 	return func(raw json.RawMessage) string {
 		var args jobqueue.DeleteUser
@@ -164,12 +164,12 @@ func ownerAmong(workers []*run.Worker) func(json.RawMessage) string {
 // GroupDeletedReason is the reason of the jobs that remove the bots of removed groups and projects.
 const GroupDeletedReason = "Group was deleted"
 
-// InvalidSetting is the failure of a run or job whose setting of the application makes no sense.
+// InvalidSetting returns the failure of a run or job with an invalid setting of the application.
 func InvalidSetting(s gitlab.TokenSetting) error {
 	return &fault.FailedError{Text: s.Invalid, Reason: fault.ReasonSettingInvalid, Redacted: s.Redacted}
 }
 
-// New is the job delete_user, which several of these workers queue.
+// New returns the job delete_user, which several of these workers queue.
 func New(d run.Deps, workers []*run.Worker) job.Kind {
 	u := &userDeletion{d, NewUserSchema(d), NewProjectRemovals(d)}
 	return job.Kind{

@@ -17,10 +17,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
-// PlanRemover is a [Remover] that counts for a plan what it would do.
+// PlanRemover returns a [Remover] that counts its effects for a plan.
 func PlanRemover(ctx context.Context, p *plan.Plan) (*Remover, error) {
 	wanted := removedColumns()
-	// What goes by statements of its own.
+	// Tables with delete statements of their own.
 	for table, column := range map[string]string{
 		"project_authorizations": "user_id", "namespace_details": "namespace_id",
 		"group_deletion_schedules": "group_id",
@@ -38,8 +38,8 @@ func PlanRemover(ctx context.Context, p *plan.Plan) (*Remover, error) {
 	return r, nil
 }
 
-// PlanRows counts rows that would be deleted: those in which a column has a value, and more SQL on
-// the table t holds. A table that is missing has none.
+// PlanRows counts rows that would be deleted: those with a value in a column that meet more SQL on
+// the table t. A missing table has none.
 func (r *Remover) PlanRows(ctx context.Context, table, column string, id int64, more string) error {
 	rows, ok := rowset.RowsOf(r.Catalog, table, column, rowset.IDs(id)...)
 	if !ok {
@@ -65,7 +65,7 @@ func (r *Remover) planMembers(ctx context.Context, which gitlab.Memberships) err
 		"t.source_type = '"+which.SourceType+"'")
 }
 
-// planProjectRows counts what goes with a project's row.
+// planProjectRows counts the rows deleted with a project's row.
 func (r *Remover) planProjectRows(ctx context.Context, p gitlab.ProjectToRemove) error {
 	if p.Routed {
 		err := r.PlanRows(ctx, "routes", "source_id", p.ID, "t.source_type = 'Project'")
@@ -84,8 +84,8 @@ func judgeLimits() fencing.Limits {
 	return fencing.Limits{Statement: 5 * time.Second, Lock: time.Second, Transaction: 10 * time.Second}
 }
 
-// plan adds what the job does with a user: the decision, personal projects and memberships. What
-// becomes of the row is the worker's of ghost users.
+// plan adds the job's effects on a user: the decision, personal projects and memberships. The
+// worker of ghost users handles the row.
 func (u *userDeletion) plan(ctx context.Context, _ *run.Execution, p *plan.Plan) error {
 	features, err := p.Main().Users.UserFeatures(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ func (u *userDeletion) planProjects(
 	}
 }
 
-// PlanProtection refuses what is protected.
+// PlanProtection refuses protected targets.
 func PlanProtection(ctx context.Context, p *plan.Plan) error {
 	kind := control.KindUser
 	if p.Kind == control.KindGroup {

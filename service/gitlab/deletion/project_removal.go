@@ -24,7 +24,7 @@ import (
 // projectRemoval is one project to be removed.
 type projectRemoval struct {
 	id int64
-	// actor is for whom, the bots' deleted_by_id; nil: nobody knows.
+	// actor is the requesting user, the bots' deleted_by_id; nil: unknown.
 	actor *int64
 	// lock is the key of the advisory lock that every step takes for its transaction.
 	lock int64
@@ -36,9 +36,9 @@ type Projects struct {
 	sizes *bulk.StatementSizes
 }
 
-// removeProject removes a project with everything of it in main, in bounded steps, each a
-// transaction of its own. The error is [job.ErrSliceOver] when the attempt's time is over: what is
-// left goes the next time. It is [repo.ErrBusy] where another attempt is at work under the same lock.
+// removeProject removes a project with all its rows in main, in bounded steps, each a transaction
+// of its own. It returns [job.ErrSliceOver] at the end of the attempt's time: the next attempt
+// continues. It returns [dberr.ErrBusy] if another attempt holds the same lock.
 func (s *Projects) removeProject(ctx context.Context, j *job.Attempt, p projectRemoval) error {
 	r, err := s.NewRemover(ctx, j, p.actor, p.lock)
 	if err == nil {
@@ -53,19 +53,19 @@ type Remover struct {
 	main    *repo.Database
 	queue   jobqueue.JobQueue
 	attempt *job.Attempt
-	// Guard is that of every transaction.
+	// Guard is the guard of every transaction.
 	Guard fencing.Guard
 	bot   func(id int64) jobqueue.Job
-	// Removed since that was last saved, at savedAt.
+	// Removed since the last save, at savedAt.
 	Removed gitlab.Removed
 	savedAt time.Time
-	// project that is being removed, 0 if none is.
+	// project in removal; 0: none.
 	project int64
-	// Plan is what is counted for; nil: it is done.
+	// Plan is the plan to count for; nil: rows are removed.
 	Plan *plan.Plan
 }
 
-// removedColumns are what a catalogue is asked for.
+// removedColumns are the columns that a catalogue must read.
 func removedColumns() map[string][]string {
 	wanted := bulk.ForRemoval(map[string][]string{
 		"projects": {"id"}, "namespaces": {"id"}, ImportDetails: {"namespace_id"},
@@ -77,7 +77,7 @@ func removedColumns() map[string][]string {
 	return wanted
 }
 
-// RemovalUses are what a [Remover] does with projects and groups.
+// RemovalUses returns what a [Remover] does with projects and groups.
 func RemovalUses() []catalog.Use {
 	return []catalog.Use{
 		{Table: "projects", Rights: catalog.ToRemove, Removes: true},
@@ -131,27 +131,27 @@ func (s *Projects) NewRemover(
 	return r, nil
 }
 
-// Permit is the [run.Writer] of the removal's own statements.
+// Permit implements [run.Writer] for the removal's own statements.
 func (r *Remover) Permit(
 	ctx context.Context, d *repo.Database, t catalog.Table, l fencing.Limits,
 ) (run.Permit, error) {
 	return r.attempt.Permit(ctx, d, t, r.By(l))
 }
 
-// By is the permit of a transaction with these limits, whatever the load.
+// By returns the permit of a transaction with these limits, under any load.
 func (r *Remover) By(l fencing.Limits) fencing.Permit {
 	return fencing.Permit{Guard: r.Guard, Limits: l, Source: r.attempt.Source()}
 }
 
-// RowLimits bound a transaction for a single row that everything else of it has gone before.
+// RowLimits bound a transaction for a single row whose dependants are already deleted.
 func RowLimits() fencing.Limits {
 	return fencing.Limits{
 		Statement: bulk.SingleRowTime, Lock: bulk.LongLockTime, Transaction: 15 * time.Second,
 	}
 }
 
-// RemoveProject removes what refers to a project and to its namespace, its members, then the rows
-// themselves, at once.
+// RemoveProject removes the references to a project and to its namespace, its members, then the
+// rows themselves, at once.
 func (r *Remover) RemoveProject(ctx context.Context, id int64) error {
 	r.project = id
 	p, err := repo.Of(r.Catalog.Database).Groups.FindProject(ctx, r.Catalog, id, bulk.ProbeLimits())
@@ -190,11 +190,11 @@ func (r *Remover) RemoveProject(ctx context.Context, id int64) error {
 	return nil
 }
 
-// saveEvery is how often the progress of a group's removal is recorded while one of its projects,
-// or the group, is at work: as much is missing from the counts when the process is killed.
+// saveEvery is how often the progress of a group's removal is recorded during the removal of the
+// group or of one of its projects. A killed process loses the counts of this interval.
 const saveEvery = 2 * time.Second
 
-// save records what has been removed of a group, now and then.
+// save records the counts of a group's removal, at most once per saveEvery.
 func (r *Remover) save(ctx context.Context) error {
 	if r.Removed.GroupID == 0 || time.Since(r.savedAt) < saveEvery {
 		return nil
@@ -206,12 +206,12 @@ func (r *Remover) save(ctx context.Context) error {
 	return nil
 }
 
-// Saved forgets what is now recorded.
+// Saved resets the counts that are now recorded.
 func (r *Remover) Saved() {
 	r.Removed, r.savedAt = gitlab.Removed{GroupID: r.Removed.GroupID}, time.Now()
 }
 
-// ClearRow removes or nullifies what depends on a row, except in some tables.
+// ClearRow removes or nullifies the dependants of a row, except in some tables.
 func (r *Remover) ClearRow(ctx context.Context, table string, id int64, except ...string) error {
 	rows, ok := rowset.RowsOf(r.Catalog, table, "id", rowset.IDs(id)...)
 	columns := bulk.KeyColumns(r.Catalog, rows.Table)
@@ -261,7 +261,7 @@ func GroupLimits() fencing.Limits {
 // ImportDetails has the placeholder users of imports.
 const ImportDetails = "import_placeholder_user_details"
 
-// NewProjectRemovals has learned no sizes of statements yet.
+// NewProjectRemovals returns a Projects that has learned no sizes of statements yet.
 func NewProjectRemovals(d run.Deps) *Projects {
 	return &Projects{d, bulk.NewStatementSizes()}
 }

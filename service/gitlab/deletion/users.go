@@ -9,14 +9,14 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// UserSchema knows which tables and columns about users main has.
+// UserSchema reads which tables and columns about users main has.
 type UserSchema struct {
 	main   *repo.Database
 	logger *slog.Logger
 	watch  run.SchemaLog
 }
 
-// Read reads which of them there are, and logs when optional ones are missing.
+// Read returns the tables and columns in main, and logs missing optional ones.
 func (u *UserSchema) Read(ctx context.Context) (gitlab.UserFeatures, error) {
 	found, err := u.main.Users.UserFeatures(ctx)
 	if err == nil {
@@ -25,5 +25,5 @@ func (u *UserSchema) Read(ctx context.Context) (gitlab.UserFeatures, error) {
 	return found, err
 }
 
-// NewUserSchema has not looked yet.
+// NewUserSchema makes a UserSchema without reading main.
 func NewUserSchema(d run.Deps) *UserSchema { return &UserSchema{main: d.Main, logger: d.Logger} }

@@ -9,10 +9,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// The lists say what happens to the rows that refer to a user, in the order in which they are
-// worked.
+// The lists define the actions for rows that refer to a user, in the order of execution.
 
-// action is what happens to a column that refers to the user, or to its row.
+// action is the change to a column that refers to the user, or to its row.
 type action int
 
 const (
@@ -20,25 +19,26 @@ const (
 	give action = iota
 	// nullify sets the column to NULL.
 	nullify
-	// remove deletes the row, and before it what depends on it.
+	// remove deletes the row, after its dependants.
 	remove
-	// forbid fails the user as long as there is such a row.
+	// forbid fails the user while such a row exists.
 	forbid
 )
 
-// listLine is a line of a list: columns of a table, and what happens to the rows in which one of
-// them is the user.
+// listLine is a line of a list: columns of a table, and the action for rows with the user in one of
+// them.
 type listLine struct {
 	table, columns string
 	// only limits the line to some of those rows.
 	only condition
 	// normal is the action, hard the one with hard_delete.
 	normal, hard action
-	// database that should have the table, "" for main. Where it is not configured, main has it.
+	// database that should have the table, "" for main. If it is not configured, main has the
+	// table.
 	database string
 }
 
-// condition is what a column must be, in SQL. The zero value is met by every row.
+// condition is a requirement on a column, in SQL. Every row meets the zero value.
 type condition struct{ column, is string }
 
 func (c condition) sql() string {
@@ -51,7 +51,7 @@ func (c condition) sql() string {
 // removes reports whether the line deletes rows in any mode.
 func (l listLine) removes() bool { return l.normal == remove || l.hard == remove }
 
-// contributions are what others still read. They go to the ghost; with hard_delete most are
+// contributions are rows that others still read. They go to the ghost; with hard_delete most are
 // deleted. Achievements that the user gave to others, events and vulnerabilities stay even then.
 func contributions() []listLine {
 	return []listLine{
@@ -98,7 +98,7 @@ func contributions() []listLine {
 	}
 }
 
-// nullifications are columns that only mention the user, in rows that belong to somebody else.
+// nullifications are columns that only mention the user, in rows of other owners.
 func nullifications() []listLine {
 	return both(nullify, []listLine{
 		{table: "keys", columns: "user_id", only: condition{"type", "= 'DeployKey'"}},
@@ -134,7 +134,7 @@ func nullifications() []listLine {
 	})
 }
 
-// deletions are rows that mean nothing without the user.
+// deletions are rows without meaning after the user's deletion.
 func deletions() []listLine {
 	return both(remove, []listLine{
 		{table: "snippets", columns: "author_id", only: condition{"project_id", "IS NULL"}},
@@ -183,12 +183,12 @@ func both(action action, lines []listLine) []listLine {
 	return lines
 }
 
-// allLists are all lines in the order in which they are worked.
+// allLists returns all lines in the order of execution.
 func allLists() []listLine {
 	return append(append(contributions(), nullifications()...), deletions()...)
 }
 
-// listedColumns are all columns of the lists and of their conditions, by table.
+// listedColumns returns all columns of the lists and of their conditions, by table.
 func listedColumns() map[string][]string {
 	wanted := map[string][]string{}
 	for _, line := range allLists() {
@@ -198,7 +198,7 @@ func listedColumns() map[string][]string {
 	return wanted
 }
 
-// uses are what runs do with a database: main may have the tables of ci and sec.
+// uses returns what runs do with a database: main may have the tables of ci and sec.
 func uses(database string) (all []catalog.Use) {
 	main := database == run.MainDatabase
 	if main {
@@ -222,8 +222,8 @@ func uses(database string) (all []catalog.Use) {
 	return all
 }
 
-// ListedColumns are the columns, as "table.column", that a foreign key to users may have without
-// keeping them: those of the lists, and those that are dealt with when a user is deleted.
+// ListedColumns returns the columns, as "table.column", that may have a foreign key to users
+// without keeping them: those of the lists, and those handled when a user is deleted.
 func ListedColumns() []string {
 	all := []string{schedules + ".user_id", "namespaces.owner_id"}
 	for table := range gitlab.GhostTables() {
@@ -237,8 +237,8 @@ func ListedColumns() []string {
 	return all
 }
 
-// Cascades are what the lists do with rows of main, as what protections keep is found by it. With
-// hard_delete more is deleted, which the transactions themselves find out.
+// Cascades returns what the lists do with rows of main, for finding the rows that protections keep.
+// With hard_delete more is deleted, which the transactions themselves check.
 func Cascades() (all []repo.JobCascade) {
 	for _, line := range allLists() {
 		for column := range strings.FieldsSeq(line.columns) {

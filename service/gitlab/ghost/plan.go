@@ -16,8 +16,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
-// planUser adds what a run does with a user whom the job delete_user has queued: the same steps, as
-// a dry run.
+// planUser adds the effects of a run on a user whom the job delete_user has queued: the same steps,
+// as a dry run.
 func (w *worker) planUser(ctx context.Context, x *run.Execution, p *plan.Plan) error {
 	lists, err := newReferences(ctx, x.Log, p.Databases)
 	if missing, ok := errors.AsType[*fault.FailedError](err); ok {
@@ -46,7 +46,7 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *plan.Plan) e
 		p.Exact = false
 		return nil
 	case !target.Migratable:
-		// What would go without that is counted all the same.
+		// The effects are counted anyway, without a ghost.
 		p.Refuse(reasons.ReasonInternalUser, fmt.Sprintf("users of type %d are not deleted", target.Type))
 	}
 	if target.Active {
@@ -70,7 +70,7 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *plan.Plan) e
 	return u.handOver(ctx)
 }
 
-// planRow counts the user's row, and the marks of groups that a foreign key takes along.
+// planRow counts the user's row, and the marks of groups that a foreign key deletes with it.
 func (u *user) planRow(ctx context.Context) error {
 	u.plan.Count(u.x.Database, "users", rowset.Change{Delete: true}, 1)
 	main := u.references.catalogs[0]

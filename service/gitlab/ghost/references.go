@@ -14,28 +14,28 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// references is what there is to do for any user: the lists and the foreign keys, as far as the
-// databases have such tables and columns at the start of the run.
+// references are the steps for any user: the lists and the foreign keys, as far as the databases
+// have such tables and columns at the start of the run.
 type references struct {
 	queue gitlab.GhostQueue
 	// catalogs are in the order of the databases, main first.
 	catalogs []*catalog.Catalog
 	steps    []*step
-	// schedules says that main has the table of groups that users have marked for deletion.
-	// namespaces says that personal namespaces can be told from others.
+	// schedules: main has the table of groups that users have marked for deletion. namespaces:
+	// personal namespaces can be distinguished from others.
 	schedules, namespaces bool
 }
 
-// step is a column that may refer to a user, and what happens to it.
+// step is a column that may refer to a user, with its action.
 type step struct {
 	catalog       *catalog.Catalog
 	table, column string
 	// required columns are NOT NULL.
 	required     bool
 	normal, hard action
-	// missing is the column that would say whose the rows are, "" if none is missing.
+	// missing is the missing column that would tell whose the rows are, or "".
 	missing string
-	// rowsOf are the rows that refer to the user with this id.
+	// rowsOf returns the rows that refer to the user with this id.
 	rowsOf func(id int64) rowset.Rows
 }
 
@@ -76,7 +76,7 @@ func newReferences(
 // schedules is the table of groups that users have marked for deletion.
 const schedules = "group_deletion_schedules"
 
-// wantedColumns are what catalogues are asked for.
+// wantedColumns returns the tables and columns that the catalogues must read.
 func wantedColumns() map[string][]string {
 	wanted := bulk.ForRemoval(listedColumns())
 	for table, columns := range gitlab.GhostTables() {
@@ -86,7 +86,7 @@ func wantedColumns() map[string][]string {
 	return wanted
 }
 
-// complete finds out what there is to do, by the catalogues and the queue.
+// complete determines the steps from the catalogues and the queue.
 func (p *references) complete(ctx context.Context, log *slog.Logger) {
 	main := p.catalogs[0]
 	p.schedules = main.Table(schedules).Has("user_id", "group_id")
@@ -94,8 +94,8 @@ func (p *references) complete(ctx context.Context, log *slog.Logger) {
 	p.addForeignKeys(p.addLists(ctx, log))
 }
 
-// addLists adds the lines of the lists. It returns those that forbid rows, because a column is
-// missing that would say whose these are: they come last.
+// addLists adds the lines of the lists. It returns those that forbid rows because a column that
+// would tell whose they are is missing: they come last.
 func (p *references) addLists(ctx context.Context, log *slog.Logger) (forbidding []*step) {
 	logUndecided := func(table, column, missing string) {
 		log.DebugContext(ctx, "a missing column would say whose the rows are: users who have any stay",
@@ -121,8 +121,8 @@ func (p *references) addLists(ctx context.Context, log *slog.Logger) (forbidding
 	return forbidding
 }
 
-// undecidedNamespaces is a line that forbids all namespaces of the user, where the column is
-// missing that says which of them is the personal one.
+// undecidedNamespaces returns a line that forbids all namespaces of the user if the column that
+// marks the personal one is missing.
 func (p *references) undecidedNamespaces() []listLine {
 	if p.namespaces {
 		return nil
@@ -132,8 +132,8 @@ func (p *references) undecidedNamespaces() []listLine {
 	})
 }
 
-// stepOf finds a line's column. If the column of the line's condition is missing, it is unknown
-// which of the rows the line is about: then it forbids all of them.
+// stepOf finds a line's column. If the column of the line's condition is missing, the affected rows
+// are unknown: then the line forbids all of them.
 func (p *references) stepOf(line listLine, column string) (s *step, found bool) {
 	c := catalog.Home(p.catalogs, line.database, line.table)
 	if c == nil {
@@ -157,8 +157,8 @@ func (p *references) stepOf(line listLine, column string) (s *step, found bool) 
 	return s, found
 }
 
-// addForeignKeys adds the foreign keys to users that no list names: first those whose rows are
-// removed or cleared, then those that forbid rows, together with the forbidding lines of the lists.
+// addForeignKeys adds the foreign keys to users that no list names. Those whose rows are removed or
+// cleared come first, then those that forbid rows, with the forbidding lines of the lists.
 func (p *references) addForeignKeys(forbidding []*step) {
 	main := p.catalogs[0]
 	users := main.Table("users").Table
@@ -188,8 +188,8 @@ func (p *references) addForeignKeys(forbidding []*step) {
 	p.steps = append(p.steps, forbidding...)
 }
 
-// listed are the columns, as table.column, that are no concern of the foreign keys: those of the
-// lists, and those that are dealt with when the user is deleted.
+// listed returns the columns, as table.column, to skip among the foreign keys: those of the lists,
+// and those handled when the user is deleted.
 func (p *references) listed() map[string]bool {
 	listed := map[string]bool{
 		p.queue.Table().Name + ".user_id":  true,
@@ -204,8 +204,8 @@ func (p *references) listed() map[string]bool {
 	return listed
 }
 
-// referring are the rows that refer to a user by a foreign key, except the user's own row and the
-// row of the queue: those two are deleted together, last.
+// referring returns the rows that refer to a user by a foreign key, except the user's own row and
+// the row of the queue: those two are deleted together, last.
 func (p *references) referring(key catalog.ForeignKey, id int64) rowset.Rows {
 	main := p.catalogs[0]
 	rows := rowset.Referring(main, key, "id", rowset.IDs(id)...)

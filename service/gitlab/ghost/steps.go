@@ -12,8 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// removal removes and changes rows in the database of a catalogue. In a dry run it only counts
-// them.
+// removal returns the removal for the database of a catalogue. In a dry run it only counts rows.
 func (u *user) removal(c *catalog.Catalog) *bulk.Removal {
 	r := &bulk.Removal{Catalog: c, CheckStop: u.checkStop}
 	if !u.x.DryRun {
@@ -34,7 +33,7 @@ func (u *user) removal(c *catalog.Catalog) *bulk.Removal {
 	return r
 }
 
-// handOver is steps 3 to 5 of the package comment.
+// handOver does steps 3 to 5 of the package comment.
 func (u *user) handOver(ctx context.Context) error {
 	for referred := true; referred; {
 		err := u.clearReferences(ctx)
@@ -51,8 +50,8 @@ func (u *user) handOver(ctx context.Context) error {
 	return nil
 }
 
-// clearReferences works the columns until a probe finds no more rows. Rows and tables that others
-// have locked end the work on their column only: the other columns go first.
+// clearReferences works the columns until a probe finds no more rows. Rows and tables locked by
+// others end the work on their column only: the other columns come first.
 func (u *user) clearReferences(ctx context.Context) error {
 	for {
 		steps, err := u.referring(ctx)
@@ -77,7 +76,7 @@ func (u *user) clearReferences(ctx context.Context) error {
 	}
 }
 
-// referring are the steps whose columns refer to the user, in order.
+// referring returns the steps whose columns refer to the user, in order.
 func (u *user) referring(ctx context.Context) ([]*step, error) {
 	has := map[*step]bool{}
 	for _, c := range u.references.catalogs {
@@ -119,7 +118,7 @@ func (u *user) apply(ctx context.Context, s *step) error {
 		&bulk.StillReferencedError{Table: s.table, Column: s.column, Missing: s.missing})
 }
 
-// namespace is the user's personal one, none where there are no such namespaces.
+// namespace returns the user's personal namespace, or none.
 func (u *user) namespace() []rowset.Rows {
 	if !u.references.namespaces {
 		return nil
@@ -129,8 +128,8 @@ func (u *user) namespace() []rowset.Rows {
 	return []rowset.Rows{rows}
 }
 
-// removeNamespace removes the personal namespace with what depends on it, but no projects: whoever
-// deletes a user has to say what becomes of those.
+// removeNamespace removes the personal namespace with its dependants, but no projects: the
+// requester of a user's deletion must decide about those.
 func (u *user) removeNamespace(ctx context.Context) error {
 	main, rows := u.references.catalogs[0], u.namespace()
 	has, err := bulk.Probe(ctx, repo.Of(main.Database), u.checkStop, rows)
@@ -160,8 +159,8 @@ func (u *user) hasPersonalProjects(ctx context.Context) (bool, error) {
 		ctx, u.references.queue, u.UserID, bulk.ProbeLimits())
 }
 
-// deleteUser deletes the user and the row of the queue. referred says that the user stays, because
-// others have committed rows that refer to it.
+// deleteUser deletes the user and the row of the queue. referred: the user stays, because rows that
+// refer to it were committed meanwhile.
 func (u *user) deleteUser(ctx context.Context) (referred bool, err error) {
 	if !u.x.DryRun {
 		referred, err = u.deleteRows(ctx)
@@ -175,8 +174,8 @@ func (u *user) deleteUser(ctx context.Context) (referred bool, err error) {
 	return referred, err
 }
 
-// deleteRows warns if the foreign key of group_deletion_schedules takes rows along with the user:
-// nobody deletes those groups any more.
+// deleteRows warns if the foreign key of group_deletion_schedules deletes rows with the user: no
+// job deletes those groups any more.
 func (u *user) deleteRows(ctx context.Context) (referred bool, err error) {
 	groups, err := u.markedGroups(ctx)
 	if err == nil {
@@ -206,7 +205,7 @@ func (u *user) deleteUnlessReferred(ctx context.Context) (referred bool, err err
 	return u.x.Database.Ghosts.DeleteMigratedUser(ctx, permit.Permit, u.references.queue, u.UserID, rows)
 }
 
-// markedGroups are the groups that the user has marked for deletion.
+// markedGroups returns the groups that the user has marked for deletion.
 func (u *user) markedGroups(ctx context.Context) ([]int64, error) {
 	if !u.references.schedules {
 		return nil, nil
@@ -217,5 +216,5 @@ func (u *user) markedGroups(ctx context.Context) ([]int64, error) {
 	return u.x.Database.Ghosts.ScheduledGroups(ctx, u.UserID, run.ReadLimits())
 }
 
-// reasonPersonalProjects is that of users who are kept for their projects.
+// reasonPersonalProjects belongs to users who are kept for their projects.
 const reasonPersonalProjects = "PERSONAL_PROJECTS"

@@ -25,14 +25,14 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
-// Besides locks, these are the reasons for which a user is deferred.
+// The reasons besides locks for which a user is deferred.
 var (
 	errDeadline  = errors.New("the run's time is used up")
 	errSliceUsed = errors.New("the user's share of the time is used up")
 )
 
-// minSlice is what a user gets at least, however little of the run's time is left: else a run with
-// a long queue would defer all of its users.
+// minSlice is the minimum time for a user: else a run with a long queue would defer all of its
+// users.
 const minSlice = time.Second
 
 // user is the user that the run works on.
@@ -41,18 +41,18 @@ type user struct {
 	gitlab.GhostMigration
 	gitlab.GhostTarget
 	log *slog.Logger
-	// until is when the user's share of the time ends; zero: with the run's time.
+	// until is the end of the user's share of the time; zero: the end of the run.
 	until time.Time
 	// tables counts the changed rows by table and action.
 	tables map[string]map[string]int64
-	// table and column are those of the step that is worked, "" outside of the steps.
+	// table and column are those of the current step, "" outside of the steps.
 	table, column string
-	// queuedBy is the span (W3C) of the job that has queued the user, "" if that is not known.
+	// queuedBy is the span (W3C) of the job that queued the user; "": unknown.
 	queuedBy string
 }
 
-// migrate works a row of the queue, and records in the queue and in the counts what became of it.
-// An error ends the run.
+// migrate works a row of the queue, and records the outcome in the queue and in the counts. An
+// error ends the run.
 func (r *workerRun) migrate(ctx context.Context, m gitlab.GhostMigration, othersWait bool) error {
 	u := &user{
 		workerRun: r, GhostMigration: m, log: r.x.Log.With("user_id", m.UserID),
@@ -67,7 +67,7 @@ func (r *workerRun) migrate(ctx context.Context, m gitlab.GhostMigration, others
 	}, attribute.Int64("maintenance.user_id", m.UserID))
 }
 
-// work is the steps of the package comment.
+// work does the steps of the package comment.
 func (u *user) work(ctx context.Context) (err error) {
 	d := u.x.Database
 	u.GhostTarget, err = d.Ghosts.GhostTarget(ctx, u.references.queue, u.GhostMigration, run.ReadLimits())
@@ -112,19 +112,18 @@ func (u *user) work(ctx context.Context) (err error) {
 	return nil
 }
 
-// activeAgain says of a user who is not blocked any more what becomes of that.
+// activeAgain is the message for a user who is no longer blocked.
 const activeAgain = "the user is active again, and is deleted all the same: the row of the queue " +
 	"decides. Delete that row to keep the user"
 
-// candidate notes what a run would do with the user.
+// candidate records what a run would do with the user.
 func (u *user) candidate(action, reason string) {
 	u.x.Candidate(control.Candidate{
 		Kind: control.KindUser, ID: u.UserID, Action: action, Reason: reason,
 	})
 }
 
-// linkJob links the user's batch to the job that has queued the user, as long as that is
-// remembered.
+// linkJob links the user's batch to the job that queued the user, while the queue has that job.
 func (u *user) linkJob(ctx context.Context) {
 	if !u.x.Span.IsRecording() {
 		return
@@ -137,8 +136,8 @@ func (u *user) linkJob(ctx context.Context) {
 	}
 }
 
-// recordDeletion makes a short span below the job that has queued the user. Without it nobody who
-// looks at that job's trace would find out that the user is gone.
+// recordDeletion starts and ends a short span below the job that queued the user: the trace of that
+// job shows the deletion.
 func (u *user) recordDeletion(ctx context.Context) {
 	job := spans.Of(ctx, u.queuedBy)
 	if !job.IsValid() || u.x.DryRun {
@@ -154,7 +153,7 @@ func (u *user) recordDeletion(ctx context.Context) {
 	span.End()
 }
 
-// createGhost creates a ghost. A dry run only checks whether it could be done.
+// createGhost creates a ghost. A dry run only checks whether that is possible.
 func (u *user) createGhost(ctx context.Context) (err error) {
 	if err := u.checkStop(); err != nil {
 		return err
@@ -174,17 +173,17 @@ func (u *user) createGhost(ctx context.Context) (err error) {
 	return err
 }
 
-// rowLimits bound the statements about a single row of the queue or of users.
+// rowLimits bound the statements on a single row of the queue or of users.
 func rowLimits() fencing.Limits {
 	return fencing.Limits{Statement: 4 * time.Second, Lock: bulk.LongLockTime}
 }
 
-// permit is for statements about a single row of the queue or of users.
+// permit returns a permit for statements on a single row of the queue or of users.
 func (u *user) permit(ctx context.Context) (run.Permit, error) {
 	return u.x.Permit(ctx, u.x.Database, catalog.Table{Name: "users"}, rowLimits())
 }
 
-// queueChange is a method of [repo.Database] that changes a row of the queue.
+// queueChange is a method of [gitlab.Ghosts] that changes a row of the queue.
 type queueChange func(context.Context, fencing.Permit, gitlab.GhostQueue, gitlab.GhostMigration) error
 
 // changeRow changes the user's row of the queue; a dry run does not.
@@ -200,7 +199,7 @@ func (u *user) changeRow(ctx context.Context, change queueChange) (err error) {
 	return change(ctx, permit.Permit, u.references.queue, u.GhostMigration)
 }
 
-// checkStop is asked before every statement. Its error says why the work on the user must stop.
+// checkStop is called before every statement. Its error is why the work on the user must stop.
 func (u *user) checkStop() error {
 	if u.plan != nil {
 		return u.plan.CheckStop()
@@ -216,13 +215,13 @@ func (u *user) checkStop() error {
 	return nil
 }
 
-// isLocked reports whether another session held what a statement needed.
+// isLocked reports whether another session held a lock that a statement needed.
 func isLocked(err error) bool {
 	return bulk.IsLocked(err) || bulk.ClassOf(err, 0, fencing.Limits{}) == dberr.ClassLock
 }
 
-// reschedule defers or postpones the user after an error. An error that is not the user's own ends
-// the run, and is returned.
+// reschedule defers or postpones the user after an error. It returns an error that ends the run,
+// because it is not the user's own.
 func (u *user) reschedule(ctx context.Context, cause error) error {
 	if end := u.endsRun(ctx, cause); cause == nil || end != nil {
 		return end
@@ -254,7 +253,7 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 		u.x.Count(ctx, counted, 1)
 	}
 	if err != nil && end == nil {
-		// Somebody has locked the row, or a protected one would be deleted with its change: it stays due.
+		// The row is locked, or its change would delete a protected row: it stays due.
 		if kept, ok := errors.AsType[*repo.ProtectedError](err); ok && u.Exists {
 			u.keepRow(kept)
 		}
@@ -263,14 +262,15 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 	return end
 }
 
-// keepRow notes a row of the queue that stays, because a protected row would go with its removal or change.
+// keepRow records a row of the queue that stays, because its removal or change would delete a
+// protected row.
 func (r *workerRun) keepRow(kept *repo.ProtectedError) {
 	r.keptRows++
 	r.keptBy = kept
 }
 
-// endsRun is the error with which the run ends after err, nil if err is about the user alone. While
-// the run is being stopped, no error is the user's.
+// endsRun returns the error with which the run ends after err; nil: err is about the user alone.
+// While the run is stopping, no error is the user's.
 func (r *workerRun) endsRun(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -299,8 +299,8 @@ func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
 		"user_id", u.UserID, "why", cause.Error(), "tables", u.tables)
 }
 
-// Permit is a [run.Writer]'s, for the statements of the hand-over: once the user is protected none of
-// them changes anything, in any database.
+// Permit implements [run.Writer] for the statements of the hand-over: once the user is protected
+// none of them changes anything, in any database.
 func (u *user) Permit(
 	ctx context.Context, d *repo.Database, t catalog.Table, l fencing.Limits,
 ) (run.Permit, error) {
@@ -315,7 +315,7 @@ func (u *user) Permit(
 	return permit, err
 }
 
-// refuseProtected is the error that keeps a user whom a protection keeps, nil if none does.
+// refuseProtected returns the error that keeps a protected user, or nil.
 func refuseProtected(p *repo.Protection, err error) error {
 	if err == nil && p != nil {
 		err = &repo.ProtectedError{Protection: *p}
@@ -323,8 +323,8 @@ func refuseProtected(p *repo.Protection, err error) error {
 	return err
 }
 
-// reportProtected logs a user who is protected, whoever has put the row into the queue. It
-// is no failure: the row comes again in half an hour.
+// reportProtected logs a protected user, with any origin of the queue row. It is no failure: the
+// row comes again in half an hour.
 func (u *user) reportProtected(ctx context.Context, kept *repo.ProtectedError) {
 	u.protected++
 	spans.RecordOutcome(ctx, spans.OutcomeDeferred, reasons.ReasonProtected)
@@ -332,8 +332,8 @@ func (u *user) reportProtected(ctx context.Context, kept *repo.ProtectedError) {
 		"reason", reasons.ReasonProtected, "why", kept.String(), "tables", u.tables)
 }
 
-// reportFailed logs a user who has failed; the error is logged nowhere else. A user of a
-// type that stays is a warning: no stack could explain it.
+// reportFailed logs a user who has failed; the error is logged nowhere else. A user of a type that
+// stays is a warning: no stack would explain it.
 func (u *user) reportFailed(ctx context.Context, cause error) {
 	u.failed++
 	spans.RecordFailure(ctx, cause)
@@ -358,7 +358,7 @@ func (u *user) reportFailed(ctx context.Context, cause error) {
 	}
 }
 
-// count adds rows that have been changed to the counts of the run and of the user.
+// count adds changed rows to the counts of the run and of the user.
 func (u *user) count(ctx context.Context, table string, c rowset.Change, rows int64) {
 	action := c.Action()
 	key := map[string]string{
@@ -376,10 +376,10 @@ func (u *user) count(ctx context.Context, table string, c rowset.Change, rows in
 	u.tables[table][action] += rows
 }
 
-// pathsALine is how many paths one log line has.
+// pathsALine is the maximum number of paths in a log line.
 const pathsALine = 100
 
-// logOutside names what the database knew the place of, and caretaker cannot remove.
+// logOutside logs the paths from removed rows, which caretaker cannot remove.
 func (u *user) logOutside(ctx context.Context, paths []string) {
 	for some := range slices.Chunk(paths, pathsALine) {
 		u.log.InfoContext(ctx, "left outside the database", "left_outside", some)

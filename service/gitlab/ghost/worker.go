@@ -29,7 +29,7 @@ type Config struct {
 	MaxRuntime time.Duration `key:"max_runtime" default:"60s" max:"24h"`
 }
 
-// DoneCounts are the counts of what was due that a run has dealt with.
+// DoneCounts are the counts of due users that a run has handled.
 func (Config) DoneCounts() []string {
 	return []string{
 		"migrated_users", "deferred_users", "failed_users",
@@ -44,7 +44,7 @@ type worker struct {
 	sizes *bulk.StatementSizes
 }
 
-// New makes the worker, which has no jobs. It does not connect, and always succeeds.
+// New makes the worker, which has no jobs, without connecting. It always succeeds.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	d.Databases = run.GitLabs(d.Databases)
 	w := &worker{config, d, bulk.NewStatementSizes()}
@@ -114,14 +114,14 @@ type workerRun struct {
 	references *references
 	// seen are the rows that a dry run has counted as deleted, by database.
 	seen map[*repo.Database]bulk.Seen
-	// plan is the plan that is counted for; nil: none.
+	// plan is the plan to count for; nil: none.
 	plan *plan.Plan
 
 	migrated, deferred, failed, protected int
-	// keptRows are rows of the queue that keptBy, the last of them, keeps as they are.
+	// keptRows is the number of queue rows that keep their state because of keptBy, the last cause.
 	keptRows int
 	keptBy   *repo.ProtectedError
-	// stopped is the limit that ended the run before all rows were worked, "" if none did.
+	// stopped is the limit that ended the run before all rows were worked, or "".
 	stopped string
 }
 
@@ -130,7 +130,7 @@ func (w *worker) work(ctx context.Context, x *run.Execution) error {
 	if err != nil {
 		return err
 	}
-	// One more than is worked: it shows whether any are left.
+	// One more than the limit, to detect remaining rows.
 	due, err := x.Database.Ghosts.DueMigrations(
 		ctx, lists.queue, x.Now(), w.config.Limit+1, run.ReadLimits())
 	if err != nil {
@@ -151,7 +151,7 @@ func (w *worker) work(ctx context.Context, x *run.Execution) error {
 	return err
 }
 
-// migrateAll works the rows in order until the time is up.
+// migrateAll works the rows in order until the time limit.
 func (r *workerRun) migrateAll(ctx context.Context, due []gitlab.GhostMigration) error {
 	for i, m := range due {
 		if r.x.Left() <= 0 {
@@ -172,7 +172,7 @@ func (r *workerRun) migrateAll(ctx context.Context, due []gitlab.GhostMigration)
 	return nil
 }
 
-// reportEnd puts into the run's record what was left, and why.
+// reportEnd records the remaining rows, and why they remain.
 func (r *workerRun) reportEnd() {
 	var why []string
 	if r.stopped != "" {
@@ -205,13 +205,13 @@ func (r *workerRun) reportEnd() {
 	}
 }
 
-// The thresholds of the warnings at the end of a run. The shipped alert rules have the same.
+// The thresholds of the warnings at the end of a run, as in the shipped alert rules.
 const (
 	manyPending       = 1000
 	manyFailedPercent = 10
 )
 
-// warn logs what exceeds a threshold. The work is done by then: a backlog that cannot be read is no
+// warn logs exceeded thresholds. The work is done by then: a backlog that cannot be read is no
 // failure of the run.
 func (r *workerRun) warn(ctx context.Context) {
 	all := r.migrated + r.deferred + r.protected + r.failed

@@ -25,19 +25,19 @@ type workerRun struct {
 	held map[string]int
 }
 
-// group is a due group and what is to become of it.
+// group is a due group with its outcome.
 type group struct {
 	gitlab.DueGroup
 	outcome outcome
 	reason  string
-	// queued: its job waits or runs, or is expected to. tried: that is known. Only groups that
-	// others may go with say so.
+	// queued: its job is waiting or running, or is expected to be. tried: that is known. Both are
+	// set only for groups that others may be removed with.
 	queued, tried bool
 	// position among the due groups that are not skipped.
 	position int
 }
 
-// outcome is what becomes of a group that is marked.
+// outcome is the action for a marked group.
 type outcome string
 
 const (
@@ -79,7 +79,7 @@ func (r *workerRun) decidePage(ctx context.Context, page []int64) error {
 	return err
 }
 
-// decideGroup decides what becomes of a group that is marked.
+// decideGroup returns the outcome of a marked group.
 func decideGroup(g gitlab.DueGroup) (outcome, string) {
 	switch {
 	case g.Veto != nil && (!g.Begun || g.Veto.Reason == reasons.ReasonCancelled):
@@ -96,8 +96,8 @@ func decideGroup(g gitlab.DueGroup) (outcome, string) {
 	return restored, reasonRightsMissing
 }
 
-// covering are the groups that others may go with: due ones with destruction, the upper before the
-// lower.
+// covering returns the groups whose removal may include others: due ones to be destroyed, upper
+// before lower.
 func (r *workerRun) covering() (above []*group) {
 	seen := map[int64]bool{}
 	for i := range r.groups {
@@ -119,13 +119,13 @@ func (r *workerRun) covering() (above []*group) {
 	return above
 }
 
-// skipped reports whether a group goes with one above it.
+// skipped reports whether a group is removed with one above it.
 func (r *workerRun) skipped(g *group) bool {
 	return slices.ContainsFunc(g.Above, func(id int64) bool { return r.groups[r.place[id]].queued })
 }
 
-// expect assumes of the covering groups that have not been tried that their jobs will be queued,
-// and gives all groups their positions.
+// expect assumes that the jobs of untried covering groups will be queued, and gives all groups
+// their positions.
 func (r *workerRun) expect(covering []*group) {
 	for _, g := range covering {
 		if !g.tried {

@@ -1,44 +1,44 @@
-// Package group is the worker adjourned_group_deletion, and its job destroy_group. A group
-// is not deleted at once: the application marks it and keeps it for some days, so that it can be
-// restored. The worker finds the groups whose time is up. It queues their destruction, or restores
-// those that the user who marked them may no longer delete.
-// docs/workers/adjourned_group_deletion.md is for operators.
+// Package group is the worker adjourned_group_deletion, and its job destroy_group. A group is not
+// deleted at once: the application marks it and keeps it for some days, so that it can be restored.
+// The worker finds the groups whose time is over. It queues their destruction, or restores those
+// that the user who marked them may no longer delete. docs/workers/adjourned_group_deletion.md is
+// for operators.
 //
-// # What is due
+// # Due groups
 //
 // A mark is in one of two stores, or in both: a row of group_deletion_schedules, or
 // namespace_details.deletion_scheduled_at. Due are the groups marked on or before the cut-off,
 // which is the UTC date of T minus the setting deletion_adjourned_period; and all groups whose
-// removal has begun. They are worked in the order of their ids.
+// removal has started. They are worked in the order of their ids.
 //
 // # One run
 //
 //  1. T is the start of the run by main's clock. The setting is read; an invalid one fails the run.
-//  2. Page by page it is decided about each due group, with three statements a page. If the user
-//     exists and may remove the group, it is to be destroyed; if the user may not, restored; if
-//     there is no such user, held. A group whose removal has begun is destroyed in any case.
-//  3. Marks that the stores disagree about are logged, before a restore takes both away.
-//  4. A group below one that is to be destroyed is skipped, once the job of that one is in the
-//     queue. Each other group has a position in the order of ids, whatever becomes of it.
+//  2. The worker decides page by page about each due group, with three statements a page. If the
+//     user may remove the group, it is destroyed. If the user may not, it is restored. If the user
+//     does not exist, it is held. A group whose removal has started is destroyed in any case.
+//  3. Marks that differ between the stores are logged, before a restore deletes both.
+//  4. A group below one to be destroyed is skipped, once the job of that one is in the queue. Each
+//     other group has a position in the order of ids, with any outcome.
 //  5. Each group gets its outcome in a transaction of its own: a job that starts at T + position ×
 //     interval, or its restore.
 //  6. Groups that look marked, by their state or path, but are in no store are held.
-//  7. The records of removals whose group somebody else has deleted are deleted.
+//  7. The records of removals whose group was deleted by others are deleted.
 //
 // No run both queues and restores a group, and none deletes one.
 //
 // # Limits
 //
-// A page has batch_size groups. A run has no time limit, a dry run a minute. A run keeps what it
-// has decided in memory, about 100 bytes a due group.
+// A page has batch_size groups. A run has no time limit, a dry run a minute. A run keeps its
+// decisions in memory, about 100 bytes per due group.
 //
 // # Failure
 //
-// What fails for one group is rolled back, logged and counted. It stops no other group, and the
-// next run tries again. A lost lease or an unreachable database fails the run.
+// A failure of one group is rolled back, logged and counted. It stops no other group, and the next
+// run retries it. A lost lease or an unreachable database fails the run.
 //
-// A dry run tries each job and each restore in a transaction that is rolled back: only so it finds
-// out which of them would fail.
+// A dry run tries each job and each restore in a transaction that it rolls back: that is the only
+// way to find those that would fail.
 //
 // The design of the job is the comment of destroyGroup.
 package group

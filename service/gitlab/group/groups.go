@@ -25,9 +25,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
-// act is step 5 of the package comment: first for the groups that others may go with, then with the
-// others in order of their ids. A dry run does the same, and takes it back group by group: only so
-// it knows what would fail.
+// act does step 5 of the package comment: first for the groups that others may be removed with,
+// then for the others in order of their ids. A dry run does the same, and rolls it back group by
+// group: only that shows what would fail.
 func (r *workerRun) act(ctx context.Context) error {
 	covering := r.covering()
 	r.expect(covering)
@@ -61,8 +61,8 @@ func (r *workerRun) act(ctx context.Context) error {
 	return nil
 }
 
-// apply gives a group its outcome. An error of the group's own is its outcome; one that is returned
-// ends the run.
+// apply gives a group its outcome. An error of the group's own becomes its outcome. A returned
+// error ends the run.
 func (r *workerRun) apply(ctx context.Context, g *group) (queued bool, err error) {
 	if over, err := r.over(); over || err != nil {
 		return false, err
@@ -94,8 +94,9 @@ func (r *workerRun) apply(ctx context.Context, g *group) (queued bool, err error
 	return false, nil
 }
 
-// expected reports whether a run with an expected digest may do with the group what it has decided.
-// One that was to go with a group above it may go alone; to hold one is always expected.
+// expected reports whether a run with an expected digest may apply its decision to the group. A
+// group expected to be removed with one above it may be removed alone. Holding a group is always
+// expected.
 func (r *workerRun) expected(g *group) bool {
 	switch g.outcome {
 	case destruction:
@@ -107,7 +108,7 @@ func (r *workerRun) expected(g *group) bool {
 	}
 }
 
-// over says that the run must stop here: with an error, or as a dry run whose time is over.
+// over reports whether the run must stop here: with an error, or as a dry run at its time limit.
 func (r *workerRun) over() (bool, error) {
 	if err := r.x.Stopped(); err != nil {
 		return true, err
@@ -126,10 +127,10 @@ func endsRun(ctx context.Context, err error) bool {
 		errors.Is(err, dberr.ErrLeaseLost) || errors.Is(err, dberr.ErrUnreachable)
 }
 
-// queuePatience is how long the transaction that queues a group may take.
+// queuePatience is the time limit of the transaction that queues a group.
 const queuePatience = 5 * time.Second
 
-// permit lets a transaction of at most patience change a group. That of a dry run is rolled back.
+// permit lets a transaction of at most patience change a group. A dry run rolls it back.
 func (r *workerRun) permit(ctx context.Context, patience time.Duration) (run.Permit, error) {
 	limits := deletion.GroupLimits()
 	limits.Transaction = patience
@@ -158,7 +159,8 @@ func (r *workerRun) restoreGroup(ctx context.Context, id int64) (done gitlab.Res
 	return r.x.Database.Groups.RestoreGroup(ctx, permit.Permit, r.stores, r.due, id)
 }
 
-// destroy queues the group's removal. queued is true also if a job for it waits or runs already.
+// destroy queues the group's removal. queued is also true if a job for it is already waiting or
+// running.
 func (r *workerRun) destroy(ctx context.Context, g *group) (queued bool, err error) {
 	job := r.x.Origin(ctx)
 	job.Args = jobqueue.DestroyGroup{GroupID: g.ID, UserID: g.UserID}
@@ -178,9 +180,8 @@ func (r *workerRun) destroy(ctx context.Context, g *group) (queued bool, err err
 	return true, nil
 }
 
-// restore restores the group, in one transaction. Meanwhile it may have lost its mark, or its
-// removal may have begun: the first is no outcome at all, the second holds it, as does a protected row
-// that a restore would delete.
+// restore restores the group, in one transaction. Meanwhile it may have lost its mark, which is no
+// outcome. It is held if its removal has started, or if a restore would delete a protected row.
 func (r *workerRun) restore(ctx context.Context, g *group) error {
 	done, err := r.restoreGroup(ctx, g.ID)
 	switch protected, ok := errors.AsType[*repo.ProtectedError](err); {
@@ -216,24 +217,24 @@ func (r *workerRun) hold(ctx context.Context, g *group) {
 	r.x.Log.WarnContext(ctx, "group needs attention", r.about(g, held, why...)...)
 }
 
-// coveredByParent notes a group that goes with one above it.
+// coveredByParent records a group that is removed with one above it.
 func (r *workerRun) coveredByParent(g *group) {
 	r.candidate(g.ID, run.ActionDelete, "with a group above it")
 }
 
-// candidate notes what a run would do with a group.
+// candidate records what a run would do with a group.
 func (r *workerRun) candidate(id int64, action, reason string) {
 	r.x.Candidate(control.Candidate{Kind: control.KindGroup, ID: id, Action: action, Reason: reason})
 }
 
-// countHeld counts a group that is held, also by its reason.
+// countHeld counts a held group, also by its reason.
 func (r *workerRun) countHeld(ctx context.Context, reason string) {
 	r.x.Count(ctx, "held_groups", 1)
 	r.held[reason]++
 }
 
-// reportHeld sets on the run's span how many groups are held for which reason. The spans of single
-// groups do not show it: of many groups the trace has only some.
+// reportHeld sets the numbers of held groups on the run's span, by reason. The spans of single
+// groups do not show them: the trace has only some of many groups.
 func (r *workerRun) reportHeld() {
 	if held := r.heldByReason(); len(held) > 0 {
 		r.x.Span.SetAttributes(attribute.StringSlice("maintenance.held", held))
@@ -248,7 +249,7 @@ func (r *workerRun) heldByReason() (held []string) {
 	return held
 }
 
-// notDone says for the run's reason how many groups failed or are held, "" if there are none.
+// notDone returns how many groups failed or are held, for the run's reason, or "".
 func (r *workerRun) notDone(failed int64) string {
 	var words []string
 	if failed > 0 {
@@ -263,8 +264,8 @@ func (r *workerRun) notDone(failed int64) string {
 	return strings.Join(words, ", ") + ", warnings in the log name them"
 }
 
-// about are the keys of the one log line of a group. Its id is there twice: as group_id, which is
-// the key in all logs, and as namespace_id, for whoever searches by the column.
+// about returns the keys of the one log line of a group. It has the id twice: as group_id, the key
+// in all logs, and as namespace_id, for searches by the column.
 func (r *workerRun) about(g *group, outcome outcome, more ...any) []any {
 	return append([]any{
 		"namespace_id", g.ID, "group_id", g.ID, "user_id", userValue(g.UserID),

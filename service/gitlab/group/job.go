@@ -22,28 +22,27 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// destroyGroup is the job destroy_group: it removes a group with everything of it in main. That
-// cannot be undone.
+// destroyGroup is the job destroy_group: it removes a group with all its rows in main. That cannot
+// be undone.
 //
 // One attempt:
 //
-//  1. In one transaction the row of the group is locked, and everything is checked again: the group
-//     is there, it is due, its user is there and may remove it. If not, the job ends without a
-//     change, or the group is restored. Else it is recorded that the removal has begun. From then
-//     on the only check is whether the group is there: half of it may be gone.
-//  2. The groups of the tree are removed, the deepest first: the projects of each, its members,
-//     what refers to it, and last its row with marks, details and route. Bots among the members get
+//  1. One transaction locks the row of the group and checks everything again: the group exists and
+//     is due, and its user exists and may remove it. If not, the job ends without a change, or the
+//     group is restored. Else it records the start of the removal. From then on the only check is
+//     whether the group exists: half of it may already be deleted.
+//  2. The groups of the tree are removed, deepest first: the projects of each, its members, the
+//     references to it, and last its row with marks, details and route. Bots among the members get
 //     a job delete_user in the transaction that deletes their membership.
-//  3. After 45 seconds the attempt snoozes, which uses no retry. What is gone is the progress.
+//  3. After 45 seconds the attempt snoozes, which uses no retry. Deleted rows are the progress.
 //
 // Each step is a transaction of its own. It holds the row of its attempt, so that an attempt that
-// was taken for dead writes nothing more. And it holds advisory locks on the group of the job and
-// on the group of the tree, so that two attempts, or the jobs of a group and of one below it, never
-// work on the same group at once.
+// was taken for dead writes nothing more. It also holds advisory locks on the group of the job and
+// on the group of the tree. So two attempts, or the jobs of a group and of one below it, never work
+// on the same group at once.
 //
-// An error leaves what is not removed yet for the next attempt, with state deletion_scheduled and
-// the reason in deletion_error. After the last attempt the next run of the worker queues the job
-// again.
+// An error leaves the remaining rows for the next attempt, with state deletion_scheduled and the
+// reason in deletion_error. After the last attempt the next run of the worker queues the job again.
 func (k *worker) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, error) {
 	args, err := job.Decode[jobqueue.DestroyGroup](j)
 	if err != nil {
@@ -64,10 +63,10 @@ func (k *worker) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, 
 	case err == nil:
 		return result, nil
 	case errors.Is(err, dberr.ErrJobCancelled):
-		// What is gone is gone; RetryJob goes on.
+		// Deleted rows stay deleted. RetryJob continues.
 		return result, err
 	case errors.Is(err, dberr.ErrJobLost):
-		// Another attempt has the job now, and decides what becomes of the group.
+		// Another attempt has the job now, and decides about the group.
 		return result, err
 	case errors.Is(ctx.Err(), context.Canceled):
 		// The process ends, which is no failure of the group.
@@ -77,11 +76,11 @@ func (k *worker) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, 
 }
 
 const (
-	// beginTimeout is how long the first transaction may take, which may be a restore: less than
-	// an attempt.
+	// beginTimeout is the time limit of the first transaction, which may be a restore. It is less
+	// than that of an attempt.
 	beginTimeout = 40 * time.Second
-	// failTimeout is how long it may take to note a failure: with the rest of an attempt's end
-	// less than the time after which it is taken for dead.
+	// failTimeout is the time limit for recording a failure. With the remaining end of an attempt
+	// it is less than the time after which the attempt is taken for dead.
 	failTimeout = 5 * time.Second
 )
 
@@ -93,11 +92,11 @@ type groupRemoval struct {
 	stores gitlab.GroupStores
 }
 
-// guard is that of every transaction: no other attempt is at work on the group, and this one has
-// its job.
+// guard returns the guard of every transaction: no other attempt is working on the group, and this
+// one has its job.
 func (d *groupRemoval) guard() fencing.Guard { return d.j.Guard().WithLock(d.args.GroupID) }
 
-// permit is for a transaction of at most patience.
+// permit returns a permit for a transaction of at most patience.
 func (d *groupRemoval) permit(patience time.Duration) fencing.Permit {
 	p := fencing.Permit{Guard: d.guard(), Limits: deletion.GroupLimits(), Source: d.j.Source()}
 	p.Transaction = patience
@@ -113,7 +112,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 	if _, invalid := errors.AsType[*fault.FailedError](settingErr); settingErr != nil && !invalid {
 		return job.Result{}, settingErr
 	} else if invalid {
-		// Nothing is due then, but what has begun goes on.
+		// No group is due then, but started removals continue.
 		days = math.MaxInt32
 	}
 	begun, err := d.Main.Groups.BeginGroupRemoval(ctx, d.permit(beginTimeout), d.stores,
@@ -134,7 +133,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 	return d.refusal(begun), nil
 }
 
-// refusal is the end of a job that removes nothing.
+// refusal returns the end of a job that removes nothing.
 func (d *groupRemoval) refusal(b gitlab.GroupBeginning) job.Result {
 	switch b.Verdict {
 	case gitlab.GroupGone:
@@ -157,7 +156,7 @@ func (d *groupRemoval) refusal(b gitlab.GroupBeginning) job.Result {
 	return job.Result{Outcome: job.Skipped, Reason: reasonNoLongerMarked}
 }
 
-// remove removes the tree, or as much of it as the attempt has time for.
+// remove removes the tree, as far as the time of the attempt allows.
 func (d *groupRemoval) remove(ctx context.Context) (job.Result, error) {
 	r, err := d.removal.NewRemover(ctx, d.j, d.args.UserID, d.args.GroupID)
 	if err != nil {
@@ -172,7 +171,7 @@ func (d *groupRemoval) remove(ctx context.Context) (job.Result, error) {
 	return job.Result{Outcome: job.Succeeded, Attributes: removedAttributes(total)}, nil
 }
 
-// removedAttributes are what all attempts have removed so far, none if that is not known.
+// removedAttributes returns the counts of all attempts so far, or none if unknown.
 func removedAttributes(r gitlab.Removed) []any {
 	if r == (gitlab.Removed{}) {
 		return nil
@@ -180,7 +179,7 @@ func removedAttributes(r gitlab.Removed) []any {
 	return []any{"groups", r.Groups, "projects", r.Projects, "rows", r.Rows, "bots", r.Bots}
 }
 
-// saveRemoved keeps the counts of an attempt that ends before its group, and returns those of all.
+// saveRemoved saves the counts of an attempt that ends before its group, and returns those of all.
 func (d *groupRemoval) saveRemoved(
 	ctx context.Context, removed gitlab.Removed,
 ) (total gitlab.Removed, err error) {
@@ -190,8 +189,8 @@ func (d *groupRemoval) saveRemoved(
 	return d.Main.Groups.SaveRemoved(ctx, permit, removed)
 }
 
-// removeTree reads the tree again where something forbids to remove a group of it: somebody may
-// have put one below since.
+// removeTree reads the tree again if something prevents the removal of one of its groups: a group
+// may have been created below it since.
 func (d *groupRemoval) removeTree(
 	ctx context.Context, r *deletion.Remover,
 ) (total gitlab.Removed, err error) {
@@ -200,8 +199,8 @@ func (d *groupRemoval) removeTree(
 		if treeErr != nil {
 			return total, treeErr
 		}
-		// What was protected before this one began has kept it from beginning; it may have been moved, or
-		// protected since. A plan has said so, and counts what would go without it.
+		// A protection from before the start prevents it. A group may have been moved or protected
+		// since. A plan reports this, and counts the effects without the protection.
 		if r.Plan == nil {
 			kept, err := d.Main.Protections.Protecting(ctx, control.KindGroup, d.args.GroupID, true, run.ReadLimits())
 			if err == nil && kept != nil {
@@ -235,7 +234,7 @@ func (d *groupRemoval) removeGroups(
 	return total, nil
 }
 
-// removeGroup removes one group of the tree, which has no groups below it any more.
+// removeGroup removes a group of the tree that has no groups below it any more.
 func (d *groupRemoval) removeGroup(
 	ctx context.Context, r *deletion.Remover, id int64,
 ) (total gitlab.Removed, err error) {
@@ -256,7 +255,7 @@ func (d *groupRemoval) removeGroup(
 	if err != nil {
 		return total, err
 	}
-	// Last, because it lets the placeholder users go: nothing of the group may need them any more.
+	// Last, because it releases the placeholder users: no row of the group may need them any more.
 	if rows, ok := rowset.RowsOf(r.Catalog, deletion.ImportDetails, "namespace_id", rowset.IDs(id)...); ok {
 		if err := r.Sweep(ctx, rows, rowset.Change{Set: []string{"namespace_id"}}); err != nil {
 			return total, err
@@ -299,8 +298,8 @@ func (d *groupRemoval) removeProjects(ctx context.Context, r *deletion.Remover, 
 	}
 }
 
-// fail notes in the group why the attempt ended, also where that was for its time. If it cannot,
-// the job's error says so.
+// fail records in the group why the attempt ended, also at its time limit. If that fails, the job's
+// error includes it.
 func (d *groupRemoval) fail(ctx context.Context, why error) error {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), failTimeout)
 	defer cancel()
@@ -311,10 +310,10 @@ func (d *groupRemoval) fail(ctx context.Context, why error) error {
 		case !errors.Is(err, dberr.ErrBusy):
 			return err
 		case ctx.Err() == nil:
-			// Another attempt is at work: what this one met is none of its business.
+			// Another attempt is running: the error of this one does not matter to it.
 			return nil
 		}
-		// The statement that was cut off may not have ended yet.
+		// The statement that was cut off may still be running.
 		select {
 		case <-clean.Done():
 			return nil
@@ -323,7 +322,7 @@ func (d *groupRemoval) fail(ctx context.Context, why error) error {
 	}
 }
 
-// userValue is a user id as logs have it.
+// userValue returns a user id for logs.
 func userValue(id *int64) any {
 	if id == nil {
 		return nil

@@ -11,16 +11,16 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
-// Marks that are wrong themselves: lost, for no group, or different in the two stores.
+// Faulty marks: lost, for no group, or different in the two stores.
 
 // holdLostMarks holds the groups that look marked but are in no store. A mark is lost, for example,
-// when the user who made it is deleted, and a foreign key takes the row of the schedule along.
+// when the user who made it is deleted and a foreign key deletes the row of the schedule.
 func (r *workerRun) holdLostMarks(ctx context.Context) error {
 	return r.pages(func(after int64) (int64, error) {
 		lost, next, err := r.x.Database.Groups.LostMarks(ctx, r.stores, after, run.ReadLimits())
 		for _, id := range lost {
 			if _, due := r.place[id]; due {
-				// It has had its outcome: it was restored, and its own name looks like a mark.
+				// It has its outcome: it was restored, and its own name looks like a mark.
 				continue
 			}
 			if err := r.holdLost(ctx, id); err != nil {
@@ -43,8 +43,8 @@ func (r *workerRun) holdLost(ctx context.Context, id int64) error {
 	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", id))
 }
 
-// forgetGone deletes the records of removals whose group is gone: else the status would show them
-// as begun for ever.
+// forgetGone deletes the records of removals whose group no longer exists: else the status would
+// show them as started forever.
 func (r *workerRun) forgetGone(ctx context.Context) (err error) {
 	if r.x.DryRun {
 		return nil
@@ -57,7 +57,7 @@ func (r *workerRun) forgetGone(ctx context.Context) (err error) {
 	return r.x.Database.Groups.ForgetGoneRemovals(ctx, permit.Permit)
 }
 
-// compareStores names the marks that the two stores disagree about, due or not, and those of
+// compareStores logs the marks that differ between the two stores, due or not, and those of
 // namespaces that are no groups.
 func (r *workerRun) compareStores(ctx context.Context) error {
 	return r.pages(func(after int64) (int64, error) {
@@ -76,7 +76,7 @@ func (r *workerRun) compareStores(ctx context.Context) error {
 	})
 }
 
-// pages calls read with 0 and then with what it returned, until that is 0 or the run has to stop.
+// pages calls read with 0 and then with its result, until that is 0 or the run must stop.
 func (r *workerRun) pages(read func(after int64) (next int64, err error)) error {
 	for after := int64(0); ; {
 		if over, err := r.over(); over || err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
-// planGroup adds what the job destroy_group does with a group: the decision of the worker, and the
-// removal of the tree, as a dry run.
+// planGroup adds the effects of the job destroy_group on a group: the decision of the worker, and
+// the removal of the tree, as a dry run.
 func (k *worker) planGroup(ctx context.Context, _ *run.Execution, p *plan.Plan) error {
 	main := &worker{Deps: k.Deps, config: k.config, removal: k.removal}
 	main.Main = p.Main()
@@ -46,7 +46,7 @@ func (k *worker) planGroup(ctx context.Context, _ *run.Execution, p *plan.Plan) 
 	return err
 }
 
-// judge decides as the worker and the job do.
+// judge decides like the worker and the job.
 func (k *worker) judge(ctx context.Context, stores gitlab.GroupStores, p *plan.Plan) error {
 	if err := deletion.PlanProtection(ctx, p); err != nil {
 		return err
@@ -94,7 +94,7 @@ func (k *worker) judge(ctx context.Context, stores gitlab.GroupStores, p *plan.P
 	return nil
 }
 
-// planGroupRows counts what goes with a group's row.
+// planGroupRows counts the rows deleted with a group's row.
 func planGroupRows(ctx context.Context, r *deletion.Remover, id int64) error {
 	for _, rows := range []struct{ table, column, more string }{
 		{"group_deletion_schedules", "group_id", ""},

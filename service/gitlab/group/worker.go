@@ -33,7 +33,7 @@ type Config struct {
 	Interval time.Duration `key:"interval" default:"20s" max:"24h"`
 }
 
-// DoneCounts are the counts of what was due that a run has dealt with.
+// DoneCounts are the counts of due groups that a run has handled.
 func (Config) DoneCounts() []string {
 	return []string{
 		"scheduled_jobs", "restored_groups", "held_groups", "failed_groups",
@@ -48,7 +48,7 @@ type worker struct {
 	removal *deletion.Projects
 }
 
-// New makes the worker and its job destroy_group. It does not connect, and always succeeds.
+// New makes the worker and its job destroy_group, without connecting. It always succeeds.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &worker{Deps: d, config: config, removal: deletion.NewProjectRemovals(d)}
 	w := &run.Worker{
@@ -84,7 +84,7 @@ func (k *worker) missing(ctx context.Context) (string, error) {
 	return stores.Missing, err
 }
 
-// stores finds out which stores of marks main has, and logs what is missing whenever that changes.
+// stores returns the stores of marks in main, and logs missing ones after each change.
 func (k *worker) stores(ctx context.Context) (gitlab.GroupStores, error) {
 	found, err := k.Main.Groups.GroupStores(ctx)
 	if err != nil {
@@ -124,7 +124,8 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 	return nil
 }
 
-// period is the setting deletion_adjourned_period, in days. An invalid one is a [*fault.FailedError].
+// period returns the setting deletion_adjourned_period, in days, or a [*fault.FailedError] if
+// invalid.
 func (k *worker) period(ctx context.Context, stores gitlab.GroupStores) (int64, error) {
 	days, err := k.Main.Groups.AdjournedPeriod(ctx, stores)
 	const setting = "deletion_adjourned_period in application_settings is "
@@ -148,7 +149,7 @@ func backlogLimits() fencing.Limits {
 	return fencing.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience}
 }
 
-// marks are the stores of marks, and what is due now.
+// marks returns the stores of marks, and the groups due now.
 func (k *worker) marks(
 	ctx context.Context, d *repo.Database,
 ) (stores gitlab.GroupStores, a gitlab.Adjournment, remarks []string, err error) {
@@ -160,7 +161,7 @@ func (k *worker) marks(
 	}
 	a.Days, err = k.period(ctx, stores)
 	if invalid, ok := errors.AsType[*fault.FailedError](err); ok {
-		// Nothing is due then, but what is marked still counts.
+		// No group is due then, but marked groups still count.
 		a.Days, remarks, err = math.MaxInt32, []string{invalid.Text}, nil
 	}
 	return stores, a, remarks, err
@@ -215,10 +216,10 @@ func (k *worker) backlog(
 	return b, strings.Join(remarks, "; "), err
 }
 
-// removalsShown is of how many removals the status shows the progress.
+// removalsShown is the maximum number of removals with progress in the status.
 const removalsShown = 4
 
-// removalProgress says how far the removals are that have begun.
+// removalProgress describes the progress of started removals.
 func removalProgress(
 	ctx context.Context, d *repo.Database, l fencing.Limits,
 ) (remarks []string, err error) {
@@ -236,14 +237,14 @@ func removalProgress(
 	return remarks, err
 }
 
-// lostMark says what is wrong with a group whose mark is lost.
+// lostMark describes the problem of a group with a lost mark.
 const lostMark = "it looks marked for deletion, by its state or path, but no mark is stored"
 
-// lostMarksShown is how many lost marks are listed.
+// lostMarksShown is the maximum number of listed lost marks.
 const lostMarksShown = 100
 
-// eachLostMark passes on the groups whose marks are lost, page by page. To find them all groups must
-// be read: it stops after half of the time that a backlog may take; all is false then.
+// eachLostMark calls a function with the groups whose marks are lost, page by page. That requires
+// reading all groups: it stops after half of a backlog's time limit, with all false.
 func eachLostMark(
 	ctx context.Context, d *repo.Database, stores gitlab.GroupStores, found func(groups []int64),
 ) (all bool, err error) {

@@ -63,5 +63,5 @@ func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Res
 	return result, nil
 }
 
-// reasonNotAPlaceholder is that of jobs and plans whose user is of another type.
+// reasonNotAPlaceholder belongs to jobs and plans whose user is of another type.
 const reasonNotAPlaceholder = "NOT_A_PLACEHOLDER"

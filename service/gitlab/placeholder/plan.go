@@ -24,7 +24,7 @@ func (p *placeholderDeletion) plan(ctx context.Context, _ *run.Execution, into *
 	case verdict.NotPlaceholder:
 		into.Refuse(reasonNotAPlaceholder, "it is another type of user")
 	case verdict.Protection != nil:
-		// The plan of the user itself says so.
+		// The plan of the user itself includes it.
 	case verdict.Reference != nil:
 		into.Refuse(fault.ReasonStillReferenced,
 			verdict.Reference.Table+"."+verdict.Reference.Column+" refers to it")

@@ -39,7 +39,7 @@ type Config struct {
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
 }
 
-// DoneCounts are the counts of what was due that a run has dealt with.
+// DoneCounts are the counts of due rows that a run has handled.
 func (Config) DoneCounts() []string { return []string{"scheduled_jobs", "exhausted_users"} }
 
 // placeholderUserCleanup is the worker; the package comment is its design.
@@ -51,8 +51,8 @@ type placeholderUserCleanup struct {
 	schema run.SchemaLog
 }
 
-// New makes the worker, with the kinds of job that belong to it. It does not connect; an error
-// names the configuration key that is wrong.
+// New makes the worker without connecting, with the kinds of job that belong to it. An error names
+// the wrong configuration key.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
 	d.Databases = run.GitLabs(d.Databases)
@@ -81,7 +81,8 @@ func claimLimits() fencing.Limits {
 	return fencing.Limits{Statement: 2 * time.Second, Lock: time.Second}
 }
 
-// missing is what the worker needs and the database does not have, or the jobs that it causes need.
+// missing returns what the worker, or the jobs that it causes, require and the database does not
+// have.
 func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
 	if p.queue == nil {
 		return "no queue for its jobs", nil
@@ -94,7 +95,7 @@ func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
 	return features.Missing, err
 }
 
-// rules are those of a run that starts now, with the tables as they are.
+// rules returns the rules of a run that starts now, with the current tables.
 func (p *placeholderUserCleanup) rules(
 	ctx context.Context, now time.Time,
 ) (gitlab.PlaceholderRules, error) {
@@ -126,7 +127,7 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) err
 	return p.reportVetoed(ctx, x, rules)
 }
 
-// reportVetoed logs whom the run has passed over.
+// reportVetoed logs the users that the run has skipped.
 func (p *placeholderUserCleanup) reportVetoed(
 	ctx context.Context, x *run.Execution, rules gitlab.PlaceholderRules,
 ) error {
@@ -141,12 +142,11 @@ func (p *placeholderUserCleanup) reportVetoed(
 	return err
 }
 
-// inFlight is how many pages are worked side by side: one is claimed while another one's jobs are
-// inserted.
+// inFlight is the number of parallel pages: one is claimed while the jobs of another are inserted.
 const inFlight = 2
 
-// claimAll claims page after page. A page that fails ends the run with the one beside it, which is
-// not stopped.
+// claimAll claims page after page. A failed page ends the run together with the parallel one, which
+// is not stopped.
 func (p *placeholderUserCleanup) claimAll(
 	ctx context.Context, x *run.Execution, rules gitlab.PlaceholderRules,
 ) error {
@@ -169,8 +169,7 @@ func (p *placeholderUserCleanup) claimAll(
 	return pages.Wait()
 }
 
-// page claims the page that begins there and queues its jobs. next is sent where the one behind it
-// begins.
+// page claims a page and queues its jobs. It sends the start of the following page to next.
 func (p *placeholderUserCleanup) page(
 	ctx context.Context, x *run.Execution, rules gitlab.PlaceholderRules,
 	at gitlab.PlaceholderPosition, next chan<- gitlab.PlaceholderPosition,
@@ -203,7 +202,7 @@ func (p *placeholderUserCleanup) page(
 	return nil
 }
 
-// next is the page behind an id. Of a run that is held to a plan it has planned rows alone.
+// next reads the page after an id. With an expected plan it has planned rows only.
 func (p *placeholderUserCleanup) next(
 	ctx context.Context, x *run.Execution, rules gitlab.PlaceholderRules, after int64,
 ) (gitlab.PlaceholderPage, error) {
@@ -243,7 +242,7 @@ func (p *placeholderUserCleanup) claim(
 	return p.main.Placeholders.ClaimPlaceholders(ctx, permit.Permit, page, jobs)
 }
 
-// behind says on a batch's span where it begins, if that is not at the first.
+// behind returns the start of a batch as a span attribute, unless it is the first.
 func behind(last int64) []attribute.KeyValue {
 	if last == gitlab.BeforePlaceholders {
 		return nil
@@ -251,7 +250,7 @@ func behind(last int64) []attribute.KeyValue {
 	return []attribute.KeyValue{attribute.Int64("maintenance.after_id", last)}
 }
 
-// dryRun walks the same pages and counts what a run started now would do.
+// dryRun walks the same pages and counts what a run that starts now would do.
 func (p *placeholderUserCleanup) dryRun(
 	ctx context.Context, x *run.Execution, rules gitlab.PlaceholderRules,
 ) error {
@@ -279,7 +278,7 @@ func (p *placeholderUserCleanup) dryRun(
 	return nil
 }
 
-// preview counts and notes what a run would do with a row. counted are the users with a job.
+// preview counts and records what a run would do with a row. counted are the users with a job.
 func (p *placeholderUserCleanup) preview(
 	ctx context.Context, x *run.Execution, row gitlab.PlaceholderPreview, counted map[int64]bool,
 ) {

@@ -1,6 +1,6 @@
-// Package plan says what deleting a user, group or placeholder user of a GitLab database would do: it asks
-// the jobs and workers that would carry it out, in their order. A plan writes nothing. At most two plans are
-// made at a time, and another waits three seconds for its turn.
+// Package plan reports what deleting a user, group or placeholder user of a GitLab database would
+// do. It asks the jobs and workers that would do it, in their order. A plan writes nothing. At most
+// two plans run at a time, and another waits three seconds for its turn.
 package plan
 
 import (
@@ -19,12 +19,13 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
-// IsTarget reports whether this is a kind of what jobs delete and [Planner.PlanDeletion] plans.
+// IsTarget reports whether jobs delete this kind of target and [Planner.PlanDeletion] plans it.
 func IsTarget(kind string) bool {
 	return kind == control.KindUser || kind == control.KindGroup || kind == control.KindPlaceholder
 }
 
-// TargetOf is what a job is to delete, not ok if it is of a kind that deletes nothing of the application.
+// TargetOf returns the target that a job deletes. ok is false if jobs of its kind delete none of
+// the application's rows.
 func TargetOf(j job.Job) (kind string, id int64, ok bool) {
 	var args struct {
 		User        int64 `json:"user_id"`
@@ -46,26 +47,26 @@ func TargetOf(j job.Job) (kind string, id int64, ok bool) {
 }
 
 const (
-	// plansAtOnce is how many plans are made at a time: runs and leases need the connections.
+	// plansAtOnce is the maximum number of parallel plans: runs and leases need the connections.
 	plansAtOnce = 2
-	// planWait is how long a plan waits for those before it.
+	// planWait is how long a plan waits for earlier ones.
 	planWait = 3 * time.Second
 )
 
-// Planner makes plans. It may be called from any goroutine.
+// Planner makes plans. Any goroutine may call it.
 type Planner struct {
 	runner *run.Runner
 	jobs   *job.Pool
-	// turns has an element for each plan that is being made.
+	// turns has an element for each running plan.
 	turns chan struct{}
 }
 
-// New makes a Planner of the workers of an engine and the jobs of a pool.
+// New makes a Planner from the workers of an engine and the jobs of a pool.
 func New(runner *run.Runner, jobs *job.Pool) *Planner {
 	return &Planner{runner: runner, jobs: jobs, turns: make(chan struct{}, plansAtOnce)}
 }
 
-// acquire waits until one more plan may be made, and returns what ends it.
+// acquire waits for a free turn, and returns the function that ends it.
 func (p *Planner) acquire(ctx context.Context) (done func(), err error) {
 	wait, cancel := context.WithTimeout(ctx, planWait)
 	defer cancel()
@@ -83,10 +84,11 @@ func (p *Planner) acquire(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// PlanDeletion says what deleting a user, group or placeholder user would do. It writes nothing, and
-// reads the replicas where there are some, once they have what was written until now.
+// PlanDeletion returns what deleting a user, group or placeholder user would do. It writes nothing.
+// It reads the replicas if there are some, once they have caught up with all earlier writes.
 //
-// Errors: [*fault.InvalidArgumentError], [*fault.RefusedError], [*fault.NotConfiguredError], [fault.ErrUnreachable].
+// Errors: [*fault.InvalidArgumentError], [*fault.RefusedError], [*fault.NotConfiguredError],
+// [fault.ErrUnreachable].
 func (p *Planner) PlanDeletion(ctx context.Context, kind string, id int64) (*plan.Plan, error) {
 	steps, err := p.planners(kind, id)
 	if err != nil {
@@ -106,7 +108,7 @@ func (p *Planner) PlanDeletion(ctx context.Context, kind string, id int64) (*pla
 	begun := plan.New(kind, id, copies)
 	made, err := p.plan(ctx, begun, steps)
 	if err != nil && replicas && ctx.Err() == nil {
-		// A replica may cancel what it is asked, or lose its connection.
+		// A replica may cancel a query, or lose its connection.
 		made, err = p.plan(ctx, begun.Reset(primaries), steps)
 	}
 	if err == plan.ErrUnknownTarget { //nolint:errorlint // as planners return it
@@ -130,7 +132,7 @@ func unknownTarget(kind string, id int64) error {
 	}
 }
 
-// planners are what would be done, in order.
+// planners returns the planners of a target, in order.
 func (p *Planner) planners(kind string, id int64) ([]run.Planner, error) {
 	var names []string
 	switch kind {
@@ -153,7 +155,7 @@ func (p *Planner) planners(kind string, id int64) ([]run.Planner, error) {
 		steps = append(steps, p.jobs.Kinds[name].Plan)
 	}
 	if kind != control.KindGroup {
-		// After the jobs the rest is the worker's.
+		// The worker does the work after the jobs.
 		for _, w := range p.runner.Workers {
 			if w.Plan != nil {
 				steps = append(steps, w.Plan)
@@ -163,7 +165,7 @@ func (p *Planner) planners(kind string, id int64) ([]run.Planner, error) {
 	return steps, nil
 }
 
-// plan goes through the steps. What would end a job ends the plan, too.
+// plan runs the steps. An end of a job also ends the plan.
 func (p *Planner) plan(
 	ctx context.Context, made *plan.Plan, steps []run.Planner,
 ) (*plan.Plan, error) {
@@ -192,8 +194,8 @@ func (p *Planner) plan(
 	return made, nil
 }
 
-// estimate is by the speed last measured with about as many rows; without one there is none, nor where
-// not all rows were counted.
+// estimate sets the estimate by the last measured speed with about as many rows. There is none
+// without such a speed, or if not all rows were counted.
 func (p *Planner) estimate(ctx context.Context, made *plan.Plan) {
 	if !made.Exact {
 		return

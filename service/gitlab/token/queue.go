@@ -12,19 +12,19 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// A pass schedules no more deletions than there is room for in front of the ghost migration.
+// A pass schedules no more deletions than the ghost migration's queue has room for.
 
-// roomAge is for how long a count of the waiting deletions is used. What the run itself schedules
-// meanwhile is subtracted.
+// roomAge is how long a count of the waiting deletions is used, minus those that the run itself
+// schedules meanwhile.
 const roomAge = time.Second
 
-// room is how many deletions may still be scheduled, as counted at a time.
+// room is how many deletions may still be scheduled, by the last count.
 type room struct {
 	left int
 	at   time.Time
 }
 
-// roomFor counts, if need be, for how many of so many deletions there is room now.
+// roomFor returns how many of the wanted deletions have room now, with a new count if required.
 func (w *tokenWalk) roomFor(ctx context.Context, wanted int) (int, error) {
 	if w.config.MaxQueued == 0 {
 		return math.MaxInt, nil
@@ -35,7 +35,7 @@ func (w *tokenWalk) roomFor(ctx context.Context, wanted int) (int, error) {
 			return 0, err
 		}
 		if w.x.DryRun {
-			// It has queued none of those that it has scheduled.
+			// The run has queued none of its scheduled deletions yet.
 			waiting += w.scheduled
 		}
 		w.room = room{max(0, w.config.MaxQueued-waiting), time.Now()}
@@ -50,8 +50,7 @@ func (k *inactiveTokens) waitingDeletions(
 	return k.Main.Tokens.WaitingDeletions(ctx, features, k.config.MaxQueued, tokenLimits())
 }
 
-// next judges the next range, no larger than there is room for its deletions. full: there is room
-// for none.
+// next judges the next range, no larger than the room for its deletions. full: there is no room.
 func (w *tokenWalk) next(ctx context.Context) (r gitlab.BotRange, full bool, err error) {
 	r, err = w.judge(ctx, w.limit)
 	if err != nil || len(r.Inactive) == 0 {
@@ -64,13 +63,12 @@ func (w *tokenWalk) next(ctx context.Context) (r gitlab.BotRange, full bool, err
 	if left == 0 {
 		return r, true, nil
 	}
-	// However many of them turn out to be inactive, there is room for so many bots.
+	// There is room for this many bots, even if all of them are inactive.
 	r, err = w.judge(ctx, left)
 	return r, false, err
 }
 
-// judge finds the inactive ones among the next bots behind the cursor. Those whom a protection keeps are
-// not among them.
+// judge returns the inactive ones among the next bots after the cursor, without protected bots.
 func (w *tokenWalk) judge(ctx context.Context, limit int) (r gitlab.BotRange, err error) {
 	page := gitlab.BotPage{After: w.pass.Cursor, Limit: limit}
 	r, err = w.x.Database.Tokens.InactiveBots(ctx, w.features, w.pass.TokenRules, page, tokenLimits())

@@ -12,15 +12,15 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// Before the schedule an unfinished pass is continued by the job continue_inactive_token_deletion
-// after a run that took too long, and by whoever resumes abandoned runs after one that died.
+// An unfinished pass does not wait for the schedule. After a run that took too long, the job
+// continue_inactive_token_deletion continues it. After a run that died, the scheduler resumes it.
 
 // continuationPatience is how long the continuation snoozes while its worker is paused, switched
-// off or at work, or the queue is full.
+// off or running, or the queue is full.
 const continuationPatience = 10 * time.Second
 
-// continuePass is the job continue_inactive_token_deletion. It starts a run and does not wait for
-// its end, so that the run can queue the next continuation.
+// continuePass is the job continue_inactive_token_deletion. It starts a run without waiting for its
+// end, so that the run can queue the next continuation.
 func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.Result, error) {
 	args, err := job.Decode[jobqueue.ContinueInactiveTokenDeletion](j)
 	if err != nil {
@@ -41,7 +41,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 		}, nil
 	}
 	if k.config.Disabled() {
-		// Another process may have the worker switched on, or this one again after a restart.
+		// The worker may be enabled in another process, or in this one after a restart.
 		return wait(reasonDisabled)
 	}
 	if full, err := k.full(ctx); err != nil {
@@ -63,5 +63,5 @@ func (k *inactiveTokens) abandoned(ctx context.Context) (bool, error) {
 	return k.Main.Tokens.TokenPassAbandoned(ctx, k.worker.Name)
 }
 
-// reasonDisabled is that of a continuation whose worker is not enabled here.
+// reasonDisabled belongs to a continuation whose worker is not enabled here.
 const reasonDisabled = "DISABLED"

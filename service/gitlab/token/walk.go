@@ -25,17 +25,18 @@ type tokenWalk struct {
 	x        *run.Execution
 	features gitlab.UserFeatures
 	pass     gitlab.TokenPass
-	// limit is the size of the next range: batch_size, or less after one that took too long.
+	// limit is the size of the next range: batch_size, or less after a range that took too long.
 	limit int
-	// failures is how many ranges in a row have failed.
+	// failures counts the consecutive failed ranges.
 	failures int
-	// room is what was left in front of the ghost migration.
+	// room is the last known room before the ghost migration.
 	room room
-	// scheduled is how many deletions this run has scheduled.
+	// scheduled counts the deletions that this run has scheduled.
 	scheduled int
-	// admins are the admin bots of the organizations looked up so far, nil where there is none.
+	// admins are the known admin bots by organization; nil: the organization has none.
 	admins map[int64]*int64
-	// kept are the users whom protections keep, protected the inactive bots among them in the range.
+	// kept are the users whom protections keep, protected the inactive bots among them in the
+	// range.
 	kept      protection.Keeping
 	protected []gitlab.Veto
 }
@@ -62,11 +63,11 @@ func (w *tokenWalk) run(ctx context.Context) error {
 	}
 }
 
-// maxRangeFailures is how often in a row a range is tried again.
+// maxRangeFailures is the maximum number of consecutive retries of a range.
 const maxRangeFailures = 10
 
-// shrinkOnTimeout lets a range that took too long, or met a lock, be tried again half as large.
-// Other errors are returned.
+// shrinkOnTimeout makes a range that took too long, or met a lock, run again at half its size. It
+// returns other errors.
 func (w *tokenWalk) shrinkOnTimeout(ctx context.Context, err error) error {
 	if err == nil {
 		w.failures, w.limit = 0, min(2*w.limit, w.config.BatchSize)
@@ -114,7 +115,7 @@ func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 	return over || !r.More, nil
 }
 
-// reportVetoed reports which inactive bots of the range are passed over.
+// reportVetoed reports which inactive bots of the range are skipped.
 func (w *tokenWalk) reportVetoed(ctx context.Context, r gitlab.BotRange) error {
 	if r.Examined == 0 {
 		return nil
@@ -132,7 +133,7 @@ func (w *tokenWalk) reportVetoed(ctx context.Context, r gitlab.BotRange) error {
 }
 
 // save stores a range with its jobs and, if it is the run's last but not the pass's, the
-// continuation. It returns how many jobs were really inserted; a dry run only counts them.
+// continuation. It returns the number of jobs actually inserted; a dry run only counts them.
 func (w *tokenWalk) save(
 	ctx context.Context, r gitlab.BotRange, last bool,
 ) (scheduled int, err error) {
@@ -156,7 +157,7 @@ func (w *tokenWalk) save(
 	return w.x.Database.Tokens.AdvanceTokenPass(ctx, permit.Permit, w.pass.ID, step, w.Queue)
 }
 
-// planned is a range with those inactive bots alone that the run may queue.
+// planned returns a range with only those inactive bots that the run may queue.
 func (w *tokenWalk) planned(r gitlab.BotRange) gitlab.BotRange {
 	if !w.x.HasAllowed() {
 		return r
@@ -172,7 +173,7 @@ func (w *tokenWalk) planned(r gitlab.BotRange) gitlab.BotRange {
 	return kept
 }
 
-// preview notes the bots of a range that a run would queue, and says how many they are.
+// preview records the bots of a range that a run would queue, and returns their number.
 func (w *tokenWalk) preview(ctx context.Context, r gitlab.BotRange) (int, error) {
 	if len(r.Inactive) == 0 {
 		return 0, nil
@@ -185,7 +186,7 @@ func (w *tokenWalk) preview(ctx context.Context, r gitlab.BotRange) (int, error)
 	return len(bots), err
 }
 
-// deletions are the jobs of a range's inactive bots.
+// deletions returns the jobs of a range's inactive bots.
 func (w *tokenWalk) deletions(
 	ctx context.Context, r gitlab.BotRange, origin jobqueue.Job,
 ) ([]jobqueue.Job, error) {
@@ -203,7 +204,7 @@ func (w *tokenWalk) deletions(
 	return jobs, nil
 }
 
-// readAdmins finds the admin bots of those organizations that the run meets for the first time.
+// readAdmins finds the admin bots of organizations that are new to the run.
 func (w *tokenWalk) readAdmins(ctx context.Context, organizations []int64) error {
 	var unknown []int64
 	for _, o := range organizations {

@@ -36,7 +36,7 @@ type Config struct {
 	MaxQueued int `key:"max_queued" default:"100000" max:"10000000" off:"0"`
 }
 
-// DoneCounts are the counts of what was due that a run has dealt with.
+// DoneCounts are the counts of due bots that a run has handled.
 func (Config) DoneCounts() []string { return []string{"examined_users"} }
 
 // inactiveTokens is the worker; the package comment is its design.
@@ -44,12 +44,12 @@ type inactiveTokens struct {
 	run.Deps
 	config Config
 	schema *deletion.UserSchema
-	// worker is what New returned: the continuation starts its runs.
+	// worker is the worker that New returned: the continuation starts its runs.
 	worker *run.Worker
 }
 
-// New makes the worker, with the kinds of job that belong to it. It does not connect; an error
-// names the configuration key that is wrong.
+// New makes the worker without connecting, with the kinds of job that belong to it. An error names
+// the wrong configuration key.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &inactiveTokens{Deps: d, config: config, schema: deletion.NewUserSchema(d)}
 	k.worker = &run.Worker{
@@ -73,7 +73,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	}}, nil
 }
 
-// missing is what it needs itself, or its jobs need.
+// missing returns what the worker, or its jobs, require and the database does not have.
 func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
 	if k.Queue == nil {
 		return "no queue for its jobs", nil
@@ -111,7 +111,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 		w.pass = gitlab.TokenPass{TokenRules: rules}
 		return w.run(ctx)
 	}
-	// A continuation opens no pass: another run may have finished this one just now.
+	// A continuation opens no pass: another run may have just finished this one.
 	resume := x.Snapshot().Reason == run.ReasonContinuation
 	if w.pass, err = open(ctx, x, rules, resume); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 	return w.run(ctx)
 }
 
-// open resumes the unfinished pass. Without one it opens another, unless the run may only resume.
+// open resumes the unfinished pass, or opens another unless the run may only resume.
 func open(
 	ctx context.Context, x *run.Execution, rules gitlab.TokenRules, resume bool,
 ) (pass gitlab.TokenPass, err error) {
@@ -134,7 +134,7 @@ func open(
 	return x.Database.Tokens.OpenTokenPass(ctx, permit.Permit, rules, resume)
 }
 
-// drop forgets the unfinished pass, and reports whether there was one.
+// drop deletes the unfinished pass, and reports whether there was one.
 func drop(ctx context.Context, x *run.Execution) (dropped bool, err error) {
 	permit, err := x.Permit(ctx, x.Database, catalog.Table{}, tokenLimits())
 	if err != nil {

@@ -12,31 +12,33 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// ErrUnknownChild is a name that is none of those to choose from.
+// ErrUnknownChild means that a name is not among the possible child tables.
 var ErrUnknownChild = errors.New("unknown child table")
 
-// unknownChildError says which name that is, and where those to choose from are listed.
+// unknownChildError names the unknown child, and where the possible ones are listed.
 type unknownChildError string
 
-// Error is the text.
+// Error returns the text.
 func (e unknownChildError) Error() string { return string(e) }
 
-// Is [ErrUnknownChild].
+// Is reports whether target is [ErrUnknownChild].
 func (e unknownChildError) Is(target error) bool { return target == ErrUnknownChild }
 
 // AcceptedChild is a child table that AcceptAbsent has accepted as absent.
 type AcceptedChild struct {
 	Child string `json:"child"`
-	// Definitions that are skipped from now on.
+	// Definitions that runs skip from now on.
 	Definitions []string `json:"definitions"`
-	// Before: it was accepted already.
+	// Before reports that it was already accepted.
 	Before bool `json:"accepted_before"`
-	// Databases that no longer have the table, if others have it: there its definitions hold no more records.
+	// Databases that no longer have the table, if others have it: there its definitions hold no
+	// records.
 	Databases []string `json:"databases,omitempty"`
 }
 
-// AcceptAbsent accepts child tables as absent, or as gone from databases, or without names all that are and are
-// not accepted yet. It needs an answer from every configured database, and accepts all of the tables or none.
+// AcceptAbsent accepts child tables as absent, or as gone from databases. Without names it accepts
+// all that are absent or gone and not accepted yet. It requires an answer from every configured
+// database, and accepts all of the tables or none.
 func (l Admin) AcceptAbsent(
 	ctx context.Context, children []string, by string,
 ) ([]AcceptedChild, error) {
@@ -96,10 +98,10 @@ func (l Admin) AcceptAbsent(
 	return done, l.main().Children.AcceptAbsent(ctx, placesOf(done), by)
 }
 
-// main has what all databases share.
+// main returns the database with the state that all databases share.
 func (l Admin) main() *repo.Database { return l.Databases[0] }
 
-// childTables are the child tables of the definitions, with repetitions.
+// childTables returns the child tables of the definitions, with repetitions.
 func (l Admin) childTables() (names []string) {
 	for _, k := range l.Definitions.Keys {
 		names = append(names, k.Table)
@@ -107,7 +109,7 @@ func (l Admin) childTables() (names []string) {
 	return names
 }
 
-// placesOf are where children are absent: on databases that no longer have them, or everywhere.
+// placesOf returns where children are absent: on databases that no longer have them, or everywhere.
 func placesOf(children []AcceptedChild) (places []lfkrepo.AbsentPlace) {
 	for _, c := range children {
 		for _, database := range c.Databases {
@@ -120,9 +122,9 @@ func placesOf(children []AcceptedChild) (places []lfkrepo.AbsentPlace) {
 	return places
 }
 
-// childHomes are the databases that each child table is in, by its name, and those that it is gone from. All
-// of them have to answer, and to show their application schema: to a role that may not use it everything in
-// it seems absent.
+// childHomes returns the databases of each child table, by its name, and those that it is gone
+// from. All databases must answer, and show their application schema: without USAGE on it,
+// everything in it seems absent.
 func (l Admin) childHomes(
 	ctx context.Context,
 ) (homes map[string][]*repo.Database, gone lfk.GoneChildren, err error) {
@@ -147,7 +149,7 @@ func (l Admin) childHomes(
 	return homes, gone, err
 }
 
-// AbsentChildren are the child tables that were accepted as absent, by name.
+// AbsentChildren returns the child tables that were accepted as absent, by name.
 func (l Admin) AbsentChildren(ctx context.Context) ([]lfkrepo.AbsentChild, error) {
 	children := []lfkrepo.AbsentChild{}
 	err := Admin{Databases: l.Databases[:1]}.each(ctx, func(main *repo.Database) error {
@@ -158,7 +160,7 @@ func (l Admin) AbsentChildren(ctx context.Context) ([]lfkrepo.AbsentChild, error
 	return children, err
 }
 
-// RevokeAbsent ends the acceptance of child tables, all of them or none: until they are found or
+// RevokeAbsent ends the acceptance of child tables, all of them or none. Until they are found or
 // accepted again, they hold the records of their parents.
 func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 	accepted, err := l.AbsentChildren(ctx)

@@ -17,16 +17,16 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// ErrUnknownTable, ErrUnknownRecord and ErrUnknownKey: nothing of that name or id is there to work on.
+// ErrUnknownTable, ErrUnknownRecord and ErrUnknownKey: the name or id was not found.
 var (
 	ErrUnknownTable  = errors.New("there is no table")
 	ErrUnknownRecord = errors.New("there is no dead record")
 	ErrUnknownKey    = errors.New("there is no foreign key")
-	// ErrUnknownAction: no definition can have that on_delete.
+	// ErrUnknownAction: an invalid on_delete of a definition.
 	ErrUnknownAction = errors.New("--on-delete")
 )
 
-// Misused reports whether an error is about a name or value that the operator gave: it is malformed, or unknown.
+// Misused reports whether an error is about a malformed or unknown name or value from the operator.
 func Misused(err error) bool {
 	refused, ok := errors.AsType[*admin.RefusedError](err)
 	return ok && refused.Misnamed || slices.ContainsFunc([]error{
@@ -34,30 +34,31 @@ func Misused(err error) bool {
 	}, func(unknown error) bool { return errors.Is(err, unknown) })
 }
 
-// Admin is what `caretaker lfk` does on the configured databases. All changes in one database are
-// one transaction; a database that cannot be worked on is in the error, and the others are done.
+// Admin implements `caretaker lfk` on the configured databases. All changes in one database are one
+// transaction. A failing database is in the error, and the others are done.
 type Admin struct {
-	// Databases that are configured, in the order of the rotation.
+	// Databases from the configuration, in the order of the rotation.
 	Databases []*repo.Database
-	// Only names the one to work on; "": all.
+	// Only names the database to work on; "": all.
 	Only string
-	// Schema is where Install makes the queue although there is one in another schema; "" refuses that.
+	// Schema is where Install makes the queue although another schema has one; "": Install fails
+	// then.
 	Schema string
 	// Definitions; nil: none are configured.
 	Definitions *lfk.Definitions
-	// Schedule of the worker, of five fields, UTC; "": it does not run by itself.
+	// Schedule of the worker, of five fields, UTC; "": no schedule.
 	Schedule string
 }
 
-// Installed is what Install found or did in one database.
+// Installed is the result of Install in one database.
 type Installed struct {
 	Database string `json:"database"`
 	// Result is one of the constants of lfkadmin that begin with Queue.
 	Result string `json:"result"`
 }
 
-// Install makes the queue of deleted records and its trigger functions, or renews those of an older
-// version.
+// Install creates the queue of deleted records and its trigger functions, or upgrades those of an
+// older version.
 func (l Admin) Install(ctx context.Context) ([]Installed, error) {
 	done := []Installed{}
 	err := l.each(ctx, func(d *repo.Database) error {
@@ -70,14 +71,14 @@ func (l Admin) Install(ctx context.Context) ([]Installed, error) {
 	return done, err
 }
 
-// Tracked is what Track did.
+// Tracked is the result of Track.
 type Tracked struct {
 	Database string `json:"database"`
 	admin.Tracked
 }
 
-// Track makes the triggers that note deletions from a table, in the one database in which it is.
-// columns are its key; none is id.
+// Track creates the triggers that record deletions from a table, in the one database that has it.
+// columns are its key; none: id.
 func (l Admin) Track(ctx context.Context, table string, columns ...string) (Tracked, error) {
 	homes, err := l.homesOf(ctx, table)
 	switch {
@@ -93,7 +94,7 @@ func (l Admin) Track(ctx context.Context, table string, columns ...string) (Trac
 	return Tracked{homes[0].Name, tracked}, err
 }
 
-// homesOf are the selected databases that have a table.
+// homesOf returns the selected databases that have a table.
 func (l Admin) homesOf(ctx context.Context, table string) (homes []*repo.Database, err error) {
 	err = l.each(ctx, func(d *repo.Database) error {
 		has, err := admin.New(d.Database).HasTable(ctx, table)
@@ -105,7 +106,7 @@ func (l Admin) homesOf(ctx context.Context, table string) (homes []*repo.Databas
 	return homes, err
 }
 
-// unknownTable is the error for a table that no selected database has.
+// unknownTable returns the error for a table that no selected database has.
 func (l Admin) unknownTable(table string) error {
 	selected, _ := l.selected()
 	return fmt.Errorf("%w %s in %s", ErrUnknownTable, table, run.DatabaseNames(selected))
@@ -120,8 +121,8 @@ func (l Admin) knownTable(ctx context.Context, table string) error {
 	return err
 }
 
-// meant says which tables of another case or schema an unknown name may mean, and which tables do
-// not count; "" if there is none.
+// meant returns a hint: tables of another case or schema that an unknown name may mean, and tables
+// that do not count; or "".
 func (l Admin) meant(ctx context.Context, table string) (hint string) {
 	var names []string
 	protected := ""
@@ -142,7 +143,7 @@ func (l Admin) meant(ctx context.Context, table string) (hint string) {
 	return hint + protected
 }
 
-// Untracked is what Untrack did in one database.
+// Untracked is the result of Untrack in one database.
 type Untracked struct {
 	Database string `json:"database"`
 	admin.Untracked
@@ -150,8 +151,8 @@ type Untracked struct {
 	Unfed []string `json:"unfed"`
 }
 
-// Untrack drops the triggers that note deletions from a table, or from one partition, wherever it
-// is tracked.
+// Untrack drops the triggers that record deletions from a table, or from one partition, in all
+// databases that track it.
 func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	done := []Untracked{}
 	var refused []error
@@ -185,8 +186,9 @@ func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	return done, err
 }
 
-// AdoptedBelow are the adopted foreign keys, as commands name them, that need a table to be tracked, or
-// the table that it is a partition of. A database that does not have the table counts as one without.
+// AdoptedBelow returns the adopted foreign keys, as commands name them, that require a table, or
+// the table that it is a partition of, to be tracked. A database without the table counts as one
+// without keys.
 func (l Admin) AdoptedBelow(ctx context.Context, table string) (names []string, err error) {
 	err = l.each(ctx, func(d *repo.Database) error {
 		recorded, err := admin.New(d.Database).Recorded(ctx, table)
@@ -207,7 +209,7 @@ func (l Admin) AdoptedBelow(ctx context.Context, table string) (names []string, 
 	return names, err
 }
 
-// fedBy are the definitions of a parent by its recorded name, where schema is the application's.
+// fedBy returns the definitions of a parent by its recorded name. schema is the application's.
 func (l Admin) fedBy(recorded, schema string) []string {
 	names := []string{}
 	if l.Definitions == nil {
@@ -221,7 +223,7 @@ func (l Admin) fedBy(recorded, schema string) []string {
 	return names
 }
 
-// selected are the databases to work on.
+// selected returns the databases to work on.
 func (l Admin) selected() ([]*repo.Database, error) {
 	if l.Only == "" {
 		return l.Databases, nil
@@ -235,8 +237,8 @@ func (l Admin) selected() ([]*repo.Database, error) {
 		run.DatabaseNames(l.Databases))
 }
 
-// each does something in every selected database that is migrated and has an application schema,
-// and joins the errors.
+// each calls do for every selected database that is migrated and has an application schema, and
+// joins the errors.
 func (l Admin) each(ctx context.Context, do func(*repo.Database) error) error {
 	selected, err := l.selected()
 	for _, d := range selected {

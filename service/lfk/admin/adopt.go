@@ -19,23 +19,23 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Adoption turns a real foreign key into a loose one, and back. The order of its steps is such that
-// rows without a parent are cleaned at any time: the definition is there, every
-// server knows it and deletions are recorded before the constraint goes; the constraint is there and
-// all rows are checked before the definition goes. While both are there, the constraint acts first
-// and the worker finds nothing. Whatever is interrupted, the same command goes on: each step looks
+// Adoption turns a real foreign key into a loose one, and back. The order of its steps ensures that
+// rows without a parent are cleaned at any time. Before the constraint is dropped, the definition
+// exists, every server knows it and deletions are recorded. Before the definition is removed, the
+// constraint exists and all rows are checked. While both exist, the constraint acts first and the
+// worker finds no rows. After any interruption, the same command continues: each step checks
 // whether it is done.
 //
-// The last line of defence is the run: it leaves the records of a parent alone while its definitions
-// lack an adopted key (package lfk, adopted.go).
+// The run is the last line of defence: it skips the records of a parent while the definition of an
+// adopted key is missing (package lfk, adopted.go).
 
-// Step is one of an adoption or a reversion.
+// Step is a step of an adoption or a reversion.
 type Step struct {
-	// Text says what is done.
+	// Text describes the step.
 	Text string `json:"step"`
-	// SQL that does it, or lines of the definitions file.
+	// SQL of the step, or lines of the definitions file.
 	SQL []string `json:"sql,omitempty"`
-	// Done: there is nothing to do.
+	// Done: no change is required.
 	Done bool `json:"done"`
 }
 
@@ -43,21 +43,21 @@ type Step struct {
 type AdoptRequest struct {
 	Table   string
 	Columns []string
-	// Constraint chooses one of several; "": there must be one.
+	// Constraint selects one of several; "": there must be exactly one.
 	Constraint string
-	// OnDelete is the action; "": what the constraint does.
+	// OnDelete is the action; "": the constraint's.
 	OnDelete string
-	// Holder is who asks, for the lease.
+	// Holder names the caller, for the lease.
 	Holder string
 }
 
-// Adoption is a foreign key with what has been done and is to be done.
+// Adoption is a foreign key with its completed and remaining steps.
 type Adoption struct {
 	Database   string `json:"database"`
 	Definition string `json:"definition"`
 	Constraint string `json:"constraint"`
 	Steps      []Step `json:"steps"`
-	// Warnings say what the loose foreign key does otherwise than the constraint.
+	// Warnings are the differences between the loose foreign key and the constraint.
 	Warnings []string `json:"warnings,omitempty"`
 
 	admin  Admin
@@ -70,13 +70,13 @@ type Adoption struct {
 	defined, tracked bool
 }
 
-// Dropped reports whether the constraint is gone.
+// Dropped reports whether the constraint no longer exists.
 func (a *Adoption) Dropped() bool { return a.real.OID == 0 }
 
-// Ready reports whether the definition was in the file when the command began.
+// Ready reports whether the definition was in the file at the start of the command.
 func (a *Adoption) Ready() bool { return a.defined }
 
-// find finds the foreign key, and the definition that stands for it.
+// find finds the foreign key, and the definition that replaces it.
 func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	if l.Definitions == nil {
 		return nil, errors.New("there is no definitions file: set " +
@@ -118,7 +118,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	return a, nil
 }
 
-// choose chooses the one foreign key that is meant.
+// choose returns the one foreign key that the request names.
 func choose(found []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 	named := r.Table + "." + lfkrepo.ColumnList(r.Columns)
 	names := make([]string, len(found))
@@ -146,7 +146,7 @@ func choose(found []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 		named, strings.Join(names, ", "))
 }
 
-// writtenIn is a table as definitions have it, where schema is the application's.
+// writtenIn returns a table's name as in definitions. schema is the application's.
 func writtenIn(t catalog.Table, schema string) string {
 	if t.Schema == schema {
 		t.Schema = ""
@@ -154,7 +154,7 @@ func writtenIn(t catalog.Table, schema string) string {
 	return t.Written()
 }
 
-// known is the definition that stands for the foreign key; nil: the file has none.
+// known returns the definition that replaces the foreign key; nil: the file has none.
 func (a *Adoption) known(schema string) *lfkrepo.LooseForeignKey {
 	return lfk.StandsFor(a.admin.Definitions.Keys, schema, capture.AdoptedKey{
 		Schema: a.real.Table.Schema, Table: a.real.Table.Name, Columns: a.real.Columns,
@@ -162,8 +162,8 @@ func (a *Adoption) known(schema string) *lfkrepo.LooseForeignKey {
 	})
 }
 
-// PlanAdoption finds out what has to be done to make a foreign key a loose one, and refuses what
-// cannot be. It changes nothing.
+// PlanAdoption returns the steps that make a foreign key a loose one, or why that is impossible. It
+// changes nothing.
 func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	allowed := []string{"", lfkrepo.AsyncDelete, lfkrepo.AsyncNullify}
 	if !slices.Contains(allowed, r.OnDelete) {
@@ -206,7 +206,7 @@ func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, err
 	return a, nil
 }
 
-// trimmed are the lines of texts.
+// trimmed returns the lines of texts.
 func trimmed(texts ...string) (lines []string) {
 	for _, text := range texts {
 		lines = append(lines, strings.Split(strings.Trim(text, "\n"), "\n")...)
@@ -214,7 +214,7 @@ func trimmed(texts ...string) (lines []string) {
 	return lines
 }
 
-// checkDropped: what is gone must be loose now.
+// checkDropped checks that a dropped foreign key is a loose one now.
 func (a *Adoption) checkDropped() error {
 	if a.defined {
 		return nil
@@ -224,7 +224,7 @@ func (a *Adoption) checkDropped() error {
 		a.admin.Definitions.File, catalog.ReferenceArgument(a.key.Table, a.key.Columns)), a.key)
 }
 
-// same is the action that does what the constraint does; "": there is none.
+// same returns the action that equals the constraint's; "": none.
 func (a *Adoption) same() string {
 	switch {
 	case a.real.OnDelete == "c":
@@ -235,8 +235,8 @@ func (a *Adoption) same() string {
 	return ""
 }
 
-// checkAction refuses a definition in the file that does something else than was asked for, or else
-// than the constraint does.
+// checkAction returns an error for a definition in the file whose action differs from the requested
+// one, or else from the constraint's.
 func (a *Adoption) checkAction(asked string) error {
 	wanted := cmp.Or(asked, a.same())
 	if !a.defined || wanted == "" || wanted == a.key.OnDelete {
@@ -251,7 +251,7 @@ func (a *Adoption) checkAction(asked string) error {
 		a.key, why)
 }
 
-// action is what becomes of the children.
+// action returns the action on the children.
 func (a *Adoption) action(asked string) (string, error) {
 	same := a.same()
 	switch {
@@ -270,8 +270,9 @@ func (a *Adoption) action(asked string) (string, error) {
 		a.Database, a.real.Name, does[a.real.OnDelete])
 }
 
-// checkHomes refuses a pair of tables that several databases have: a constraint sees its own database
-// alone, a record is applied in all. GitLab's databases have copies of each other's tables, empty.
+// checkHomes refuses a pair of tables that several databases have: a constraint covers its own
+// database alone, a record applies to all. GitLab's databases have empty copies of each other's
+// tables.
 func (a *Adoption) checkHomes(ctx context.Context) error {
 	queue, err := a.home.Queue.DeletedRecords(ctx)
 	if err != nil || queue.Exists && !queue.Managed {
@@ -293,7 +294,7 @@ func (a *Adoption) checkHomes(ctx context.Context) error {
 		run.DatabaseNames(children), a.real.Name)
 }
 
-// check refuses what lint would call an error.
+// check refuses what lint would report as an error.
 func (a *Adoption) check(ctx context.Context) error {
 	alone := &lfk.Definitions{File: a.admin.Definitions.File, Keys: []lfkrepo.LooseForeignKey{a.key}}
 	result, err := Admin{Databases: a.admin.Databases, Only: a.Database, Definitions: alone}.Lint(ctx)
@@ -331,13 +332,13 @@ func (a *Adoption) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// How often a step is tried that others hold locks against, and the pause in between.
+// Number of tries of a step that fails because of locks, and the pause between them.
 const (
 	lockTries = 50
 	lockPause = 500 * time.Millisecond
 )
 
-// retried tries a step again while a lock or a lease is held elsewhere.
+// retried repeats a step while another session holds a lock or a lease.
 func retried(ctx context.Context, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()
@@ -356,7 +357,7 @@ func retried(ctx context.Context, do func() error) error {
 // leaseTime is longer than the transaction under the lease can take.
 const leaseTime = 30 * time.Second
 
-// Drop drops the constraint, while no run is at work on the database.
+// Drop drops the constraint, while no run is running on the database.
 func (a *Adoption) Drop(ctx context.Context) error {
 	return retried(ctx, func() error {
 		lease, err := a.home.Leases.AcquireLease(ctx, lfk.Name+"/"+a.Database, a.holder, leaseTime)

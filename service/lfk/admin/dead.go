@@ -21,7 +21,7 @@ type DeadRecord struct {
 const recordPage = 1000
 
 // Dead sends the dead records of all selected databases, or those of one table, by database and id.
-// A table that neither exists nor has such records is [ErrUnknownTable].
+// For a table that does not exist and has no such records it returns [ErrUnknownTable].
 func (l Admin) Dead(ctx context.Context, table string, send func(DeadRecord) error) error {
 	found := false
 	err := l.each(ctx, func(d *repo.Database) error {
@@ -49,16 +49,16 @@ func (l Admin) Dead(ctx context.Context, table string, send func(DeadRecord) err
 	return err
 }
 
-// FailingRecord is a deleted parent whose children could not be cleaned, also because a child is
-// absent, and which is tried again.
+// FailingRecord is a deleted parent whose children could not be cleaned, for example because a
+// child is absent, and which is retried.
 type FailingRecord struct {
 	Database string `json:"database"`
 	lfk.FailingRecord
 }
 
-// Failing are the records of all selected databases, or those of one table, that have failed or are
-// held and are not dead, by database, partition and id. A table that neither exists nor has such records is
-// [ErrUnknownTable].
+// Failing returns the records of all selected databases, or those of one table, that have failed or
+// are held and are not dead, by database, partition and id. For a table that does not exist and has
+// no such records it returns [ErrUnknownTable].
 func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, error) {
 	records := []FailingRecord{}
 	err := l.each(ctx, func(d *repo.Database) error {
@@ -81,15 +81,15 @@ func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, erro
 	return records, err
 }
 
-// Retried is how many records Retry put back in one database.
+// Retried is the number of records that Retry returned to the queue of one database.
 type Retried struct {
 	Database string `json:"database"`
 	Records  int64  `json:"records"`
 }
 
-// Retry puts dead records back into the queue: the one with an id, those of a table, or all (nil
-// and ""). It is an error if there are none, or if the id is one in several databases. What was put
-// back before an error is in the result.
+// Retry returns dead records to the queue: the one with an id, those of a table, or all (nil and
+// ""). It fails if there are none, or if several databases have the id. The result has the records
+// returned before an error.
 func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, error) {
 	filter := admin.DeadRecordFilter{ID: id, Table: table}
 	var holders []*repo.Database
@@ -120,8 +120,8 @@ func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, e
 	return done, err
 }
 
-// noDeadRecord says why there is none to put back: the id or the table may not exist, or the records
-// are not dead but failing.
+// noDeadRecord returns why there is no record to retry: the id or the table does not exist, or the
+// records are not dead but failing.
 func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error {
 	const advice = "`caretaker lfk dead` lists them"
 	if id != nil {

@@ -17,21 +17,21 @@ import (
 // CodeSequenceBehind is the code of findings about sequences.
 const CodeSequenceBehind = "sequence_behind"
 
-// Lint is what Lint found.
+// Lint is the result of Admin.Lint.
 type Lint struct {
 	// Findings of the file and the schedule, then of the databases one by one, then of all databases
 	// together.
 	Findings []lfk.Finding `json:"findings"`
-	// Errors and Warnings count them.
+	// Errors and Warnings are the numbers of findings.
 	Errors   int `json:"errors"`
 	Warnings int `json:"warnings"`
 	// Unchecked are the databases that could not be inspected.
 	Unchecked []string `json:"unchecked,omitempty"`
 }
 
-// Lint checks the definitions against every selected database, without changing anything. A
-// database that cannot be inspected is in the error; what is missing everywhere is then not known,
-// and not reported. If none could be, there are no findings at all.
+// Lint checks the definitions against every selected database, without changing anything. The error
+// has the databases that cannot be inspected. Tables missing everywhere are then unknown, and not
+// reported. If none could be inspected, there are no findings at all.
 func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	if l.Definitions == nil {
 		return Lint{}, errors.New("there are no definitions to check: set " +
@@ -73,7 +73,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		others, othersErr := lfkrepo.NotTables(ctx, repo.Kernels(l.Databases), names)
 		check.others, err = others, errors.Join(err, othersErr)
 	}
-	// What keeps main from being inspected has been said.
+	// The reason why main cannot be inspected is already reported.
 	if !slices.Contains(check.result.Unchecked, l.main().Name) {
 		accepted, mainErr := l.AbsentChildren(ctx)
 		check.Accepted, err = lfk.AbsencesOf(accepted), errors.Join(err, mainErr)
@@ -92,17 +92,17 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	return check.result, err
 }
 
-// lint is a check at work.
+// lint is a running check.
 type lint struct {
 	Admin
 	lfk.Check
-	// others is what to say of children that are no tables.
+	// others has remarks on children that are no tables.
 	others map[string]string
 	gone   lfk.GoneChildren
 	result Lint
 }
 
-// unchecked are the selected databases that could not be inspected.
+// unchecked returns the selected databases that could not be inspected.
 func (l *lint) unchecked() (names []string) {
 	selected, _ := l.selected()
 	for _, d := range selected {
@@ -113,7 +113,7 @@ func (l *lint) unchecked() (names []string) {
 	return names
 }
 
-// spot is what findings are about: an object in a database.
+// spot is the subject of findings: an object in a database.
 type spot struct {
 	*lint
 	database, object string
@@ -169,7 +169,7 @@ func (l *lint) queue(d lfk.Inspected) {
 		"fails, because the default of the column partition names none of its partitions: %s", advice)
 }
 
-// Sequences reports what Lint does of sequences. It needs no definitions.
+// Sequences reports the findings of Lint about sequences. It requires no definitions.
 func (l Admin) Sequences(ctx context.Context) (Lint, error) {
 	check := &lint{Admin: l}
 	err := l.each(ctx, func(d *repo.Database) error {
@@ -195,7 +195,7 @@ func (l *lint) sequences(d lfk.Inspected) {
 	}
 }
 
-// children reports what keeps definitions from being carried out, or makes them slow.
+// children reports what makes definitions impossible or slow.
 func (l *lint) children(d lfk.Inspected) {
 	for i, child := range d.Children {
 		if child == nil {
@@ -235,7 +235,7 @@ func (l *lint) children(d lfk.Inspected) {
 	}
 }
 
-// indexColumns are those of an index that would do.
+// indexColumns returns the columns of an index that would suffice.
 func indexColumns(key lfkrepo.LooseForeignKey) string {
 	var columns []string
 	for _, c := range key.Conditions {

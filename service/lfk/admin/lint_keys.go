@@ -12,7 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
-// Kinds of columns, as messages have them.
+// Kinds of columns, as in messages.
 const (
 	integerKinds = "smallint, integer and bigint"
 	allKinds     = "smallint, integer, bigint, uuid, text, varchar and char"
@@ -48,7 +48,7 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 	}
 }
 
-// recordable are the types that a queue takes.
+// recordable returns the types that a queue accepts.
 func recordable(d lfk.Inspected) string {
 	if d.Queue.Managed {
 		return allKinds
@@ -56,7 +56,7 @@ func recordable(d lfk.Inspected) string {
 	return integerKinds
 }
 
-// missingColumn is the first column of the key that the table does not have.
+// missingColumn returns the first column of the key that is missing from the table.
 func missingColumn(parent admin.Parent) string {
 	for i, name := range parent.Key {
 		if i >= len(parent.Columns) || parent.Columns[i].Name != name {
@@ -77,8 +77,8 @@ func (l *lint) needsValues(d lfk.Inspected) bool {
 	})
 }
 
-// recordedKey is the key of a definition's parent: the columns that the definition's refer to, one
-// by one. Nil: no database has the parent, or its key is another one than the definition's.
+// recordedKey returns the key of a definition's parent: the columns that the definition's refer to,
+// one by one. Nil: no database has the parent, or its key differs from the definition's.
 func (l *lint) recordedKey(key lfkrepo.LooseForeignKey) (columns []admin.KeyColumn) {
 	for _, d := range l.Seen {
 		parent, here := d.Parents[key.Parent]
@@ -95,7 +95,7 @@ func (l *lint) recordedKey(key lfkrepo.LooseForeignKey) (columns []admin.KeyColu
 	return nil
 }
 
-// keyFaults reports definitions whose key is not the one that is recorded of their parent.
+// keyFaults reports definitions whose key differs from the recorded key of their parent.
 func (l *lint) keyFaults(d lfk.Inspected) {
 	for _, key := range l.Keys {
 		parent, here := d.Parents[key.Parent]
@@ -118,8 +118,8 @@ func (l *lint) keyFaults(d lfk.Inspected) {
 	}
 }
 
-// mismatches are columns of the child that cannot be compared with those of the recorded key. If
-// that is not known, those that can be compared with none.
+// mismatches returns the columns of the child that cannot be compared with those of the recorded
+// key. If that is unknown, it returns those that can be compared with no possible key.
 func (l *lint) mismatches(key lfkrepo.LooseForeignKey, child *admin.Child) (mismatches []string) {
 	recorded := l.recordedKey(key)
 	for i, column := range child.Columns {

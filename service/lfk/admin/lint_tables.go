@@ -49,8 +49,8 @@ func (l *lint) missing() {
 	}
 }
 
-// shared reports definitions whose parent is in several databases: a record of one is applied in all that
-// have the child. With GitLab's queue that is as it should be: its databases have copies of tables.
+// shared reports definitions whose parent is in several databases: a record of one applies to all
+// that have the child. With GitLab's queue that is normal: its databases have copies of tables.
 func (l *lint) shared() {
 	for i, key := range l.Keys {
 		var homes, tracked, children []string
@@ -75,8 +75,8 @@ func (l *lint) shared() {
 	}
 }
 
-// hasDefinitions reports whether a parent, by its recorded name, has definitions: one all of whose children are
-// accepted as absent counts as one without.
+// hasDefinitions reports whether a parent, by its recorded name, has definitions. A parent whose
+// children are all accepted as absent counts as one without.
 func (l *lint) hasDefinitions(d lfk.Inspected, recorded string) bool {
 	for i, key := range l.Keys {
 		if d.Is(key.Parent, recorded) && (l.Found(i) || !l.Accepted.Everywhere(key.Table)) {
@@ -86,7 +86,7 @@ func (l *lint) hasDefinitions(d lfk.Inspected, recorded string) bool {
 	return false
 }
 
-// acceptedOf are the children of a parent, by its recorded name, that were accepted as absent.
+// acceptedOf returns the children of a parent, by its recorded name, that were accepted as absent.
 func (l *lint) acceptedOf(d lfk.Inspected, recorded string) (children []string) {
 	for _, key := range l.Keys {
 		if d.Is(key.Parent, recorded) && l.Accepted.Everywhere(key.Table) && !slices.Contains(children,
@@ -106,7 +106,7 @@ func revokeCommand(children []string) string {
 }
 
 // foreignKeys reports real foreign keys that keep definitions from deleting rows, or that leave
-// them nothing to do.
+// them no rows.
 func (l *lint) foreignKeys(d lfk.Inspected) {
 	for _, f := range d.ForeignKeys {
 		if key := l.definition(d, func(k lfkrepo.LooseForeignKey) bool {
@@ -126,8 +126,8 @@ func (l *lint) foreignKeys(d lfk.Inspected) {
 	}
 }
 
-// finish is what to do about a real foreign key beside a definition: if an adoption can be what has left
-// both, that has to be finished, or taken back.
+// finish returns what to do about a real foreign key beside a definition. If an adoption may have
+// left both, the operator must finish it or undo it.
 func finish(d lfk.Inspected, f admin.ForeignKey, key lfkrepo.LooseForeignKey) string {
 	same := slices.Equal(slices.Sorted(slices.Values(f.Columns)), slices.Sorted(slices.Values(key.Columns)))
 	if !same || len(key.Conditions) > 0 || !d.Is(key.Table, f.Table.Recorded("")) {
@@ -138,7 +138,7 @@ func finish(d lfk.Inspected, f admin.ForeignKey, key lfkrepo.LooseForeignKey) st
 		"definition, or `caretaker lfk revert %s`, which keeps it and removes the definition", reference, reference)
 }
 
-// definition is the first of its kind whose child is in a database; nil: none.
+// definition returns the first of its kind whose child is in a database, or nil.
 func (l *lint) definition(d lfk.Inspected, is func(lfkrepo.LooseForeignKey) bool) *lfkrepo.LooseForeignKey {
 	for i, key := range l.Keys {
 		if d.Children[i] != nil && is(key) {
@@ -148,8 +148,7 @@ func (l *lint) definition(d lfk.Inspected, is func(lfkrepo.LooseForeignKey) bool
 	return nil
 }
 
-// parents reports how the deletions from parents are not recorded, table by table and partition by
-// partition.
+// parents reports why the deletions from parents are not recorded, by table and partition.
 func (l *lint) parents(d lfk.Inspected) {
 	for _, name := range l.CleanedParents(d) {
 		parent, at := d.Parents[name], l.at(d.Name, name)
@@ -184,7 +183,8 @@ func (l *lint) parents(d lfk.Inspected) {
 	}
 }
 
-// routeFault is why deletions from a table or partition fail by the routes of its trigger; "": they do not.
+// routeFault returns why deletions from a table or partition fail by the routes of its trigger, or
+// "".
 func routeFault(d lfk.Inspected, r admin.Relation) string {
 	if r.Trigger == nil {
 		return ""
@@ -192,7 +192,7 @@ func routeFault(d lfk.Inspected, r admin.Relation) string {
 	return r.Trigger.RouteFault(d.Queue)
 }
 
-// trigger reports what is wrong with the trigger of one table or partition.
+// trigger reports the faults of the trigger of one table or partition.
 func (at spot) trigger(parent, code string, t *admin.Trigger, track string) {
 	switch {
 	case code == "trigger_missing" && t == nil:
@@ -228,7 +228,7 @@ func (at spot) others(parent string, r admin.Relation) {
 	}
 }
 
-// triggers reports tables whose deletions are recorded without need.
+// triggers reports tables whose deletions are recorded unnecessarily.
 func (l *lint) triggers(d lfk.Inspected) {
 	var seen []string
 	for _, t := range d.Triggers {

@@ -9,8 +9,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// Reused returns the records of a table that are held because another row has their key now, or those
-// of all tables (""), by database, partition and id.
+// Reused returns the records of a table, or of all tables (""), that are held because another row
+// has their key now, by database, partition and id.
 func (l Admin) Reused(ctx context.Context, table string) ([]FailingRecord, error) {
 	if err := l.checkTable(ctx, table); err != nil {
 		return nil, err
@@ -26,8 +26,8 @@ func (l Admin) Reused(ctx context.Context, table string) ([]FailingRecord, error
 }
 
 // DecideReused lets the next run clean the children of the reused keys of a table, or closes their
-// records, and returns how many records there were in each database that had some. It is an error if
-// there were none.
+// records. It returns the number of records for each database that had any. It fails if there were
+// none.
 func (l Admin) DecideReused(ctx context.Context, table string, clean bool) ([]Retried, error) {
 	done := []Retried{}
 	if err := l.checkTable(ctx, table); err != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// ErrPending means that records of the parent wait, so rows may refer to parents that are gone.
+// ErrPending means that records of the parent are pending, so rows may refer to deleted parents.
 var ErrPending = errors.New("records of the parent are pending")
 
-// PlanReversion finds out what has to be done to make an adopted foreign key a real one again. It
-// changes nothing.
+// PlanReversion returns the steps that make an adopted foreign key a real one again. It changes
+// nothing.
 func (l Admin) PlanReversion(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	a, err := l.find(ctx, r)
 	if err != nil {
@@ -41,8 +41,8 @@ func (l Admin) PlanReversion(ctx context.Context, r AdoptRequest) (*Adoption, er
 	return a, nil
 }
 
-// Restore makes the constraint again. The rows of a partitioned table are checked with that, so
-// nothing may be pending then.
+// Restore creates the constraint again. For a partitioned table that checks the rows, so no record
+// may be pending then.
 func (a *Adoption) Restore(ctx context.Context) error {
 	if !a.Dropped() {
 		return nil
@@ -55,7 +55,7 @@ func (a *Adoption) Restore(ctx context.Context) error {
 	return a.explain(retried(ctx, func() error { return a.at.Restore(ctx, a.real) }))
 }
 
-// pending is [ErrPending] while records of the parent wait.
+// pending returns [ErrPending] while records of the parent are pending.
 func (a *Adoption) pending(ctx context.Context) error {
 	queue, err := a.home.Queue.DeletedRecords(ctx)
 	if err != nil || !queue.Exists {
@@ -69,7 +69,7 @@ func (a *Adoption) pending(ctx context.Context) error {
 	return err
 }
 
-// explain says what to do about rows without a parent.
+// explain adds what to do about rows without a parent.
 func (a *Adoption) explain(err error) error {
 	if !admin.Violated(err) {
 		return err
@@ -80,8 +80,8 @@ func (a *Adoption) explain(err error) error {
 		catalog.ReferenceArgument(a.key.Table, a.key.Columns))
 }
 
-// Finish checks the rows, forgets the adoption, and takes the definition out of the file, in this
-// order. It returns the names of the definitions that the parent still has.
+// Finish checks the rows, deletes the record of the adoption, and removes the definition from the
+// file, in this order. It returns the names of the definitions that the parent still has.
 func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
 	schema, err := a.home.ApplicationSchema(ctx)
 	if err != nil {
@@ -114,5 +114,5 @@ func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
 	return others, nil
 }
 
-// Parent is the parent's name, as commands have it.
+// Parent returns the parent's name, as in commands.
 func (a *Adoption) Parent() string { return a.key.Parent }

@@ -16,9 +16,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk/orphans"
 )
 
-// Audit looks for orphans.
+// Audit searches for orphans.
 type Audit struct {
-	// Databases that are configured, main first.
+	// Databases from the configuration, main first.
 	Databases []*repo.Database
 	// Keys are the definitions.
 	Keys []lfk.LooseForeignKey
@@ -27,24 +27,24 @@ type Audit struct {
 // Task is one definition in one database that has its child.
 type Task struct {
 	Key lfk.LooseForeignKey
-	// Fault says why it cannot be audited, and what to do; "": it can.
+	// Fault is why it cannot be audited, and what to do; "": it can.
 	Fault string
 
 	child *lfk.Child
-	// parents are the parent's homes. Records are written in the first.
+	// parents are the parent's homes. Records are written to the first.
 	parents []*orphans.Parent
-	// key are the columns by which the homes know the parent, untracked the first home where that is a
-	// guess, because nothing records its deletions.
+	// key are the columns by which the homes record the parent. untracked is the first home if key
+	// is a guess, because its deletions are not recorded.
 	key       []string
 	untracked string
-	// values: the first home records texts. mixed is a home that does otherwise.
+	// values: the first home records texts. mixed is a home that does not.
 	values bool
 	mixed  string
-	// order has, for each recorded column of the parent, the place of the child's column.
+	// order has, for each recorded column of the parent, the position of the child's column.
 	order []int
 }
 
-// Name is the definition with its conditions, which may be what tells it from another one.
+// Name returns the definition with its conditions, which may distinguish it from another one.
 func (t *Task) Name() string {
 	parts := []string{t.Key.String()}
 	for _, c := range t.Key.Conditions {
@@ -53,7 +53,7 @@ func (t *Task) Name() string {
 	return strings.Join(parts, " ")
 }
 
-// Database is the name of the child's, "" where there is none.
+// Database returns the name of the child's database, or "".
 func (t *Task) Database() string {
 	if t.child == nil {
 		return ""
@@ -61,18 +61,18 @@ func (t *Task) Database() string {
 	return t.child.Database.Name
 }
 
-// Home is the database of the parent in whose queue records are written; only without a Fault.
+// Home returns the database of the parent whose queue gets the records; only without a Fault.
 func (t *Task) Home() *repo.Database { return repo.Of(t.parents[0].Database()) }
 
-// inspected is a database with what was seen there.
+// inspected is an inspected database with its contents.
 type inspected struct {
 	database *repo.Database
 	admin.Inspection
 	children []*lfk.Child
 }
 
-// Tasks are what there is to be looked at, in the order of the definitions. Definitions whose child
-// is in no configured database are left out. An error means that a database does not answer.
+// Tasks returns the tasks of the audit, in the order of the definitions. It omits definitions whose
+// child is in no configured database. An error means that a database does not answer.
 func (a Audit) Tasks(ctx context.Context) (tasks []*Task, err error) {
 	databases := make([]inspected, len(a.Databases))
 	for i, d := range a.Databases {
@@ -103,7 +103,7 @@ func (a Audit) Tasks(ctx context.Context) (tasks []*Task, err error) {
 	return tasks, nil
 }
 
-// childFault is why the keys of a child cannot be read from an index; "": they can.
+// childFault returns why the keys of a child cannot be read from an index; "": they can.
 func childFault(key lfk.LooseForeignKey, child *admin.Child) string {
 	switch {
 	case len(child.MissingColumns) > 0:
@@ -174,12 +174,12 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 		" is in no configured database, so nobody knows which parents are gone"), err
 }
 
-// needsValues: a key is recorded as one integer, or else as texts.
+// needsValues reports whether a key is recorded as texts, not as one integer.
 func needsValues(p admin.Parent) bool {
 	return p.Values || len(p.Columns) != 1 || p.Columns[0].Class != repo.ClassInteger
 }
 
-// mapColumns finds the place of each recorded column among the child's.
+// mapColumns finds the position of each recorded column among the child's.
 func (t *Task) mapColumns(recorded []string) (fault string) {
 	places, err := t.Key.Places(recorded)
 	if err != nil {
@@ -192,7 +192,7 @@ func (t *Task) mapColumns(recorded []string) (fault string) {
 	return ""
 }
 
-// recorded is a key of the child as records have it.
+// recorded returns a key of the child as in records.
 func (t *Task) recorded(key lfk.Key) lfk.Key {
 	values := key.Values()
 	ordered := make([]string, len(t.order))
@@ -202,21 +202,21 @@ func (t *Task) recorded(key lfk.Key) lfk.Key {
 	return lfk.KeyOf(ordered...)
 }
 
-// Page is what was found among some keys of a child.
+// Page is the result for some keys of a child.
 type Page struct {
-	// Keys that were looked at, in order, and whether there are more behind them.
+	// Keys that were checked, in order, and whether more follow.
 	Keys []lfk.Key
 	More bool
-	// Orphans are those of them whose parent is gone while rows refer to it. Rows counts these, up to
-	// 100,000, which is then what they are at least.
+	// Orphans are those of them with rows but without a parent. Rows is the number of these rows.
+	// It stops at 100,000, and is then a lower bound.
 	Orphans []lfk.Key
 	Rows    int64
 	AtLeast bool
-	// horizons are those of the parent's homes, from before the parents were looked for.
+	// horizons are those of the parent's homes, from before the check of the parents.
 	horizons []string
 }
 
-// maxRows is up to where the rows of a page's orphans are counted.
+// maxRows is the limit for counting the rows of a page's orphans.
 const maxRows = 100_000
 
 // ErrBusy means that the parent of a definition has too many waiting records to compare with.
@@ -226,7 +226,7 @@ var ErrBusy = errors.New("its parent has more than 10,000 waiting records: " +
 // limits bound the reads.
 func limits() fencing.Limits { return fencing.Limits{Statement: 10 * time.Second, Lock: time.Second} }
 
-// Scan looks at the next keys of the child behind after, up to limit, and not beyond so many orphans.
+// Scan checks up to limit keys of the child after a key. It stops at the maximum number of orphans.
 func (t *Task) Scan(ctx context.Context, after lfk.Key, limit, most int) (p Page, err error) {
 	if p.Keys, err = orphans.Referred(ctx, t.child, after, limit, limits()); err != nil || len(p.Keys) == 0 {
 		return p, err
@@ -274,13 +274,13 @@ func (t *Task) Scan(ctx context.Context, after lfk.Key, limit, most int) (p Page
 	return p, err
 }
 
-// cut leaves only the first n of the orphans, and of the keys those up to the last of them.
+// cut keeps only the first n of the orphans, and the keys up to the last of them.
 func (p *Page) cut(n int) {
 	last := slices.Index(p.Keys, p.Orphans[n-1])
 	p.Orphans, p.Keys, p.More = p.Orphans[:n], p.Keys[:last+1], true
 }
 
-// guess returns why the key of the parent is not known for sure; "": it is, or there is a fault.
+// guess returns why the key of the parent is uncertain; "": it is certain, or there is a fault.
 func (t *Task) guess() string {
 	if t.untracked == "" || t.Fault != "" {
 		return ""
@@ -289,7 +289,7 @@ func (t *Task) guess() string {
 		t.Key.Parent, t.untracked, lfk.ColumnList(t.key))
 }
 
-// Refuses says why no records can be written for the task's orphans; "": they can.
+// Refuses returns why no records can be written for the task's orphans; "": they can.
 func (t *Task) Refuses() string {
 	if t.untracked != "" {
 		return fmt.Sprintf("%s is not tracked on %s, so nobody knows by which key: run `caretaker lfk "+
@@ -302,8 +302,8 @@ func (t *Task) Refuses() string {
 	return t.parents[0].Refuses()
 }
 
-// confirm returns the keys that the parent's homes but the first still miss, once the transactions
-// have ended that were open there when the keys were found. late: they have not.
+// confirm returns the keys still missing from the parent's homes except the first. It waits for the
+// transactions that were open there when the keys were found. late: they have not ended.
 func (t *Task) confirm(ctx context.Context, p Page, keys []lfk.Key) (_ []lfk.Key, late bool, err error) {
 	for i, parent := range t.parents[1:] {
 		ended, err := parent.Ended(ctx, p.horizons[i+1])
@@ -317,15 +317,15 @@ func (t *Task) confirm(ctx context.Context, p Page, keys []lfk.Key) (_ []lfk.Key
 	return keys, false, nil
 }
 
-// patience is how long older transactions are waited for, and how often they are looked at.
+// patience is how long to wait for older transactions, with the interval of checks.
 const (
 	patience = 2 * time.Second
 	pause    = 50 * time.Millisecond
 )
 
-// Record puts the records of a page's orphans into the queue of the parent's database, and says how
-// many. late: older transactions have not ended within two seconds, nothing was written. permitted
-// calls with a permit for that database.
+// Record writes the records of a page's orphans to the queue of the parent's database, and returns
+// their number. late: older transactions have not ended within two seconds, and nothing was
+// written. permitted calls with a permit for that database.
 func (t *Task) Record(
 	ctx context.Context, p Page, permitted func(func(fencing.Permit) error) error,
 ) (n int64, late bool, err error) {

@@ -13,7 +13,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// Repair lets a caller that is no run write records, one at a time: it has the worker's lease.
+// Repair lets a caller without a run write records, one caller at a time: it takes the worker's
+// lease.
 type Repair struct {
 	// Main has the lease. Holder names the caller in it.
 	Main   *repo.Database
@@ -21,13 +22,13 @@ type Repair struct {
 	leases map[*repo.Database]fencing.Lease
 }
 
-// leaseTime is how long the lease lasts without a renewal.
+// leaseTime is the duration of the lease without a renewal.
 const leaseTime = time.Minute
 
-// cleanup is the worker that deletes what the records are of: who pauses it wants no more of them.
+// cleanup is the worker that processes the records: its pause means that no more should be written.
 const cleanup = "loose_foreign_keys_cleanup"
 
-// held is the pause that keeps records from being written: what no run may do is not done by hand.
+// held returns the pause that keeps records from being written: a caller obeys the pauses of runs.
 func (f *Repair) held(ctx context.Context) error {
 	pauses, err := f.Main.Flags.Pauses(ctx)
 	if err != nil {
@@ -42,8 +43,8 @@ func (f *Repair) held(ctx context.Context) error {
 	return nil
 }
 
-// Permitted calls with a permit for a database. Where a run, or another command, has the lease the
-// error is a [*repo.LeaseHeldError], and a pause is a [*fault.WorkerPausedError].
+// Permitted calls with a permit for a database. If a run, or another command, holds the lease it
+// returns a [*fault.LeaseHeldError]. For a pause it returns a [*fault.WorkerPausedError].
 func (f *Repair) Permitted(
 	ctx context.Context, d *repo.Database, do func(fencing.Permit) error,
 ) error {
@@ -66,7 +67,7 @@ func (f *Repair) hold(ctx context.Context, d *repo.Database) (err error) {
 	lease, has := f.leases[d]
 	if has {
 		lease, err = d.Leases.RenewLease(ctx, lease.Fence, leaseTime)
-		// It has run out while there was nothing to write.
+		// The lease has expired during a time without writes.
 		has = !errors.Is(err, dberr.ErrLeaseLost)
 	}
 	if !has {
@@ -79,7 +80,7 @@ func (f *Repair) hold(ctx context.Context, d *repo.Database) (err error) {
 	return err
 }
 
-// End gives the lease back.
+// End releases the lease.
 func (f *Repair) End(ctx context.Context) {
 	for d, lease := range f.leases {
 		_ = d.Leases.ReleaseLease(ctx, lease.Fence) // It expires within a minute.

@@ -13,37 +13,38 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// Search is a look for orphans by hand.
+// Search is a manual search for orphans.
 type Search struct {
 	Audit
 	// Which selects tasks; nil: all.
 	Which func(*Task) bool
-	// Limit is how many orphaned keys are looked for in all.
+	// Limit is the maximum number of orphaned keys to find in all.
 	Limit int
 	// Fix writes records; nil: orphans are only counted.
 	Fix *Repair
-	// LeftOut are the selected definitions whose child Run does not find, with the reasons. Children that
-	// were accepted as absent are not among them.
+	// LeftOut are the selected definitions whose child Run does not find, with the reasons. It does
+	// not include children accepted as absent.
 	LeftOut []string
 }
 
-// Found is what was found of one definition in one database.
+// Found is the result for one definition in one database.
 type Found struct {
 	Definition string `json:"definition"`
 	Database   string `json:"database"`
-	// Examined are the keys looked at, Keys those without a parent, Rows the rows that refer to these.
+	// Examined is the number of keys checked, Keys of those without a parent, Rows of the rows with
+	// such a key.
 	Examined int64 `json:"examined"`
 	Keys     int64 `json:"keys"`
 	Rows     int64 `json:"rows"`
 	// AtLeast: there may be more of them.
 	AtLeast bool `json:"at_least"`
-	// Queued are the records that were written.
+	// Queued is the number of records written.
 	Queued int64 `json:"queued"`
-	// More: it was not looked at to its end.
+	// More: the search did not reach its end.
 	More bool `json:"more"`
-	// Fault says why it could not be looked at, or not to its end.
+	// Fault is why it was not searched, or not to its end.
 	Fault string `json:"fault,omitempty"`
-	// Guess says why the keys may be other ones than those that were recorded; "": they are not.
+	// Guess is why the keys may differ from the recorded ones; "": they do not.
 	Guess string `json:"guess,omitempty"`
 	// Key is the definition.
 	Key lfk.LooseForeignKey `json:"-"`
@@ -55,11 +56,11 @@ var ErrNoTask = errors.New("no such definition with a child in a configured data
 // errLate: the records of a page could not be written.
 var errLate = errors.New("older transactions are open: try again when they have ended")
 
-// pageKeys is how many keys one statement of a search looks at.
+// pageKeys is the number of keys that one statement of a search checks.
 const pageKeys = 1000
 
-// Run looks at the selected tasks, one after the other. What has been found until ctx ends is in the
-// result; an error means that nothing could be looked at.
+// Run searches the selected tasks, one after the other. The result has the findings until ctx ends.
+// An error means that no task could be searched.
 func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 	if s.Fix != nil {
 		if err := s.Fix.held(ctx); err != nil {
@@ -117,10 +118,10 @@ func (s *Search) leaveOut(ctx context.Context, tasks []*Task) error {
 	return err
 }
 
-// maxNamed is how many definitions an error names.
+// maxNamed is the maximum number of definitions in an error.
 const maxNamed = 10
 
-// noTask says why what was selected is left out, or else what can be selected.
+// noTask returns why the selection is left out, or else what can be selected.
 func noTask(tasks []*Task, leftOut []string) error {
 	switch {
 	case len(leftOut) > 0:
@@ -138,7 +139,7 @@ func noTask(tasks []*Task, leftOut []string) error {
 	return fmt.Errorf("%w: there are %s", ErrNoTask, strings.Join(names, ", "))
 }
 
-// task looks at one task until its end, or until nothing is left of the limit.
+// task searches one task to its end, or until the limit is reached.
 func (s *Search) task(ctx context.Context, t *Task, f *Found, left *int) error {
 	var after lfk.Key
 	for ctx.Err() == nil && *left > 0 {

@@ -20,9 +20,9 @@ import (
 type working struct {
 	*audit
 	x *run.Execution
-	// records are how many it may still write.
+	// records is how many it may still write.
 	records int
-	// failed says what definitions have failed with, late names those that wait for older transactions.
+	// failed has the errors of definitions. late names those that wait for older transactions.
 	failed, late []string
 }
 
@@ -63,7 +63,7 @@ func (a *audit) work(ctx context.Context, x *run.Execution) error {
 	return w.end(ctx)
 }
 
-// begin is the beginning of an audit: all places are there, so that its backlog is known.
+// begin starts an audit: it creates all places, so that its backlog is known.
 func (w *working) begin(ctx context.Context, tasks []*Task) (places []orphans.AuditPlace, err error) {
 	for _, t := range tasks {
 		place := orphans.AuditPlace{Definition: t.Name(), Database: t.Database()}
@@ -75,7 +75,7 @@ func (w *working) begin(ctx context.Context, tasks []*Task) (places []orphans.Au
 	return places, nil
 }
 
-// end ends the audit if all has been looked at.
+// end ends the audit if all definitions are done.
 func (w *working) end(ctx context.Context) error {
 	switch {
 	case len(w.late) > 0:
@@ -97,7 +97,7 @@ func (w *working) end(ctx context.Context) error {
 	return nil
 }
 
-// save keeps a place for the next run, and counts what was found up to it.
+// save saves a place for the next run, with the counts up to it.
 func (w *working) save(ctx context.Context, place *orphans.AuditPlace) error {
 	if !w.x.DryRun {
 		err := w.x.WithPermit(ctx, w.Main, limits(), func(p fencing.Permit) error {
@@ -114,7 +114,7 @@ func (w *working) save(ctx context.Context, place *orphans.AuditPlace) error {
 	return nil
 }
 
-// task looks at a definition from a place on. more: a limit of the run came before its end.
+// task audits a definition from a place on. more: a limit of the run came before its end.
 func (w *working) task(
 	ctx context.Context, t *Task, place orphans.AuditPlace,
 ) (more bool, err error) {
@@ -164,7 +164,7 @@ func (w *working) ends(err error) bool {
 	return err != nil && (errors.Is(err, dberr.ErrLeaseLost) || w.x.Stopped() != nil)
 }
 
-// fail notes what a definition has failed with.
+// fail records the error of a definition.
 func (w *working) fail(ctx context.Context, t *Task, err error) {
 	text := fault.PublicText(err)
 	w.x.Log.ErrorContext(ctx, "definition could not be audited", "definition", t.Key.String(),
@@ -172,7 +172,7 @@ func (w *working) fail(ctx context.Context, t *Task, err error) {
 	w.failed = append(w.failed, t.Key.String()+" on "+t.Database()+": "+text)
 }
 
-// batch looks at the next keys, and moves the place behind them. done: there are no more. late: their
+// batch checks the next keys, and moves the place after them. done: no keys follow. late: their
 // records have to wait.
 func (w *working) batch(
 	ctx context.Context, t *Task, place *orphans.AuditPlace, total *found,
@@ -207,7 +207,7 @@ func (w *working) batch(
 	return false, false, w.save(ctx, place)
 }
 
-// record writes the records of a page's orphans, or says how many there would be.
+// record writes the records of a page's orphans, or returns how many there would be.
 func (w *working) record(
 	ctx context.Context, t *Task, page Page,
 ) (n int64, late bool, err error) {
@@ -219,7 +219,7 @@ func (w *working) record(
 	})
 }
 
-// faultOf is why a task cannot be done; "": it can.
+// faultOf returns why a task is impossible; "": it is possible.
 func (t *Task) faultOf(fix bool) string {
 	if t.Fault != "" || !fix {
 		return t.Fault
@@ -227,7 +227,7 @@ func (t *Task) faultOf(fix bool) string {
 	return t.Refuses()
 }
 
-// found is what was found of a definition.
+// found counts the findings of a definition.
 type found struct{ keys, rows, queued int64 }
 
 func (f *found) add(p Page, queued int64) {
@@ -236,7 +236,7 @@ func (f *found) add(p Page, queued int64) {
 	f.queued += queued
 }
 
-// log says what a run has found of a definition, if it has found something.
+// log logs the findings of a run for a definition, if there are any.
 func (f *found) log(ctx context.Context, x *run.Execution, t *Task) {
 	if f.keys > 0 {
 		x.Log.WarnContext(ctx, "orphaned rows found", "definition", t.Key.String(),

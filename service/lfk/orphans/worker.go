@@ -51,8 +51,8 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	}, nil, nil
 }
 
-// uses are the reads of children and parents, and the records. Where the worker is not enabled there
-// are none.
+// uses returns the reads of children and parents, and the records. For a disabled worker there are
+// none.
 func (a *audit) uses(string) (all []catalog.Use) {
 	if a.config.Disabled() {
 		return nil
@@ -80,7 +80,7 @@ func (a *audit) missing(context.Context) (string, error) {
 	return "", nil
 }
 
-// backlog counts what the audit under way has yet to look at.
+// backlog counts the remaining work of the current audit.
 func (a *audit) backlog(
 	ctx context.Context, d *repo.Database,
 ) (b control.Backlog, remark string, err error) {
