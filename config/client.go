@@ -17,7 +17,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Client is how commands reach a server, and show what it says. Files are PEM, except that of the token.
+// Client has the settings with which commands reach a server and show its answers. Files are PEM,
+// except for the token file.
 type Client struct {
 	Address   string `yaml:"address"`
 	TLS       bool   `yaml:"tls"`
@@ -31,15 +32,15 @@ type Client struct {
 
 // profiles is the file of profiles.
 type profiles struct {
-	// Default is the profile that is used if none is named.
+	// Default is the profile that is used if no profile is named.
 	Default  string            `yaml:"default"`
 	Profiles map[string]Client `yaml:"profiles"`
 }
 
-// clientPrefix is that of the variables of clients. They are no keys: serve ignores them.
+// clientPrefix begins the variables of clients. They are not keys, and serve ignores them.
 const clientPrefix = "CARETAKER_CLIENT_"
 
-// ClientVariables are those variables.
+// ClientVariables returns the variables of clients.
 func ClientVariables() []string {
 	var names []string
 	for _, name := range []string{"PROFILE", "TLS", "CA_FILE", "CERT_FILE", "KEY_FILE", "TOKEN_FILE", "LOCAL"} {
@@ -48,8 +49,8 @@ func ClientVariables() []string {
 	return names
 }
 
-// ProfilesFile is where profiles are, "" if nobody knows: caretaker/client.yml in the user's
-// directory for configurations.
+// ProfilesFile returns the path of the profiles, caretaker/client.yml in the user's configuration
+// directory. It returns "" if that directory is unknown.
 func (e Environment) ProfilesFile() string {
 	directory := e.configDirectory()
 	if directory == "" {
@@ -58,8 +59,9 @@ func (e Environment) ProfilesFile() string {
 	return filepath.Join(directory, "caretaker", "client.yml")
 }
 
-// ReadClient returns the settings of the environment, completed by a profile: the named one, else
-// that of the environment, else the default of the file. An error names the file or the variable.
+// ReadClient returns the settings of the environment, completed by a profile: the named one,
+// otherwise that of the environment, otherwise the file's default. An error names the file or the
+// variable.
 func (e Environment) ReadClient(profile string) (Client, error) {
 	profile = cmp.Or(profile, e.get(clientPrefix+"PROFILE"))
 	c, err := readProfile(e.ProfilesFile(), profile)
@@ -84,12 +86,12 @@ func (e Environment) ReadClient(profile string) (Client, error) {
 	return c, nil
 }
 
-// WantsColours reports whether the environment lets a terminal have colours: see no-color.org.
+// WantsColours reports whether the environment allows colors on a terminal: see no-color.org.
 func (e Environment) WantsColours() bool {
 	return e.get("NO_COLOR") == "" && e.get("TERM") != "dumb"
 }
 
-// ProfileNames returns the names of the profiles, none if their file cannot be read.
+// ProfileNames returns the names of the profiles, none if their file is unreadable.
 func (e Environment) ProfileNames() []string {
 	all, err := readProfiles(e.ProfilesFile())
 	if err != nil {

@@ -1,39 +1,37 @@
 // Package config reads the configuration: environment variables override a YAML file, which
 // overrides the defaults.
 //
-// What it guarantees:
+// It guarantees:
 //
 //   - Nothing is ignored. An unknown key, a duplicate key, a value of a wrong type, a limit of
-//     zero: each is an error with the key, its place, and what is allowed. All errors are reported
-//     at once.
-//   - The file is optional: every key has an environment variable, and main's URL alone is
-//     required.
+//     zero: each is an error with the key, its place, and the allowed values. All errors are
+//     reported at once.
+//   - The file is optional: every key has an environment variable, and only main's URL is required.
 //   - No message repeats a URL or a token.
 //
-// The keys are the tags of struct fields: those of [Config], and of the structs that the caller
-// hands to [Load].
+// The keys are the tags of struct fields, in [Config] and in the structs that the caller passes to
+// [Load].
 //
 //	// BatchSize is how many records are worked at a time.
 //	BatchSize int `key:"batch_size" default:"500" max:"10000"`
 //
 // The tags are
 //
-//   - key: the key's name; for a struct, that of its section. An embedded struct's keys are those
-//     of the outer one; the tag of the embedding may give them other defaults, by their keys;
-//   - default: as it would be written in the file;
-//   - example: a value for the installed file, where every key is commented out; without one it has
-//     the default;
+//   - key: the key's name. For a struct it is the name of its section. The keys of an embedded
+//     struct belong to the outer one, and the embedding's tag may set other defaults by their keys.
+//   - default: the default in the syntax of the file.
+//   - example: a value for the installed file, where every key is commented out. Without an example
+//     that file has the default.
 //   - min and max: the bounds of a number, a duration or a size. Without min they are at least 1,
-//     or more than 0;
-//   - off: zero, or an empty text, is a value, too: it switches something off;
-//   - of: the words that a text, or each value of a mapping, may be;
+//     or more than 0.
+//   - off: zero or an empty text is also a valid value, which switches something off.
+//   - of: the allowed values of a text, or of each value of a mapping.
 //   - unit:"bytes": the number is a size such as 64MB.
 //
-// A struct whose sections are not fixed has them in a method Sections() iter.Seq2[string, any]:
-// pointers to structs, by their keys.
-// What tags cannot say is said by a method Check(key, text string) error of the struct. Keys that
-// have no effect with the values of others are named by a method Unused(key string) string of a
-// struct that is handed to [Load].
+// A struct with variable sections has a method Sections() iter.Seq2[string, any], which returns
+// pointers to structs by their keys. A method Check(key, text string) error of the struct checks
+// what tags cannot express. A method Unused(key string) string of a struct passed to [Load] names
+// keys that have no effect with the values of others.
 // The comment of a field is its documentation in docs/configuration.md.
 package config
 
@@ -50,8 +48,8 @@ import (
 	"strings"
 )
 
-// Config is what concerns the process. The structs of the workers and of what else there is are
-// handed to [Load].
+// Config has the settings of the process. The structs of the workers and of other parts are passed
+// to [Load].
 type Config struct {
 	// Listen is the gRPC address. One that other hosts can reach needs tls, auth or insecure.
 	Listen string `key:"listen" default:"127.0.0.1:50051"`
@@ -93,7 +91,7 @@ type TLS struct {
 	ClientCAFile string `key:"client_ca_file" example:"/etc/caretaker/clients-ca.crt"`
 }
 
-// Auth says who may do what; at most one of the first two is set.
+// Auth assigns permissions. At most one of the first two is set.
 type Auth struct {
 	// Token is the bearer token of an admin; with it, or a file of tokens, every call has to carry one.
 	Token string `key:"token"`
@@ -107,15 +105,15 @@ type Auth struct {
 	Certificates map[string]string `key:"certificates" of:"viewer operator admin" example:"{alice@example.com: operator}"`
 }
 
-// HasTokens reports whether calls have to carry a token.
+// HasTokens reports whether calls must carry a token.
 func (a Auth) HasTokens() bool { return a.Token != "" || a.TokenFile != "" || a.TokensFile != "" }
 
 // Load reads the file, "" for none, and the environment into a Config and the structs that into
-// points to. Its error lists every mistake, one a line, those of the file by their lines; what
-// could be read is returned besides.
+// points to. Its error lists every mistake, one per line, in the file's order. Load also returns
+// the readable settings.
 func (e Environment) Load(file string, into ...any) (*Config, error) {
 	c, mistakes := read(file, e, into...)
-	// A file that could not be read may have it.
+	// An unreadable file may have the URL.
 	unread := slices.ContainsFunc(mistakes, func(m mistake) bool { return m.line == unreadLine })
 	if !unread && (len(c.Databases) == 0 || c.Databases[0].Name != "main") {
 		mistakes = append(mistakes, mistake{lastLine, errors.New("databases.main.url is required: set " +
@@ -124,19 +122,19 @@ func (e Environment) Load(file string, into ...any) (*Config, error) {
 	return c, joined(mistakes)
 }
 
-// LoadPartial is Load for commands that bring their own databases: main's URL may be missing.
+// LoadPartial is Load for commands that open their own databases: main's URL may be missing.
 func (e Environment) LoadPartial(file string, into ...any) (*Config, error) {
 	c, mistakes := read(file, e, into...)
 	return c, joined(mistakes)
 }
 
-// LoadPartial reads the file alone, without an environment.
+// LoadPartial reads only the file, without an environment.
 func LoadPartial(file string, into ...any) (*Config, error) {
 	return Environment(nil).LoadPartial(file, into...)
 }
 
-// mistake is an error with its line in the file, lastLine for those that are not in the file, unreadLine
-// if the file cannot be read.
+// mistake is an error with its line in the file. The line is lastLine for errors outside the file,
+// and unreadLine if the file is unreadable.
 type mistake struct {
 	line int
 	err  error
@@ -147,7 +145,7 @@ const (
 	unreadLine = -1
 )
 
-// joined are the mistakes in one error, by their lines.
+// joined returns the mistakes in one error, by their lines.
 func joined(mistakes []mistake) error {
 	slices.SortStableFunc(mistakes, func(a, b mistake) int { return cmp.Compare(a.line, b.line) })
 	var all []error
@@ -157,7 +155,7 @@ func joined(mistakes []mistake) error {
 	return errors.Join(all...)
 }
 
-// read is load without the check that a database is there.
+// read is Load that does not require a database.
 func read(file string, environ []string, into ...any) (*Config, []mistake) {
 	c := &Config{}
 	document, mistakes := readDocument(file)
@@ -173,7 +171,7 @@ func read(file string, environ []string, into ...any) (*Config, []mistake) {
 	for _, k := range keys {
 		v, given := inEnvironment[k.Path]
 		if given && v.text == "" && k.set("") != nil {
-			given = false // Compose files pass variables that are not set as empty ones.
+			given = false // Compose files pass unset variables as empty.
 		}
 		if !given {
 			v, given = inFile[k.Path]
@@ -188,7 +186,7 @@ func read(file string, environ []string, into ...any) (*Config, []mistake) {
 		if err := k.set(v.text); err != nil {
 			mistakes = append(mistakes, mistake{v.line, fmt.Errorf("%s: %w", v.where, err)})
 			if k.Owner == reflect.TypeFor[Database]() {
-				k.to.SetString(v.text) // It is wrong, but not missing.
+				k.to.SetString(v.text) // The value is wrong, but not missing.
 			}
 		}
 	}
@@ -207,13 +205,13 @@ func read(file string, environ []string, into ...any) (*Config, []mistake) {
 	return c, mistakes
 }
 
-// unusedReporter is a struct some of whose keys may have no effect, by the values of others.
+// unusedReporter is a struct in which other values can disable keys.
 type unusedReporter interface {
-	// Unused says why a key has none; "" if it has one.
+	// Unused returns the reason why a key has no effect, "" if it has one.
 	Unused(key string) string
 }
 
-// unusedKeys are the mistakes of keys that are given and have no effect.
+// unusedKeys returns the mistakes of set keys without effect.
 func unusedKeys(used map[string]value, into []any) (mistakes []mistake) {
 	for _, s := range into {
 		owner, ok := s.(unusedReporter)
@@ -221,7 +219,7 @@ func unusedKeys(used map[string]value, into []any) (mistakes []mistake) {
 			continue
 		}
 		for path, v := range used {
-			// Defaults come from nowhere.
+			// Defaults have no place.
 			if why := owner.Unused(path); v.where != "" && why != "" {
 				mistakes = append(mistakes, mistake{v.line, fmt.Errorf("%s: %s", v.where, why)})
 			}
@@ -231,13 +229,13 @@ func unusedKeys(used map[string]value, into []any) (mistakes []mistake) {
 	return mistakes
 }
 
-// Keys are those of c and of the other structs. Of the databases they are main's, and those of any
-// other with <name> for its name.
+// Keys returns the keys of c and of the other structs. For databases they are main's keys, and the
+// keys of any other database with <name> for its name.
 func (c *Config) Keys(into ...any) []Key {
 	return c.keys([]string{GitLabDatabases()[0], anyName}, into...)
 }
 
-// keys are those of c, with the named databases, and of the other structs.
+// keys returns the keys of c, with the named databases, and of the other structs.
 func (c *Config) keys(databases []string, into ...any) []Key {
 	keys := Keys(c)
 	c.Databases = nil
@@ -250,7 +248,7 @@ func (c *Config) keys(databases []string, into ...any) []Key {
 	return append(keys, Keys(into...)...)
 }
 
-// Check returns an error for addresses that are not valid.
+// Check returns an error for invalid addresses.
 func (c *Config) Check(key, text string) error {
 	examples := map[string]string{
 		"listen": "127.0.0.1:50051", "metrics_listen": "127.0.0.1:9464", "web_listen": "127.0.0.1:8080",
@@ -269,7 +267,7 @@ func (c *Config) Check(key, text string) error {
 	return nil
 }
 
-// CheckAddress returns an error, with an example, for an address that cannot be listened on.
+// CheckAddress returns an error, with an example, for an invalid listening address.
 func CheckAddress(s, example string) error {
 	_, port, err := net.SplitHostPort(s)
 	if err == nil {
@@ -281,7 +279,7 @@ func CheckAddress(s, example string) error {
 	return nil
 }
 
-// Validate reports settings that contradict each other, after a command has changed some.
+// Validate reports contradictory settings after a command has changed some.
 func (c *Config) Validate() error {
 	var all []error
 	for _, found := range c.contradictions() {
@@ -290,13 +288,13 @@ func (c *Config) Validate() error {
 	return errors.Join(all...)
 }
 
-// contradiction is a mistake that concerns several keys, of which one is set.
+// contradiction is a mistake that concerns several keys, at least one of which is set.
 type contradiction struct {
 	key string
 	err error
 }
 
-// contradictions are the mistakes that concern several keys.
+// contradictions returns the mistakes that concern several keys.
 func (c *Config) contradictions() (found []contradiction) {
 	add := func(key, format string, args ...any) {
 		found = append(found, contradiction{key, fmt.Errorf(format, args...)})
@@ -339,7 +337,7 @@ func (c *Config) contradictions() (found []contradiction) {
 	return found
 }
 
-// Loopback reports whether an address, HOST:PORT, is one that only this host can reach.
+// Loopback reports whether only this host can reach an address HOST:PORT.
 func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

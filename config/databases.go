@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Database is where a configured database is.
+// Database has the URLs of a configured database.
 type Database struct {
 	Name string
 	// URL is where the primary is: postgres://…
@@ -19,21 +19,20 @@ type Database struct {
 	ReplicaURL string `key:"replica_url" example:"postgres://caretaker@standby.example/application"`
 }
 
-// GitLabDatabases are the databases that GitLab has, in the order of the rotation. Only main has to
-// be there, and any others may be.
+// GitLabDatabases returns GitLab's databases in rotation order. Only main must exist.
 func GitLabDatabases() []string { return []string{"main", "ci", "sec"} }
 
-// databaseName is what a database may be called.
+// databaseName matches a valid database name.
 var databaseName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,30}$`)
 
-// nameRule says it.
+// nameRule describes databaseName.
 const nameRule = "a database is called by a small letter and up to 30 small letters, digits and _"
 
-// anyName stands for the name of a database in the keys of [Config.Keys].
+// anyName represents a database name in the keys of [Config.Keys].
 const anyName = "<name>"
 
-// inRotation are GitLab's databases and the named ones, in the order of the rotation: main, ci, sec,
-// then the others by name.
+// inRotation returns GitLab's databases and the named ones in rotation order: main, ci, sec, then
+// the others by name.
 func inRotation(names []string) []string {
 	others := slices.DeleteFunc(slices.Clone(names),
 		func(name string) bool { return slices.Contains(GitLabDatabases(), name) })
@@ -41,7 +40,7 @@ func inRotation(names []string) []string {
 	return append(GitLabDatabases(), slices.Compact(others)...)
 }
 
-// databasesInFile are the names of the databases in a file's document.
+// databasesInFile returns the names of the databases in a file's document.
 func databasesInFile(document *yaml.Node) (names []string) {
 	section := child(document, "databases")
 	if section == nil || section.Kind != yaml.MappingNode {
@@ -55,7 +54,7 @@ func databasesInFile(document *yaml.Node) (names []string) {
 	return names
 }
 
-// child is the value of a key of a mapping, nil if there is none.
+// child returns the value of a key of a mapping, nil for a missing key.
 func child(mapping *yaml.Node, key string) *yaml.Node {
 	if mapping == nil || resolved(mapping).Kind != yaml.MappingNode {
 		return nil
@@ -69,12 +68,12 @@ func child(mapping *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// databaseURL matches the variables of URLs. Its name is as short as can be: what ends in
-// _REPLICA_URL is a replica_url.
+// databaseURL matches the variables of URLs. It matches the shortest name, so that a variable that
+// ends in _REPLICA_URL is a replica_url.
 var databaseURL = regexp.MustCompile(
 	`^` + prefix + `DATABASES_([A-Z][A-Z0-9_]{0,30}?)(_REPLICA)?_URL$`)
 
-// databasesInEnvironment are the names of the databases that variables set a URL of.
+// databasesInEnvironment returns the names of the databases whose URL a variable sets.
 func databasesInEnvironment(environ []string) (names []string) {
 	for _, entry := range environ {
 		variable, _, _ := strings.Cut(entry, "=")
@@ -85,14 +84,14 @@ func databasesInEnvironment(environ []string) (names []string) {
 	return names
 }
 
-// inFileOnly says that a key has no variable: CARETAKER_DATABASES_SHOP_REPLICA_URL always is
+// inFileOnly reports that a key has no variable: CARETAKER_DATABASES_SHOP_REPLICA_URL is always
 // databases.shop.replica_url, and never databases.shop_replica.url.
 func inFileOnly(path string) bool {
 	return strings.HasPrefix(path, "databases.") && strings.HasSuffix(path, "replica.url")
 }
 
-// Check returns an error for a URL that is none of PostgreSQL's. A wrong replica_url is no mistake:
-// a server then reads from the primary, and warns.
+// Check returns an error for an invalid PostgreSQL URL. A wrong replica_url is no error: the server
+// then reads from the primary, and warns.
 func (d Database) Check(key, text string) error {
 	u, err := url.Parse(text)
 	isURL := err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql")

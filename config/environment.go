@@ -10,19 +10,20 @@ import (
 	"strings"
 )
 
-// AddressVariable has the server's address for client commands. It is no key: serve ignores it.
+// AddressVariable has the server's address for client commands. It is not a key, and serve ignores
+// it.
 const AddressVariable = "CARETAKER_ADDRESS"
 
 // Environment is the environment of a command: one NAME=value per entry, as in os.Environ. The zero
 // value is empty.
 type Environment []string
 
-// OfProcess returns the environment of this process. Nothing else in caretaker reads it, but some
-// libraries do: OpenTelemetry's exporters (OTEL_…), pgx (PG…), gRPC (proxies), crypto/x509
-// (SSL_CERT_FILE), and devdb, which starts PostgreSQL for caretaker dev (PATH, HOME, TMPDIR).
+// OfProcess returns the environment of this process. Only some libraries read it themselves:
+// OpenTelemetry's exporters (OTEL_…), pgx (PG…), gRPC (proxies), crypto/x509 (SSL_CERT_FILE), and
+// devdb, which starts PostgreSQL for caretaker dev (PATH, HOME, TMPDIR).
 func OfProcess() Environment { return os.Environ() }
 
-// get returns the value of a variable, "" if it is not set. The last entry of a name counts.
+// get returns the value of a variable, "" if it is not set. The last entry of a name applies.
 func (e Environment) get(name string) (value string) {
 	for _, entry := range e {
 		if found, ok := strings.CutPrefix(entry, name+"="); ok {
@@ -32,7 +33,7 @@ func (e Environment) get(name string) (value string) {
 	return value
 }
 
-// configDirectory returns the user's directory for configurations, "" if it is unknown. It is
+// configDirectory returns the user's configuration directory, "" if it is unknown. It is
 // os.UserConfigDir for this environment.
 func (e Environment) configDirectory() string {
 	home := e.get("HOME")
@@ -54,7 +55,7 @@ func (e Environment) configDirectory() string {
 	return filepath.Join(home, ".config")
 }
 
-// Mistyped returns errors about the variables that serve would refuse, for commands that do not
+// Mistyped returns errors for variables that serve would refuse. It is for commands that do not
 // read the configuration.
 func (e Environment) Mistyped(into ...any) []error {
 	keys := new(Config).keys(inRotation(databasesInEnvironment(e)), into...)
@@ -62,7 +63,7 @@ func (e Environment) Mistyped(into ...any) []error {
 	return mistakes
 }
 
-// prefix of the variables that set keys.
+// prefix begins the variables that set keys.
 const prefix = "CARETAKER_"
 
 // kubernetes matches the variables that Kubernetes sets in a pod for services named caretaker.
@@ -70,7 +71,7 @@ const kubernetes = `^CARETAKER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|` +
 	`PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`
 
 // environmentValues reads the variables that set keys. An unknown variable is an error if it begins
-// like a section of the configuration or resembles a key's; others are not caretaker's.
+// like a section or resembles a key's variable. Other variables are not caretaker's.
 func environmentValues(environ []string, keys []Key) (map[string]value, []error) {
 	values := map[string]value{}
 	var mistakes []error
@@ -115,7 +116,7 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 	return values, mistakes
 }
 
-// inSection reports whether the variable's name begins like those of a section with several keys.
+// inSection reports whether a variable's name begins like those of a section with several keys.
 func inSection(name string, keys []Key) bool {
 	for _, k := range keys {
 		section, _, nested := strings.Cut(k.Path, ".")
@@ -126,14 +127,14 @@ func inSection(name string, keys []Key) bool {
 	return false
 }
 
-// sectionOf is the first part of a variable's name, CARETAKER_WORKERS_.
+// sectionOf returns the first part of a variable's name, such as CARETAKER_WORKERS_.
 func sectionOf(name string) string {
 	section, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "_")
 	return prefix + section + "_"
 }
 
-// withoutName is the form of the variables that a variable would be one of if it named a worker or
-// a database, "" for none: CARETAKER_WORKERS_<NAME>_ENABLED for CARETAKER_WORKERS_ENABLED.
+// withoutName returns the form of a variable whose worker or database name is missing, "" for none:
+// CARETAKER_WORKERS_<NAME>_ENABLED for CARETAKER_WORKERS_ENABLED.
 func withoutName(name string, keys []Key) string {
 	for _, k := range keys {
 		parts := strings.SplitN(k.Path, ".", 3)
@@ -144,8 +145,8 @@ func withoutName(name string, keys []Key) string {
 	return ""
 }
 
-// Nearest is the candidate with the smallest edit distance, "" if that is more than a typing error:
-// more than 2 and more than a fifth of the name.
+// Nearest returns the candidate with the smallest edit distance. It returns "" if that is more than
+// a typing error: more than 2 and more than a fifth of the name.
 func Nearest(name string, candidates []string) string {
 	best, smallest := "", max(2, len(name)/5)+1
 	for _, c := range candidates {
@@ -156,7 +157,7 @@ func Nearest(name string, candidates []string) string {
 	return best
 }
 
-// distance is the Levenshtein distance, in bytes.
+// distance returns the Levenshtein distance, in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

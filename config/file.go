@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// value is a value as it is written, and its place; its line is lastLine outside of the file.
+// value is a value as written, and its place. Outside the file, its line is lastLine.
 type value struct {
 	text, where string
 	line        int
@@ -27,7 +27,7 @@ type reader struct {
 	mistakes []mistake
 }
 
-// readDocument reads the YAML file; nil: there is none, or nothing in it.
+// readDocument reads the YAML file. It returns nil for a missing or empty file.
 func readDocument(file string) (*yaml.Node, []mistake) {
 	if file == "" {
 		return nil, nil
@@ -50,7 +50,7 @@ func readDocument(file string) (*yaml.Node, []mistake) {
 	return document.Content[0], nil
 }
 
-// fileValues are the values of a document: nested mappings, one for each dot of a key.
+// fileValues returns the values of a document: nested mappings, one for each dot of a key.
 func fileValues(file string, document *yaml.Node, keys []Key) (map[string]value, []mistake) {
 	r := reader{file: file, keys: keys, values: map[string]value{}}
 	if document != nil {
@@ -59,7 +59,7 @@ func fileValues(file string, document *yaml.Node, keys []Key) (map[string]value,
 	return r.values, r.mistakes
 }
 
-// hint explains the syntax errors of a cron expression without quotes, and of a tab.
+// hint explains the syntax errors of an unquoted cron expression and of a tab.
 func hint(content []byte) string {
 	for i, line := range strings.Split(string(content), "\n") {
 		if indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]; strings.Contains(indent, "\t") {
@@ -123,13 +123,13 @@ func (r *reader) entry(path string, name, child *yaml.Node) {
 	r.mapping(path+".", child)
 }
 
-// removedKeys returns the keys that an older caretaker had.
+// removedKeys returns the keys of older versions.
 func removedKeys() []string { return []string{"load.max_autovacuum", "load.max_wal_archive_backlog"} }
 
 const removedText = "this limit was removed: delete the key, or limit load.max_wal_rate instead"
 
-// scalar accepts a value of the key's YAML type. Durations are text, as the unit of 30 is anybody's
-// guess; 0 is allowed. Sizes may be numbers of bytes.
+// scalar accepts a value of the key's YAML type. Durations are text, because a number has no unit,
+// except that 0 is allowed. Sizes may be numbers of bytes.
 func (r *reader) scalar(k Key, node *yaml.Node) {
 	node = resolved(node)
 	if k.kind == mapping {
@@ -156,7 +156,7 @@ func (r *reader) scalar(k Key, node *yaml.Node) {
 	}
 }
 
-// flow is a node as text; [Key.setMapping] says what is wrong with it.
+// flow returns a node as text. [Key.setMapping] reports its errors.
 func flow(node *yaml.Node) string {
 	out, err := yaml.Marshal(node)
 	if err != nil {
@@ -180,7 +180,7 @@ func (r *reader) mistake(node *yaml.Node, path string, err error) {
 	r.mistakes = append(r.mistakes, mistake{node.Line, fmt.Errorf("%s: %w", r.where(node, path), err)})
 }
 
-// nearest suggests a key, or a section, for an unknown key, or lists what its section may have.
+// Nearest suggests a key or a section for an unknown key, or lists the keys of its section.
 func (r *reader) Nearest(path string) string {
 	candidates := make([]string, 0, len(r.keys))
 	depth := strings.Count(path, ".") + 1

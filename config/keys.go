@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kind is the type of a value, in the words of error messages.
+// kind is the type of a value, as error messages name it.
 type kind string
 
 const (
@@ -32,36 +32,35 @@ const (
 type Key struct {
 	// Path is the key's name: its path in the file, joined by dots.
 	Path string
-	// Default is written as in the file; "" stands for none.
+	// Default has the syntax of the file. "" means none.
 	Default string
 	// Owner is the struct that has the field.
 	Owner reflect.Type
 	Field reflect.StructField
 
 	kind kind
-	// zero is set if zero is a value.
+	// zero is set if zero is a valid value.
 	zero  bool
 	to    reflect.Value
 	check func(key, text string) error
 }
 
-// checker is a struct that checks values itself; the key is that of the field's tag.
+// checker is a struct that checks values itself. The key is the one in the field's tag.
 type checker interface {
 	Check(key, text string) error
 }
 
-// sections is a struct with sections besides those of its fields: pointers to structs, by their
-// keys.
+// sections is a struct with additional sections: pointers to structs, by their keys.
 type sections interface {
 	Sections() iter.Seq2[string, any]
 }
 
-// Variable is the environment variable of a key.
+// Variable returns the environment variable of a key.
 func Variable(path string) string {
 	return "CARETAKER_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
-// Defaults sets the fields that are zero to their defaults, unless zero is a value. So does [Load].
+// Defaults sets zero fields to their defaults, unless zero is a valid value, as [Load] does.
 func Defaults(into ...any) { fill(Keys(into...)) }
 
 func fill(keys []Key) {
@@ -72,7 +71,7 @@ func fill(keys []Key) {
 	}
 }
 
-// Keys are those of the structs that into points to, in the order of their fields.
+// Keys returns the keys of the structs that into points to, in the order of their fields.
 func Keys(into ...any) (keys []Key) {
 	for _, s := range into {
 		keys = append(keys, keysOf("", s)...)
@@ -84,7 +83,7 @@ func keysOf(prefix string, into any) []Key {
 	return fieldsOf(prefix, reflect.ValueOf(into).Elem(), "")
 }
 
-// fieldsOf are the keys of a struct. embedding is the tag of the field that embeds it, with
+// fieldsOf returns the keys of a struct. embedding is the tag of the field that embeds it, with
 // defaults.
 func fieldsOf(prefix string, s reflect.Value, embedding reflect.StructTag) (keys []Key) {
 	for i := range s.NumField() {
@@ -167,7 +166,7 @@ func (k Key) set(s string) error {
 	}
 }
 
-// setText accepts one of the allowed words in any case, names separated by commas, or any text.
+// setText accepts one of the allowed values in any case, names separated by commas, or any text.
 func (k Key) setText(s string) error {
 	if words := strings.Fields(k.Field.Tag.Get("of")); len(words) > 0 {
 		if !slices.Contains(words, strings.ToLower(s)) {
@@ -187,7 +186,7 @@ func (k Key) setText(s string) error {
 	return nil
 }
 
-// setMapping accepts a YAML mapping of names to allowed words.
+// setMapping accepts a YAML mapping of names to allowed values.
 func (k Key) setMapping(s string) error {
 	values := map[string]string{}
 	if err := yaml.Unmarshal([]byte(s), &values); err != nil {
@@ -206,8 +205,8 @@ func (k Key) setMapping(s string) error {
 	return nil
 }
 
-// number accepts values within the bounds. Others are most likely typing errors, which would take
-// all memory or hold a lease for years.
+// number accepts values within the bounds. Other values are most likely typing errors, which would
+// use all memory or hold a lease for years.
 func (k Key) number(s string) (int64, error) {
 	n, err := k.kind.parse(s)
 	if err != nil {

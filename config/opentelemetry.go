@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// OpenTelemetry is what the standard variables of OpenTelemetry ask for. The SDK reads the others,
-// such as OTEL_EXPORTER_OTLP_PROTOCOL, itself, and reports what it does not understand.
+// OpenTelemetry has the settings of OpenTelemetry's standard variables. The SDK itself reads the
+// others, such as OTEL_EXPORTER_OTLP_PROTOCOL, and reports invalid ones.
 type OpenTelemetry struct {
 	// Disabled by OTEL_SDK_DISABLED.
 	Disabled bool
@@ -18,7 +18,7 @@ type OpenTelemetry struct {
 	Traces, Metrics bool
 	// Propagators is OTEL_PROPAGATORS.
 	Propagators string
-	// Mistake is about endpoints to which nothing can be sent: the SDK would send to its default.
+	// Mistake is the error of an unusable endpoint, for which the SDK would use its default.
 	Mistake error
 }
 
@@ -49,7 +49,7 @@ func openTelemetry(environ []string) (o OpenTelemetry) {
 	for _, name := range slices.Compact(used) {
 		u, err := url.Parse(set[name])
 		if valid := err == nil && (u.Host != "" || u.Scheme == "unix"); set[name] != "" && !valid {
-			// The value is not repeated, as it may have a password.
+			// The message omits the value, because it may contain a password.
 			o.Mistake = errors.Join(o.Mistake, fmt.Errorf("%s is no URL such as http://localhost:4318: "+
 				"begin it with http:// or https://, or unset it to send nothing", name))
 		}
@@ -57,7 +57,7 @@ func openTelemetry(environ []string) (o OpenTelemetry) {
 	return o
 }
 
-// firstSet returns the name of the first of two variables that is set, else that of the second.
+// firstSet returns the name of the first variable if it is set, otherwise of the second.
 func firstSet(set map[string]string, first, second string) string {
 	if set[first] != "" {
 		return first

@@ -56,8 +56,8 @@ func migrateQueue(ctx context.Context, main *repo.Database) (applied []string, e
 	return applied, err
 }
 
-// CheckQueueMigrated returns [repo.ErrNotMigrated] if River's tables are missing or older than this
-// program, and [repo.ErrUnreachable] if main does not answer.
+// CheckQueueMigrated returns [dberr.ErrNotMigrated] if River's tables are missing or older than
+// this program, and [dberr.ErrUnreachable] if main does not answer.
 func CheckQueueMigrated(ctx context.Context, main *repo.Database) error {
 	if err := main.Ping(ctx); err != nil {
 		return err
