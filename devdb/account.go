@@ -12,16 +12,16 @@ import (
 	"syscall"
 )
 
-// account is the operating system user the server runs as. PostgreSQL refuses
-// to run as root, so root hands over to another user.
+// account is the operating system user that the server runs as. PostgreSQL refuses to run as root,
+// so root switches to another user.
 type account struct {
 	name     string
 	uid, gid int
 	switched bool // not the user of this process
 }
 
-// serverAccount returns the present user, or for root the first of the users
-// postgres and nobody that exists.
+// serverAccount returns the current user, or for root the first existing user of postgres and
+// nobody.
 func serverAccount() (account, error) {
 	if uid := os.Geteuid(); uid != 0 {
 		return account{name: strconv.Itoa(uid), uid: uid, gid: os.Getegid()}, nil
@@ -50,7 +50,7 @@ func (a account) attr() *syscall.SysProcAttr {
 	return attr
 }
 
-// own gives a file or folder to the account.
+// own changes the owner of a file or folder to the account.
 func (a account) own(path string) error {
 	if !a.switched {
 		return nil

@@ -15,11 +15,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// superuser owns the cluster and everything devdb makes in it.
+// superuser owns the cluster and all databases that devdb creates in it.
 const superuser = "caretaker"
 
-// Config says what cluster to start. The zero value is the persistent cluster
-// in the user's default place.
+// Config describes the cluster to start. The zero value is the persistent cluster in the user's
+// default folder.
 type Config struct {
 	// Dir holds everything of the cluster. Empty: caretaker/dev in the user's
 	// cache folder (for root /var/lib/caretaker/dev, as the server's user must
@@ -32,9 +32,9 @@ type Config struct {
 	// unsafe turns off fsync, as for ephemeral clusters, but keeps the folder.
 	// Tests use it.
 	unsafe bool
-	// Log gets one line for each step that takes time; nil: nothing is said.
+	// Log gets one line for each slow step, nil for none.
 	Log io.Writer
-	// Settings are server settings (postgresql.conf) that win over our own.
+	// Settings are server settings (postgresql.conf) that override the defaults of devdb.
 	Settings map[string]string
 	// Environment has variables for the server's process, as NAME=value.
 	Environment []string
@@ -49,13 +49,14 @@ type Cluster struct {
 	password string
 	port     int
 	server   server
-	// attached: another process has started the server, and stops it.
+	// attached means that another process started the server, and stops it.
 	attached bool
-	// idle are open connections to the maintenance database, for the next calls of exec; nil: none stays open.
+	// idle has open connections to the maintenance database for the next calls of exec. With nil,
+	// none stays open.
 	idle chan *pgx.Conn
 }
 
-// maxIdle is how many connections to the maintenance database stay open.
+// maxIdle is the number of connections to the maintenance database that stay open.
 const maxIdle = 4
 
 // Start returns when the server accepts connections, at once if the folder's
@@ -129,8 +130,7 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	return c.launch(ctx, found)
 }
 
-// URL returns a connection URL for the named database, for pgx and psql alike.
-// It holds the password.
+// URL returns a connection URL for the named database, for pgx and psql. It contains the password.
 func (c *Cluster) URL(database string) string {
 	return (&url.URL{
 		Scheme: "postgres", User: url.UserPassword(superuser, c.password),
@@ -141,7 +141,7 @@ func (c *Cluster) URL(database string) string {
 // Dir returns the folder of the cluster, as an absolute path.
 func (c *Cluster) Dir() string { return c.folder.path }
 
-// CreateDatabase makes an empty database, unless it exists.
+// CreateDatabase creates an empty database unless it exists.
 func (c *Cluster) CreateDatabase(ctx context.Context, name string) error {
 	if err := c.createDatabase(ctx, name); err != nil {
 		return fmt.Errorf("create database %s: %w", name, err)
@@ -186,8 +186,7 @@ func (c *Cluster) exec(ctx context.Context, statements ...string) error {
 	}
 }
 
-// connect returns an idle connection to the maintenance database if there is one that
-// still works, or a new one.
+// connect returns a working idle connection to the maintenance database, or a new one.
 func (c *Cluster) connect(ctx context.Context) (*pgx.Conn, error) {
 	for {
 		select {

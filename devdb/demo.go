@@ -10,8 +10,7 @@ import (
 //go:embed loose_foreign_keys.yml
 var definitions string
 
-// Definitions returns the sample definitions of loose foreign keys (YAML) that
-// go with the reference schema.
+// Definitions returns the sample definitions of loose foreign keys (YAML) for the reference schema.
 func Definitions() string { return definitions }
 
 // LoadDemo fills the reference schema so that every worker has something to do

@@ -19,10 +19,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// startTimeout bounds the server's start, crash recovery included.
+// startTimeout limits the server's start, including crash recovery.
 const startTimeout = WaitTimeout
 
-// adoptTimeout bounds the wait for an earlier server to come up or go down.
+// adoptTimeout limits the wait for an earlier server to start or stop.
 const adoptTimeout = stopTimeout + 5*time.Second
 
 // version returns the major version that made the data folder, 0 if it is not
@@ -183,7 +183,7 @@ func (c *Cluster) failure() error {
 	return fmt.Errorf("the server ended at its start: %s", text)
 }
 
-// log is the end of the server's log.
+// log returns the end of the server's log.
 func (c *Cluster) log() string {
 	text, err := os.ReadFile(c.folder.file("postgres.log"))
 	if err != nil {
@@ -192,7 +192,7 @@ func (c *Cluster) log() string {
 	return string(text[max(0, len(text)-2000):])
 }
 
-// pause waits a moment, unless ctx or the time is over.
+// pause waits briefly, unless ctx or the time has ended.
 func pause(ctx context.Context, end time.Time) error {
 	if time.Now().After(end) {
 		return context.DeadlineExceeded

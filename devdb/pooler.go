@@ -64,7 +64,7 @@ func poolerPlaces() []string {
 	return places
 }
 
-// errNoPooler says what to do.
+// errNoPooler tells the user how to install PgBouncer.
 var errNoPooler = errors.New("no pgbouncer found: `make test` installs it where it may. Else install it " +
 	"(Debian, Ubuntu: apt install pgbouncer; Red Hat: dnf install pgbouncer; macOS: brew install pgbouncer)")
 
@@ -158,12 +158,13 @@ func libraries(program string) string {
 	return strings.Join(found, ":")
 }
 
-// URL is that of a database behind the pooler, with the setting that it needs (docs/databases.md).
+// URL returns the URL of a database through the pooler, with the required setting
+// (docs/databases.md).
 func (p *Pooler) URL(database string) string {
 	return p.PlainURL(database) + "&default_query_exec_mode=exec"
 }
 
-// PlainURL is URL without that setting.
+// PlainURL returns the URL without that setting.
 func (p *Pooler) PlainURL(database string) string {
 	return (&url.URL{
 		Scheme: "postgres", User: url.UserPassword(superuser, p.cluster.password),
@@ -171,7 +172,7 @@ func (p *Pooler) PlainURL(database string) string {
 	}).String()
 }
 
-// Stop ends the pooler and removes what it had on disk. Stopping twice does nothing.
+// Stop stops the pooler and removes its files. Stopping twice does nothing.
 func (p *Pooler) Stop() error {
 	if p.ended != nil {
 		_ = p.hold.Close() // fails only when it has been closed before

@@ -97,7 +97,7 @@ func majorVersion(ctx context.Context, dir string) (int, error) {
 	return strconv.Atoi(string(match[1]))
 }
 
-// errNoPrograms: none of the usual places has a server.
+// errNoPrograms reports that none of the usual folders has a server.
 var errNoPrograms = errors.New("no PostgreSQL server programs (initdb, postgres) found")
 
 // find returns the first usable installation: of the major version want, or,

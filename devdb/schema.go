@@ -11,7 +11,7 @@ import (
 //go:embed *.sql
 var sqlFiles embed.FS
 
-// part is a group of SQL files that are there as a whole or not at all.
+// part is a group of SQL files that are loaded all together or not at all.
 type part struct {
 	missing string // query: is it not there yet?
 	files   []string

@@ -113,7 +113,7 @@ func halt(ctx context.Context, f folder, pid int) error {
 	return fmt.Errorf("the server (process %d) does not stop: stop it by hand", pid)
 }
 
-// signal sends the signal and reports whether the server went in time.
+// signal sends the signal and reports whether the server stopped in time.
 func signal(ctx context.Context, f folder, pid int, number syscall.Signal, limit time.Duration) (bool, error) {
 	if err := syscall.Kill(pid, number); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return false, fmt.Errorf("stop the server (process %d): %w", pid, err)
@@ -133,7 +133,7 @@ func waits(ctx context.Context, limit time.Duration, holds func() bool) bool {
 
 func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
-// postmasterFile is what a server notes about itself in its data folder.
+// postmasterFile is what a server records about itself in its data folder.
 type postmasterFile struct{ pid, port int }
 
 func (f folder) readPostmaster() (postmasterFile, bool) {
@@ -160,8 +160,8 @@ func (f folder) names(pid int) bool {
 	return ok && found.pid == pid
 }
 
-// proves connects and asks the server where its data is: a pid or a port alone
-// may have been given to somebody else since.
+// proves connects and asks the server for its data folder, because the system may have reused a pid
+// or a port since.
 func proves(ctx context.Context, f folder, url string) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {

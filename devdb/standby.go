@@ -36,7 +36,7 @@ func (c *Cluster) Standby(ctx context.Context, settings map[string]string) (*Clu
 		return nil, err
 	}
 	s := &Cluster{config: config, folder: f, owner: c.owner, password: c.password}
-	// Another checkpoint must not take away the log that a standby still has to read.
+	// Another checkpoint must not remove the log that a standby still has to read.
 	err = c.exec(ctx, "ALTER SYSTEM SET wal_keep_size = '512MB'", "SELECT pg_reload_conf()")
 	if err == nil {
 		err = c.backUp(ctx, s.folder)
@@ -50,7 +50,7 @@ func (c *Cluster) Standby(ctx context.Context, settings map[string]string) (*Clu
 	return s, nil
 }
 
-// throwAwayDir is where throw-away clusters beside this one go: "" is the default.
+// throwAwayDir returns the folder of temporary clusters beside this one, "" for the default.
 func (c *Cluster) throwAwayDir() string {
 	if c.config.Ephemeral {
 		return c.config.Dir
@@ -130,7 +130,7 @@ func copyData(from, to string, owner account) error {
 	})
 }
 
-// leftOut says which files of a data folder a backup does not have.
+// leftOut reports whether a backup omits a file of the data folder.
 func leftOut(name string) bool {
 	top, _, _ := strings.Cut(name, string(filepath.Separator))
 	return slices.Contains([]string{"postmaster.pid", "postmaster.opts", "pg_wal", "pg_replslot", "pg_stat_tmp", "pg_notify", "pg_subtrans", "pg_dynshmem"}, top) ||
@@ -151,5 +151,5 @@ func copyFile(from, to string) error {
 	return errors.Join(err, write.Close())
 }
 
-// Kill ends the server at once, as a power failure would. Stop still has to be called.
+// Kill ends the server at once, like a power failure. Stop must still be called.
 func (c *Cluster) Kill() error { return syscall.Kill(c.server.pid, syscall.SIGKILL) }
