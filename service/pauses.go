@@ -45,8 +45,7 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 }
 
 // ResumeWorker ends a worker's pause, or with the name [AllWorkers] the pause of all workers.
-// Workers with a pause of their own stay paused. Without a pause nothing changes. by is for the
-// log.
+// Workers with their own pause stay paused. Without a pause nothing changes. by is for the log.
 func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStatus, error) {
 	name = strings.TrimSpace(name)
 	if err := s.pausable(name); err != nil {

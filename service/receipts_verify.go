@@ -20,8 +20,7 @@ type ReceiptHead struct {
 	Sequence int64  `json:"sequence"`
 	// Hash is hexadecimal, "" before the first receipt.
 	Hash string `json:"hash"`
-	// Until is the time at which the receipt expires, by the configuration in force then; zero if
-	// unknown.
+	// Until is when the receipt expires, by the configuration in force then; zero if unknown.
 	Until time.Time `json:"until,omitzero"`
 }
 

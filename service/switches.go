@@ -40,8 +40,7 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 	return nil
 }
 
-// FeatureFlags returns the flags that caretaker knows, off unless set, and all others that were
-// set.
+// FeatureFlags returns the flags that caretaker knows, off unless set, and all other set flags.
 func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
 	set, err := s.Main.Flags.FeatureFlags(ctx)
 	if err != nil {

@@ -148,8 +148,7 @@ func ForRemoval(wanted map[string][]string) map[string][]string {
 	return wanted
 }
 
-// deletion returns the change that deletes the rows themselves, and records and reports their
-// paths.
+// deletion returns the change that deletes the rows, and records and reports their paths.
 func deletion(c *catalog.Catalog, t catalog.Table) rowset.Change {
 	of := outsideColumns()[t.Name]
 	if r := c.Table(t.Name); of.column == "" || r == nil || r.Table != t || !r.Has(of.column) {

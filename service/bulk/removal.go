@@ -19,8 +19,7 @@ import (
 // key that neither cascades nor is set to NULL, or by an id alone.
 type StillReferencedError struct {
 	Table, Column string
-	// Missing is the column that would decide whether an id refers to these rows; "" for a foreign
-	// key.
+	// Missing is the column that would decide whether an id refers to the rows; "": a foreign key.
 	Missing string
 }
 
@@ -248,8 +247,7 @@ func (r *Removal) unreferenced(ctx context.Context, free []int, rows rowset.Rows
 	}), err
 }
 
-// portionRows is how many rows with dependants are removed together. Every dependant is queried for
-// all of them.
+// portionRows is how many rows are removed together. Every dependant is queried for all of them.
 const portionRows = 1000
 
 // takes is the kind of the statements that read keys of rows to be removed.

@@ -29,8 +29,7 @@ type Sweeper struct {
 	DryRun *DryRun
 }
 
-// lockedError means that rows remain because other transactions have locked them. Everything else
-// is done.
+// lockedError means that only rows locked by other transactions remain.
 type lockedError struct{ rows string }
 
 func (e *lockedError) Error() string {

@@ -43,8 +43,7 @@ func (p *Pool) FailedJobs(w *run.Worker, all []jobqueue.FailedJobs) (remarks []s
 	return remarks
 }
 
-// JobsOfRun returns up to limit jobs that a run queued, oldest first, among the newest 20,000 of
-// all.
+// JobsOfRun returns up to limit jobs of a run, oldest first, among the newest 20,000 of all.
 func (p *Pool) JobsOfRun(ctx context.Context, record string, limit int) ([]Job, error) {
 	if err := run.ValidRunID(record); err != nil {
 		return nil, err

@@ -40,8 +40,7 @@ const (
 // JobSlice is how long an attempt runs before it snoozes and continues later.
 const JobSlice = 45 * time.Second
 
-// TransactionTime is the time limit of a job's transaction. It is less than the 60 s limit of an
-// attempt.
+// TransactionTime is the time limit of a job's transaction, below the 60 s of an attempt.
 const TransactionTime = 30 * time.Second
 
 // Request is a job handed over by the queue.
@@ -50,8 +49,7 @@ type Request struct {
 	Kind                 string
 	Args                 json.RawMessage
 	Attempt, MaxAttempts int
-	// AttemptedAt is the start of the attempt by the clock of main, as in the queue row. Its guard
-	// checks it.
+	// AttemptedAt is the attempt's start by main's clock, as in its row. Its guard checks it.
 	AttemptedAt time.Time
 	// RunID is the run that queued it; "": none. TraceParent (W3C) is the span of that run.
 	RunID, TraceParent string
@@ -141,8 +139,7 @@ type Attempt struct {
 	heldBy      *hold
 }
 
-// Left returns the time until the attempt must snooze: 0 when the process is about to end, or the
-// job is held.
+// Left returns the time until the attempt must snooze: 0 for a held job, or a process about to end.
 func (j *Attempt) Left() time.Duration {
 	if j.stops() || j.held() {
 		return 0
@@ -170,8 +167,7 @@ func (j *Attempt) Key() fencing.AttemptOf {
 	return fencing.AttemptOf{ID: j.ID, AttemptedAt: j.AttemptedAt}
 }
 
-// Origin returns a job, without arguments, that this one queues: of the same run, linked to this
-// trace.
+// Origin returns a job, without arguments, that this one queues: same run, linked to this trace.
 func (j *Attempt) Origin(ctx context.Context) jobqueue.Job {
 	return jobqueue.Job{RunID: j.RunID, RequestedBy: j.RequestedBy, TraceParent: spansrepo.TraceParent(ctx)}
 }
@@ -251,8 +247,7 @@ func (p *Pool) cancelled(ctx context.Context, j *Attempt, r Result) (Result, err
 	return r, err
 }
 
-// outcome returns the log attributes of all attempts at the last end of a job, and nil at other
-// ends.
+// outcome returns the log attributes of all attempts at the job's last end, and nil at other ends.
 func (p *Pool) outcome(ctx context.Context, j *Attempt, r Result, err error) []any {
 	goesOn := r.Snooze > 0 || err != nil && j.Attempt < j.MaxAttempts
 	if goesOn || errors.Is(err, dberr.ErrJobLost) || ctx.Err() != nil {

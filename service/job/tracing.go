@@ -62,8 +62,7 @@ func recordJob(ctx context.Context, r Result, outcome string, err error) {
 	}
 }
 
-// recordAttributes copies log attributes of a job to its span: ids, and the keys that its kind
-// lists.
+// recordAttributes copies log attributes of a job to its span: ids, and the keys of its kind.
 func recordAttributes(span trace.Span, pairs []any, traced []string) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		key, _ := pairs[i].(string)

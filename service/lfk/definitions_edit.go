@@ -17,8 +17,7 @@ import (
 
 // An edit changes the YAML document of the definitions file: it keeps comments, order and form of
 // the entries, but not blank lines. The result is read again. It must differ from the old
-// definitions only by the edited entry. Else the file does not change, and the operator must edit
-// it.
+// definitions only by the edited entry. Else the file does not change: the operator must edit it.
 
 // Entry returns a definition as lines of the file, below its child table.
 func Entry(key lfk.LooseForeignKey) string {

@@ -286,8 +286,7 @@ func (t *taskRun) awaitLocks(
 				t.batch.moveToEnd(r.gotRows)
 				return nil, nil
 			}
-			// A key that had its full share is not locked but large: its turn comes in the next
-			// pass.
+			// A key that had its full share is large, not locked: its turn comes in the next pass.
 			keys = slices.DeleteFunc(slices.Clone(keys), r.gotShare)
 		}
 		if len(keys) == 0 || t.checkLimits() {
@@ -307,8 +306,7 @@ func (t *taskRun) awaitLocks(
 	return nil, nil
 }
 
-// lockKeys moves keys to the other definitions, and keeps their records: other transactions hold
-// locks.
+// lockKeys moves keys to the other definitions, and keeps their records because of locks.
 func lockKeys(task *childTask, keys []*openKey) {
 	for _, k := range keys {
 		k.locked = task

@@ -114,8 +114,7 @@ func (k *looseForeignKeys) maintainPartitions(
 	return changed, nil
 }
 
-// trackPartitions tracks the new partitions of tracked tables, unless the configuration disables
-// it.
+// trackPartitions tracks the new partitions of tracked tables, unless it is disabled.
 func (k *looseForeignKeys) trackPartitions(
 	ctx context.Context, x *run.Execution, p fencing.Permit,
 ) error {

@@ -23,8 +23,7 @@ type taskRun struct {
 	task  *childTask
 	// changed counts the rows that the statements have changed.
 	changed int64
-	// kept are the keys to hold, set by the first statement that would have deleted a protected
-	// row.
+	// kept are the keys to hold, set by the first statement that meets a protected row.
 	kept keptKeys
 	// failing and timeouts count the statements spent on isolating a fault.
 	failing, timeouts int
@@ -178,8 +177,7 @@ func (r purged) gotShare(k *openKey) bool { return r.perKey > 0 && r.Shares[k.ke
 // gotRows reports whether a key got any rows.
 func (r purged) gotRows(k *openKey) bool { return r.Shares[k.key] > 0 }
 
-// capReached reports whether the cap was reached before all keys got their share: the last got
-// none.
+// capReached reports whether the cap was reached before all keys got a share: the last got none.
 func (r purged) capReached(keys int) bool {
 	return r.perKey > 0 && r.Found >= r.cap && r.perKey*int64(keys) > r.cap
 }
@@ -351,8 +349,7 @@ func (t *taskRun) advanceDone(keys []*openKey, r purged) {
 	}
 }
 
-// rotateKeys moves the keys on that have no more rows. Those that got none are first in the next
-// pass.
+// rotateKeys moves keys without more rows on. Those that got none are first in the next pass.
 func (t *taskRun) rotateKeys(ctx context.Context, keys []*openKey, r purged) ([]group, error) {
 	t.batch.moveToEnd(r.gotRows)
 	_, err := t.advance(ctx, t.task, keys)

@@ -17,8 +17,7 @@ import (
 // record is due, and every run succeeds. So each server inspects the triggers of each database from
 // time to time, when it reads the backlog, and judges them as lint does.
 
-// lookAge is the maximum age of an inspection. A run that a client has requested ends its
-// database's.
+// lookAge is the maximum age of an inspection. A requested run ends its database's.
 const lookAge = 10 * time.Minute
 
 // looks are the inspections of this process.

@@ -84,8 +84,7 @@ type looseForeignKeys struct {
 	looks   looks
 
 	mu sync.Mutex
-	// absent are the child tables that hold records, by the last run of this process; nil: no run
-	// yet.
+	// absent are the child tables that hold records, by this process's last run; nil: no run yet.
 	absent []string
 	// others names what else has the name of an absent child, and what to do.
 	others map[string]string
@@ -133,8 +132,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 // turboFlag returns the feature flag of a database's turbo mode.
 func turboFlag(database string) string { return "loose_foreign_keys_turbo_mode_" + database }
 
-// uses returns what the definitions do to their children, and runs to the queues. Runs read
-// parents.
+// uses returns what runs do to children and queues. They read parents.
 func (k *looseForeignKeys) uses(string) (all []catalog.Use) {
 	for _, queue := range lfk.QueueTables() {
 		all = append(all, catalog.Use{Table: queue, Rights: catalog.ToRemove})

@@ -53,8 +53,7 @@ func (a *active) IsStopping() bool {
 	return a.stopped
 }
 
-// Go calls do in a goroutine that Shutdown waits for. It returns false, without a call, when
-// stopping.
+// Go calls do in a goroutine that Shutdown waits for, or returns false if the process stops.
 func (a *active) Go(do func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

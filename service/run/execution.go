@@ -68,8 +68,7 @@ type Execution struct {
 	throttle load.Throttle
 }
 
-// errNoHeartbeat: main is too busy for heartbeats, so no pause or cancel could have stopped the
-// run.
+// errNoHeartbeat: main is too busy for heartbeats, so no pause or cancel could stop the run.
 var errNoHeartbeat = fault.StopError{Early: true, Reason: reasons.Reason{
 	Code: fault.ReasonThrottled, Detail: "main has not taken the run's heartbeats for " + heartbeatTimeout.String(),
 }}

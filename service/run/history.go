@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// pruneInterval is how often a process prunes. pruneRounds is the maximum number of statements
-	// each time.
+	// pruneInterval is how often a process prunes, with at most pruneRounds statements each time.
 	pruneInterval = time.Hour
 	pruneRounds   = 20
 )

@@ -30,8 +30,7 @@ const (
 	heartbeatTimeout = 15 * time.Second
 )
 
-// keepAlive renews the run's leases and its record until ctx ends. The channel closes when both
-// stop.
+// keepAlive renews the run's leases and record until ctx ends. The channel closes when both stop.
 func (r *Runner) keepAlive(ctx context.Context, x *Execution) <-chan struct{} {
 	// A span for every heartbeat would bury the useful spans of the trace.
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContextFromContext(ctx))

@@ -62,10 +62,8 @@ func (r *recentPauses) Invalidate() {
 }
 
 const (
-	// pausesAge is the maximum age of the pauses that jobs follow, pausesPatience the timeout of a
-	// reading.
+	// pausesAge is the maximum age of the pauses for jobs, pausesPatience the timeout of a reading.
 	pausesAge, pausesPatience = time.Second, time.Second
-	// pausesLife is their maximum age while readings fail: operators use the kill switch when main
-	// is slow.
+	// pausesLife is their maximum age while readings fail: the kill switch works if main is slow.
 	pausesLife = 5 * time.Second
 )

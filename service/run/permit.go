@@ -146,8 +146,7 @@ func (l *leaseSet) permit(d *repo.Database, limits fencing.Limits) (fencing.Perm
 func (l *leaseSet) end(err error) error {
 	defer l.permits.Release(1)
 	if err != nil && l.expired() {
-		// Any error: a process that was stopped for longer than its lease has also missed the
-		// answer.
+		// Any error: a process that was stopped beyond its lease has also missed the answer.
 		err = fmt.Errorf("%w: %w", dberr.ErrLeaseLost, err)
 	}
 	if errors.Is(err, dberr.ErrLeaseLost) {

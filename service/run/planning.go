@@ -22,6 +22,5 @@ func (r *Runner) Planning(ctx context.Context, p *plan.Plan) *Execution {
 	}
 }
 
-// Planner adds to a plan what a job or worker would do. A refusal goes into the plan and is no
-// error.
+// Planner adds the effects of a job or worker to a plan. A refusal goes into the plan: no error.
 type Planner func(ctx context.Context, x *Execution, p *plan.Plan) error

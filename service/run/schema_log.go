@@ -12,8 +12,7 @@ type SchemaLog struct {
 	last *string
 }
 
-// Report logs the missing optional tables of a subject when they change. The first call logs at
-// debug.
+// Report logs the missing optional tables of a subject after a change, and first at debug.
 func (w *SchemaLog) Report(ctx context.Context, logger *slog.Logger, of, missing string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

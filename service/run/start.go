@@ -29,11 +29,9 @@ type Request struct {
 	DryRun   bool
 	// Async returns as soon as the run has started.
 	Async bool
-	// RequestID makes the request idempotent: a repeated id returns the first run. At most 128
-	// characters.
+	// RequestID, up to 128 characters, makes the request idempotent: it returns the first run.
 	RequestID string
-	// ExpectedDigest is the digest of a dry run's candidates. With others the run does nothing. "":
-	// any.
+	// ExpectedDigest is that of a dry run's candidates: with others the run does nothing. "": any.
 	ExpectedDigest string
 	// RequestedBy is recorded with the run. For a scheduled run it is this replica's name.
 	RequestedBy string
@@ -191,8 +189,7 @@ type knownRequestError struct{ run Run }
 
 func (e *knownRequestError) Error() string { return "request id used before" }
 
-// dryRunTTL is how long a dry run, which has no lease, may have no heartbeat before it counts as
-// dead.
+// dryRunTTL is how long a dry run, which has no lease, may miss heartbeats until it counts as dead.
 const dryRunTTL = 60 * time.Second
 
 // starting holds the inputs of a starting run.
@@ -202,8 +199,7 @@ type starting struct {
 	flags    map[string]bool
 	// expected is the digest that its candidates must have; "": any.
 	expected string
-	// fire is the fire of the run, or nil. refused is why that run cannot start; nil: no reason is
-	// known.
+	// fire is the run's fire, or nil. refused is why that run cannot start; nil: none is known.
 	fire    *Fire
 	refused error
 }

@@ -101,8 +101,7 @@ func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, er
 	if _, paused := x.throttle.State(); paused > 0 {
 		span.SetAttributes(attribute.Float64(pausedKey, paused.Seconds()))
 	}
-	// The error of a stopped run names the operator and has their text: only the record may have
-	// those.
+	// The error of a stopped run has the operator's name and text: only the record may have those.
 	if run.State == control.RunFailed {
 		text := fault.RedactedText(run.Error, err)
 		spans.SetTexts(span, "maintenance.error", text)
@@ -210,8 +209,7 @@ func linkKnownRequest(ctx context.Context, first Run) {
 	}
 }
 
-// recordRefusedLease records on its span why a lease could not be taken. Another holder is no
-// failure.
+// recordRefusedLease records on its span why a lease was refused. Another holder is no failure.
 func recordRefusedLease(span trace.Span, err error) {
 	held, ok := errors.AsType[*fault.LeaseHeldError](err)
 	if !ok {

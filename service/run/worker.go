@@ -90,13 +90,11 @@ type Worker struct {
 	// NoTimeLimit workers have no limit of their own. Their lease lasts [DefaultRunTime] plus the
 	// margin, and is renewed.
 	NoTimeLimit bool
-	// Work does one run, or counts what it would do if x.DryRun. Its error ends the run as in
-	// [conclude].
+	// Work does a run, or counts its effects if x.DryRun. Its error ends the run as in [conclude].
 	Work func(ctx context.Context, x *Execution) error
 	// Backlog counts the pending work in a database, and may add a remark for condition_detail.
 	Backlog func(ctx context.Context, database *repo.Database) (control.Backlog, string, error)
-	// Waiting lists the first items that the backlog of a database counts as dead, or as deferred;
-	// nil: no list.
+	// Waiting lists the first dead or deferred items of a database's backlog; nil: no list.
 	Waiting func(ctx context.Context, database *repo.Database, dead bool) ([]jobqueue.Waiting, error)
 	// Abandoned reports whether its last run died and left work that must not wait for the
 	// schedule; nil: never.
@@ -155,8 +153,7 @@ const LeaseMargin = 10 * time.Second
 // renewals is the number of renewals during the time to live of a lease.
 const renewals = 3
 
-// Database returns where a run works: the requested database, or the one whose turn it is this
-// minute.
+// Database returns a run's database: the requested one, or the one whose turn it is this minute.
 func (r *Runner) Database(w *Worker, asked string, minute time.Time) (*repo.Database, error) {
 	if w.Databases == nil {
 		if asked != "" {
@@ -175,8 +172,7 @@ func (r *Runner) Database(w *Worker, asked string, minute time.Time) (*repo.Data
 	return nil, UnknownDatabase(asked, w.Databases)
 }
 
-// warnOfShortRuns warns of time limits below one second: such a run does little more than start and
-// end.
+// warnOfShortRuns warns of time limits below 1 s: such a run does little more than start and end.
 func warnOfShortRuns(logger *slog.Logger, w *Worker) {
 	if limit, _ := w.MaxRuntime(MainDatabase, nil); limit < time.Second {
 		logger.Warn("max_runtime is less than a second", "worker", w.Name, "max_runtime", limit)

@@ -21,8 +21,7 @@ const (
 	// checks.
 	lookAhead = 5 * time.Second
 	// ledgerRounds is the maximum number of statements in one check to account for a worker's fires
-	// after a long pause, each for at most ledgerBatch fires. The next check does the remaining
-	// ones.
+	// after a long pause, each for at most ledgerBatch fires. The next check does the others.
 	ledgerRounds, ledgerBatch = 50, 1000
 )
 

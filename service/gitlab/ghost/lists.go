@@ -25,8 +25,7 @@ const (
 	forbid
 )
 
-// listLine is a line of a list: columns of a table, and the action for rows with the user in one of
-// them.
+// listLine is a line of a list: columns of a table, and the action for rows with the user there.
 type listLine struct {
 	table, columns string
 	// only limits the line to some of those rows.

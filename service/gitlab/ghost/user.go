@@ -262,8 +262,7 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 	return end
 }
 
-// keepRow records a row of the queue that stays, because its removal or change would delete a
-// protected row.
+// keepRow records a row of the queue that stays, because a change would delete a protected row.
 func (r *workerRun) keepRow(kept *repo.ProtectedError) {
 	r.keptRows++
 	r.keptBy = kept

@@ -159,8 +159,7 @@ func (r *workerRun) restoreGroup(ctx context.Context, id int64) (done gitlab.Res
 	return r.x.Database.Groups.RestoreGroup(ctx, permit.Permit, r.stores, r.due, id)
 }
 
-// destroy queues the group's removal. queued is also true if a job for it is already waiting or
-// running.
+// destroy queues the group's removal. queued is also true if a job already waits or runs.
 func (r *workerRun) destroy(ctx context.Context, g *group) (queued bool, err error) {
 	job := r.x.Origin(ctx)
 	job.Args = jobqueue.DestroyGroup{GroupID: g.ID, UserID: g.UserID}

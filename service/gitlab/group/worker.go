@@ -124,8 +124,7 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 	return nil
 }
 
-// period returns the setting deletion_adjourned_period, in days, or a [*fault.FailedError] if
-// invalid.
+// period returns deletion_adjourned_period, in days, or a [*fault.FailedError] if it is invalid.
 func (k *worker) period(ctx context.Context, stores gitlab.GroupStores) (int64, error) {
 	days, err := k.Main.Groups.AdjournedPeriod(ctx, stores)
 	const setting = "deletion_adjourned_period in application_settings is "

@@ -81,8 +81,7 @@ func claimLimits() fencing.Limits {
 	return fencing.Limits{Statement: 2 * time.Second, Lock: time.Second}
 }
 
-// missing returns what the worker, or the jobs that it causes, require and the database does not
-// have.
+// missing returns what the worker, or the jobs that it causes, require and main does not have.
 func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
 	if p.queue == nil {
 		return "no queue for its jobs", nil

@@ -35,8 +35,7 @@ type tokenWalk struct {
 	scheduled int
 	// admins are the known admin bots by organization; nil: the organization has none.
 	admins map[int64]*int64
-	// kept are the users whom protections keep, protected the inactive bots among them in the
-	// range.
+	// kept are the protected users, protected the inactive bots among them in the range.
 	kept      protection.Keeping
 	protected []gitlab.Veto
 }

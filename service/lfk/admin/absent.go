@@ -31,8 +31,7 @@ type AcceptedChild struct {
 	Definitions []string `json:"definitions"`
 	// Before reports that it was already accepted.
 	Before bool `json:"accepted_before"`
-	// Databases that no longer have the table, if others have it: there its definitions hold no
-	// records.
+	// Databases without the table, if others have it: there its definitions hold no records.
 	Databases []string `json:"databases,omitempty"`
 }
 

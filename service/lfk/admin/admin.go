@@ -41,8 +41,7 @@ type Admin struct {
 	Databases []*repo.Database
 	// Only names the database to work on; "": all.
 	Only string
-	// Schema is where Install makes the queue although another schema has one; "": Install fails
-	// then.
+	// Schema is where Install makes a queue if another schema has one; "": Install fails then.
 	Schema string
 	// Definitions; nil: none are configured.
 	Definitions *lfk.Definitions

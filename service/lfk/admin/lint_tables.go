@@ -183,8 +183,7 @@ func (l *lint) parents(d lfk.Inspected) {
 	}
 }
 
-// routeFault returns why deletions from a table or partition fail by the routes of its trigger, or
-// "".
+// routeFault returns why the routes of its trigger make deletions fail, or "".
 func routeFault(d lfk.Inspected, r admin.Relation) string {
 	if r.Trigger == nil {
 		return ""

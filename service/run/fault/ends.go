@@ -52,8 +52,7 @@ func (e *SkippedError) Error() string { return e.Reason }
 // FailedError ends a run as FAILED although it did all it could. Its text is fit for clients.
 type FailedError struct {
 	Text string
-	// Reason is typed; "": none. Redacted is the text without values of rows; "": the text has no
-	// values.
+	// Reason is typed; "": none. Redacted is the text without row values; "": it has none.
 	Reason, Redacted string
 }
 
@@ -87,8 +86,7 @@ func (e *ReasonedError) Public() {}
 // TypedReason is never "".
 func (e *ReasonedError) TypedReason() string { return e.Reason }
 
-// EndsEarly reports whether an error ends a run on purpose. The run succeeds unless some items
-// failed.
+// EndsEarly reports whether err ends a run on purpose. The run succeeds unless some items failed.
 func EndsEarly(err error) bool {
 	stopped, ok := errors.AsType[StopError](err)
 	return ok && stopped.Early

@@ -23,8 +23,7 @@ const (
 	ReasonThrottled = "THROTTLED"
 	ReasonQueueFull = "QUEUE_FULL"
 	ReasonPaused    = "WORKER_PAUSED"
-	// ReasonTargetBusy belongs to jobs that continue later: another job is working on the same
-	// target.
+	// ReasonTargetBusy belongs to jobs that continue later: another job works on the same target.
 	ReasonTargetBusy = "TARGET_BUSY"
 	// ReasonPlanChanged belongs to runs that found unexpected candidates.
 	ReasonPlanChanged = "PLAN_CHANGED"

@@ -151,8 +151,7 @@ func (e *NotConfiguredError) Details() (string, map[string]string) {
 	return "WORKER_NOT_CONFIGURED", map[string]string{"worker": e.Worker}
 }
 
-// Forbidden reports whether caretaker's role is missing a privilege, or row-level security hides
-// rows.
+// Forbidden reports whether the role is missing a privilege, or row-level security hides rows.
 func Forbidden(err error) bool {
 	refused, ok := errors.AsType[*dberr.Error](err)
 	return ok && refused.SQLState == "42501"

@@ -40,8 +40,7 @@ func inWords(err error) string {
 	return "internal error; the log of this run has it"
 }
 
-// RedactedText returns a run's error for traces, without values of rows. err is the error behind
-// text.
+// RedactedText returns a run's error for traces, without row values. err is the source of text.
 func RedactedText(text string, err error) string {
 	if failed, ok := errors.AsType[*FailedError](err); ok && failed.Redacted != "" {
 		return failed.Redacted

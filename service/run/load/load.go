@@ -52,8 +52,7 @@ func (c Config) off() bool {
 }
 
 const (
-	// probeAge is the maximum age of a probe that decides anything, probeTimeout the timeout of a
-	// probe.
+	// probeAge is the maximum age of a decisive probe, probeTimeout the timeout of a probe.
 	probeAge, probeTimeout = time.Second, time.Second
 	// probeLife is how long a probe counts if no newer one succeeds. A limit that is exceeded again
 	// within that time is still the same excess.

@@ -127,6 +127,5 @@ const (
 	OutcomeSnoozed     = "snoozed"
 )
 
-// Withhold keeps a span from being exported: another process has sent one with its id, or it is
-// empty.
+// Withhold keeps a span from being exported: another process has sent its id, or it is empty.
 func Withhold(span trace.Span) { span.SetAttributes(attribute.Bool("maintenance.withheld", true)) }
