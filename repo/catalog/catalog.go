@@ -1,5 +1,5 @@
-// Package catalog reads what a database has: tables, columns, foreign keys, partitions, triggers, and the rights of our role.
-// It changes nothing.
+// Package catalog reads a database's tables, columns, foreign keys, partitions, triggers, and the
+// rights of our role. It changes nothing.
 package catalog
 
 import (
@@ -17,56 +17,54 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Catalog is what the application schema of a database has, as far as was asked: how caretaker
-// finds out which tables, columns and foreign keys there are. It is of one moment, for one run or
-// job, and not safe for concurrent use.
+// Catalog is the requested part of a database's application schema: the tables, columns and foreign
+// keys that exist. It is a snapshot for one run or job, and not safe for concurrent use.
 type Catalog struct {
 	Database *pg.Database
 	Tables   map[string]*Relation
 	Keys     []ForeignKey
 	Parts    map[Table][]Part
-	// hiding is a table of which row-level security may hide rows, "" if none was asked for.
+	// hiding is a table whose rows row-level security may hide, "" if none was requested.
 	hiding string
-	// uncheckedRights: it does not matter what our role may read.
+	// UncheckedRights: the read rights of our role do not matter.
 	UncheckedRights bool
 }
 
 // Table names a table with its schema.
 type Table struct{ Schema, Name string }
 
-// String is the table's own name, as messages and counts have it.
+// String returns the table's own name, for messages and counts.
 func (t Table) String() string { return t.Name }
 
-// SQL is the quoted name with its schema.
+// SQL returns the quoted name with its schema.
 func (t Table) SQL() string { return stmt.Quote(t.Schema, t.Name) }
 
-// Relation is a table that a catalogue was asked for.
+// Relation is a requested table of a catalogue.
 type Relation struct {
 	Table
 	Partitioned bool
-	// readable: our role may read all rows.
+	// Readable: our role may read all rows.
 	Readable bool
 	columns  map[string]Column
-	// key is what a statement can return of the rows it changes: see keyOfSQL.
+	// Key is the expression that a statement can return for each changed row: see [pg.KeyOfSQL].
 	Key string
 }
 
 // Column is a column of a table.
 type Column struct {
-	// Name, and Type as PostgreSQL writes it, without its modifier: a cast to it cuts nothing off.
+	// Name, and Type as PostgreSQL writes it, without its modifier, so that a cast truncates nothing.
 	Name, Type string
 	NotNull    bool
-	// HasDefault: an INSERT may leave it out.
+	// HasDefault: an INSERT may omit it.
 	HasDefault bool
-	// indexed: an index of all rows begins with it.
+	// Indexed: an index of all rows begins with it.
 	Indexed bool
-	// behind is the column, part of the primary key, that an index has directly after this one: sweeps
-	// go on behind its last value. Empty if there is no such index.
+	// Behind is the column, part of the primary key, that an index has directly after this one: sweeps
+	// continue after its last value. It is empty if there is no such index.
 	Behind string
 }
 
-// Actions of foreign keys when the row they refer to is deleted, as PostgreSQL's confdeltype has
-// them.
+// Actions of foreign keys when the row they refer to is deleted, as in PostgreSQL's confdeltype.
 const (
 	OnDeleteCascade = "c"
 	OnDeleteSetNull = "n"
@@ -74,30 +72,30 @@ const (
 	OnDeleteSetDefault = "d"
 )
 
-// ForeignKey is a foreign key of any schema. Of a partitioned table it is the one of the table, not
-// of its partitions.
+// ForeignKey is a foreign key of any schema. For a partitioned table it is the table's own, not
+// that of its partitions.
 type ForeignKey struct {
 	Name          string
 	Child, Parent Table
-	// Columns of the child refer to ParentColumns, one by one; of the child's it is known whether they
-	// may be NULL.
+	// Columns of the child refer to ParentColumns in the same order. Only the child's have NotNull
+	// set.
 	Columns, ParentColumns []Column
 	// OnDelete is one of the constants above, or another action, which caretaker leaves to the
 	// database.
 	OnDelete string
-	// setNull are the columns that ON DELETE SET NULL sets.
+	// SetNull are the columns that ON DELETE SET NULL sets.
 	SetNull     []string
 	Partitioned bool
-	// readable: our role may read all rows of the parent.
+	// Readable: our role may read all rows of the parent.
 	Readable bool
-	// key is that of the child's rows: see keyOfSQL.
+	// Key is the key of the child's rows: see [pg.KeyOfSQL].
 	Key string
 }
 
-// tablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled
-// trigger refuses every write is a leftover of a split database. It reads the numbers of the primary key's
-// columns, the first two columns of indexes by which rows can be walked, the first ones of all, and of the
-// columns those whose names are in $2, and those of the primary key.
+// tablesSQL reads ordinary and partitioned tables of the application schema. A table whose enabled
+// trigger refuses every write is a leftover of a split database. tablesSQL reads the column numbers
+// of the primary key, the first two columns of indexes for walking through rows, and the first
+// columns of all indexes. Of the columns it reads those named in $2 and those of the primary key.
 const tablesSQL = `
 SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid),
   (pk.indkey::int2[])[:pk.indnkeyatts - 1],
@@ -118,15 +116,15 @@ JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
 LEFT JOIN pg_index pk ON pk.indrelid = c.oid AND pk.indisprimary
 WHERE c.relname = ANY ($1::name[]) AND c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL
 
-// ProtectedSQL says of a table c that an enabled trigger refuses every write: GitLab leaves such
-// triggers on the tables that a split has left behind.
+// ProtectedSQL is true if an enabled trigger of a table c refuses every write: GitLab leaves such
+// triggers on the leftover tables of a split.
 const ProtectedSQL = `EXISTS (
   SELECT FROM pg_trigger t
   WHERE t.tgrelid = c.oid AND t.tgenabled IN ('O', 'A')
     AND t.tgfoid = ANY (ARRAY(SELECT oid FROM pg_proc WHERE proname = 'gitlab_schema_prevent_write')))`
 
-// Tables looks for tables with some of their columns. A table that exists and must not be read, or
-// not all of it, is [dberr.ErrForbidden].
+// Tables reads tables with some of their columns. If our role may not read an existing table, or
+// all of its rows, the error is [dberr.ErrForbidden].
 func (d Schema) Tables(ctx context.Context, wanted map[string][]string) (*Catalog, error) {
 	return catalog(ctx, d.db, wanted, false)
 }
@@ -156,7 +154,7 @@ func catalog(
 	return c, nil
 }
 
-// NewCatalog returns a catalogue in which nothing was read yet.
+// NewCatalog returns an empty catalogue.
 func NewCatalog(d *pg.Database) *Catalog {
 	return &Catalog{Database: d, Tables: map[string]*Relation{}, Parts: map[Table][]Part{}}
 }
@@ -183,7 +181,7 @@ func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys boo
 	return err
 }
 
-// QueueTables puts into a batch what reads tables, with these of their columns.
+// QueueTables adds to a batch the queries for tables with these of their columns.
 func (c *Catalog) QueueTables(batch *pgx.Batch, wanted map[string][]string) {
 	tables := slices.AppendSeq(make([]string, 0, len(wanted)), maps.Keys(wanted))
 	columns := slices.Concat(slices.AppendSeq([][]string{{}}, maps.Values(wanted))...)
@@ -192,8 +190,8 @@ func (c *Catalog) QueueTables(batch *pgx.Batch, wanted map[string][]string) {
 	})
 }
 
-// readTables leaves nil for a table that must not be read. Columns that are in the primary key alone
-// were not asked for.
+// readTables leaves nil for a table that our role may not read. Columns that are only in the
+// primary key were not requested.
 func (c *Catalog) readTables(rows pgx.Rows, wanted map[string][]string) error {
 	var t Table
 	var partitioned, readable, hiding bool
@@ -219,13 +217,13 @@ func (c *Catalog) readTables(rows pgx.Rows, wanted map[string][]string) error {
 	return err
 }
 
-// tableIndexes are the columns of a table's indexes, by their numbers, as tablesSQL reads them.
+// tableIndexes are the columns of a table's indexes, by number, as tablesSQL reads them.
 type tableIndexes struct {
 	primary, firsts []int16
 	walks           [][]int16
 }
 
-// addColumns takes the columns as tablesSQL reads them.
+// addColumns adds the columns as tablesSQL reads them.
 func (r *Relation) addColumns(read [][]string, wanted []string, indexes tableIndexes) {
 	byNumber := map[int16]Column{}
 	for _, c := range read {
@@ -248,7 +246,7 @@ func (r *Relation) addColumns(read [][]string, wanted []string, indexes tableInd
 	}
 }
 
-// keyOf is keyOfSQL for a primary key of these columns, by their numbers.
+// keyOf is [pg.KeyOfSQL] for a primary key of these columns, by their numbers.
 func keyOf(primary []int16, columns map[int16]Column) string {
 	names := make([]string, len(primary))
 	for i, number := range primary {
@@ -265,10 +263,11 @@ func keyOf(primary []int16, columns map[int16]Column) string {
 	return names[0] + "::text"
 }
 
-// Table is a table of the application schema, nil if it was not asked for or is not there.
+// Table returns a table of the application schema, nil if it was not requested or does not exist.
 func (c *Catalog) Table(name string) *Relation { return c.Tables[name] }
 
-// Column finds a column; false if it was not asked for or is not there, or its table is not.
+// Column finds a column. It returns false if the column or its table was not requested or does not
+// exist.
 func (r *Relation) Column(name string) (Column, bool) {
 	if r == nil {
 		return Column{}, false
@@ -277,7 +276,7 @@ func (r *Relation) Column(name string) (Column, bool) {
 	return column, found
 }
 
-// Has reports whether the table and all these columns are there.
+// Has reports whether the table and all these columns exist.
 func (r *Relation) Has(columns ...string) bool {
 	return r != nil && !slices.ContainsFunc(columns, func(name string) bool {
 		_, found := r.columns[name]
@@ -285,7 +284,7 @@ func (r *Relation) Has(columns ...string) bool {
 	})
 }
 
-// References are the foreign keys that refer to a table, by their tables and names.
+// References returns the foreign keys that refer to a table, by their tables and names.
 func (c *Catalog) References(to Table) (keys []ForeignKey) {
 	for _, k := range c.Keys {
 		if k.Parent == to {
@@ -295,8 +294,8 @@ func (c *Catalog) References(to Table) (keys []ForeignKey) {
 	return keys
 }
 
-// Violated finds the foreign key that an error of the database names: that of rows that still refer
-// to what was to be deleted.
+// Violated returns the foreign key that an error of the database names: rows still refer to the row
+// to delete.
 func (c *Catalog) Violated(e *dberr.Error) (k ForeignKey, found bool) {
 	said := e.Said()
 	i := slices.IndexFunc(c.Keys, func(k ForeignKey) bool {
@@ -308,8 +307,8 @@ func (c *Catalog) Violated(e *dberr.Error) (k ForeignKey, found bool) {
 	return c.Keys[i], true
 }
 
-// Column is the child's column that refers to the parent's column of this name; false if there is
-// none.
+// Column returns the child's column that refers to the parent's column of this name, false if there
+// is none.
 func (k ForeignKey) Column(parentColumn string) (Column, bool) {
 	for i, c := range k.ParentColumns {
 		if c.Name == parentColumn {
@@ -319,8 +318,8 @@ func (k ForeignKey) Column(parentColumn string) (Column, bool) {
 	return Column{}, false
 }
 
-// Required is the first of the columns that ON DELETE SET NULL sets, though it is NOT NULL; "" if
-// none is.
+// Required returns the first column that ON DELETE SET NULL sets although it is NOT NULL, "" if
+// there is none.
 func (k ForeignKey) Required() string {
 	for _, c := range k.Columns {
 		if c.NotNull && slices.Contains(k.SetNull, c.Name) {
@@ -330,10 +329,10 @@ func (k ForeignKey) Required() string {
 	return ""
 }
 
-// ColumnNames are the child's columns as messages have them.
+// ColumnNames lists the child's columns for messages.
 func (k ForeignKey) ColumnNames() string { return JoinColumns(k.Columns) }
 
-// JoinColumns lists names of columns, with commas in between.
+// JoinColumns lists names of columns, separated by commas.
 func JoinColumns(columns []Column) string {
 	names := make([]string, len(columns))
 	for i, c := range columns {

@@ -9,8 +9,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// ComparedAs is the type of the values that the column is compared with. What refers to an id may
-// be narrower than the id, and an index on any integer finds a bigint.
+// ComparedAs returns the type of the values that are compared with the column. A reference may be
+// narrower than the id, and an index on any integer finds a bigint.
 func (c Column) ComparedAs() string {
 	if slices.Contains([]string{"integer", "smallint"}, c.Type) {
 		return "bigint"
@@ -18,7 +18,7 @@ func (c Column) ComparedAs() string {
 	return c.Type
 }
 
-// Value is a parameter to be compared with the column. Integers are sent as they are: a cast from
+// Value adds a parameter for comparison with the column. Integers are sent as they are: a cast from
 // text would be evaluated for every row.
 func (c Column) Value(text string, p *stmt.Parameters) string {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && c.ComparedAs() == "bigint" {
@@ -30,8 +30,8 @@ func (c Column) Value(text string, p *stmt.Parameters) string {
 // Array reports whether the values of the column are arrays.
 func (c Column) Array() bool { return strings.HasSuffix(c.Type, "[]") }
 
-// List is a parameter for several values. Arrays stay texts, which [Column.Listed] casts: there are no arrays of
-// arrays of different lengths, and unnest takes one with two dimensions apart to its elements.
+// List adds a parameter for several values. Arrays stay texts, which [Column.Listed] casts: arrays
+// of arrays cannot differ in length, and unnest splits two dimensions into elements.
 func (c Column) List(values []string, p *stmt.Parameters) string {
 	if c.Array() {
 		return p.List(values) + "::text[]"
@@ -39,7 +39,7 @@ func (c Column) List(values []string, p *stmt.Parameters) string {
 	return fmt.Sprintf("%s::text[]::%s[]", p.List(values), c.ComparedAs())
 }
 
-// Listed is the value of a list that unnest calls name.
+// Listed returns the value of a list that unnest calls name.
 func (c Column) Listed(name string) string {
 	if c.Array() {
 		return name + "::" + c.Type

@@ -8,23 +8,23 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// KeepingTrigger may keep rows that a statement is to delete or update, without an error: an
-// enabled BEFORE trigger for each row, which does so by returning NULL, or a rule.
+// KeepingTrigger may keep rows that a statement is to delete or update, without an error. It is an
+// enabled BEFORE trigger for each row, which returns NULL to keep a row, or a rule.
 type KeepingTrigger struct {
 	// Kind is "trigger" or "rule".
 	Kind, Name string
 	Table      Table
 }
 
-// String names it with its table: "trigger keep of users".
+// String names the trigger with its table: "trigger keep of users".
 func (k KeepingTrigger) String() string { return k.Kind + " " + k.Name + " of " + k.Table.String() }
 
-// Rule says that it is a rule.
+// Rule reports whether it is a rule.
 func (k KeepingTrigger) Rule() bool { return k.Kind == "rule" }
 
-// KeepingTriggersSQL looks at the table and all its partitions. A trigger of a partitioned table
-// has a copy on each partition: only the original is named, unless it is disabled alone. Rules work on the table alone that a
-// statement names. A table without a schema is the application's.
+// KeepingTriggersSQL inspects the table and all its partitions. A trigger of a partitioned table
+// has a copy on each partition: only the original is named, unless it is disabled alone. Rules
+// affect only the table that a statement names. A table without a schema is the application's.
 const KeepingTriggersSQL = `
 WITH RECURSIVE named AS (
   SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -49,19 +49,19 @@ SELECT k.kind, k.name, n.nspname, c.relname
 FROM keeping k JOIN pg_class c ON c.oid = k.relation JOIN pg_namespace n ON n.oid = c.relnamespace
 ORDER BY k.kind DESC, n.nspname, c.relname, k.name`
 
-// userTriggerSQL is the condition on a trigger t, with the function p, that PostgreSQL did not make for a
+// userTriggerSQL is true for a trigger t with the function p that PostgreSQL did not create for a
 // constraint. Before PostgreSQL 15 the copies on partitions are internal, too.
 const userTriggerSQL = `(NOT t.tgisinternal OR t.tgparentid <> 0 AND p.pronamespace <> 'pg_catalog'::regnamespace)`
 
-// Events of triggers, as pg_trigger.tgtype and pg_rewrite.ev_type have them. A trigger for each row
-// has bit 1, one that fires before the row changes bit 2.
+// Events of triggers, as in pg_trigger.tgtype and pg_rewrite.ev_type. A trigger for each row has
+// bit 1, a trigger that fires before the change has bit 2.
 const (
 	beforeRowDelete, ruleOnDelete int16 = 1 | 2 | 8, '4'
 	beforeRowUpdate, ruleOnUpdate int16 = 1 | 2 | 16, '2'
 )
 
-// KeepingTriggers are the triggers and rules of a table and its partitions that may keep rows from
-// being deleted or, if not deletes, from being updated.
+// KeepingTriggers returns the triggers and rules of a table and its partitions that may keep rows
+// from being deleted or, unless deletes, from being updated.
 func (d Schema) KeepingTriggers(
 	ctx context.Context, t Table, deletes bool,
 ) ([]KeepingTrigger, error) {
@@ -70,7 +70,7 @@ func (d Schema) KeepingTriggers(
 	return pg.Collect(ctx, d.db, q, ScanKeeping)
 }
 
-// KeepingArgs are the arguments of KeepingTriggersSQL.
+// KeepingArgs returns the arguments of KeepingTriggersSQL.
 func KeepingArgs(t Table, deletes bool) []any {
 	triggers, rules := beforeRowUpdate, ruleOnUpdate
 	if deletes {

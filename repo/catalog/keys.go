@@ -6,8 +6,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// foreignKeysSQL reads the foreign keys with these actions on delete, except those that partitions
-// have inherited. Columns are numbers, for numberedColumnsSQL: a join a key costs more than both statements.
+// foreignKeysSQL reads the foreign keys with these actions on delete, except those inherited by
+// partitions. Columns are numbers, for numberedColumnsSQL: a join per key costs more than both
+// statements.
 const foreignKeysSQL = `
 SELECT k.conname,
   (SELECT nspname FROM pg_namespace WHERE oid = c.relnamespace) AS schema, c.relname, c.relkind = 'p',
@@ -40,7 +41,7 @@ CROSS JOIN LATERAL (
   SELECT attname, atttypid, attnotnull FROM pg_attribute
   WHERE attrelid = p.oid AND attnum = p.number OFFSET 0) a`
 
-// keyColumns are numbers of columns of a table.
+// keyColumns are column numbers of a table.
 type keyColumns struct {
 	table   uint32
 	numbers []int16
@@ -53,10 +54,11 @@ type numberedKey struct {
 	set, primary  []int16
 }
 
-// allActions are all actions on delete, as pg_constraint has them.
+// allActions are all actions on delete, as in pg_constraint.
 const allActions = "acdnr"
 
-// QueueKeys reads the foreign keys with these actions on delete, one letter each.
+// QueueKeys adds to a batch the query for foreign keys with these actions on delete, one letter
+// each.
 func (c *Catalog) QueueKeys(batch *pgx.Batch, actions string) {
 	var keys []numberedKey
 	batch.Queue(foreignKeysSQL, actions).Query(func(rows pgx.Rows) (err error) {
@@ -92,8 +94,8 @@ func (c *Catalog) QueueKeys(batch *pgx.Batch, actions string) {
 	})
 }
 
-// addKey adds a foreign key with its columns. One that has been dropped between the two statements is
-// left out.
+// addKey adds a foreign key with its columns. It skips a key that was dropped between the two
+// statements.
 func (c *Catalog) addKey(k numberedKey, of map[uint32]map[int16]Column) {
 	for i := range k.child.numbers {
 		column, ok := of[k.child.table][k.child.numbers[i]]

@@ -10,8 +10,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// lackingSQL compares grants with what our role may do, object by object. Row-level security that
-// would hide rows is an error to all that caretaker sends, so it reports whether it would.
+// lackingSQL compares grants with the rights of our role, object by object. Row-level security that
+// would hide rows is an error to all statements of caretaker, so lackingSQL reports whether it
+// would.
 const lackingSQL = `
 WITH asked (kind, schema, name, rights, n) AS (
   SELECT w.kind, w.schema, w.name, w.rights, w.n
@@ -32,15 +33,15 @@ CROSS JOIN LATERAL (
 WHERE (a.kind = 'SCHEMA' OR c.oid IS NOT NULL) AND (lacking.rights <> '' OR row_security_active(c.oid))
 ORDER BY a.n, c.relname LIMIT 1000`
 
-// Lacking is a grant that our role has not, or a table of which row-level security hides rows.
+// Lacking is a missing grant of our role, or a table whose rows row-level security hides.
 type Lacking struct {
 	Grant
-	// Hiding: there may be rights, but not to all rows.
+	// Hiding: our role may have rights, but not to all rows.
 	Hiding bool
 }
 
-// Lacking says which of the grants our role lacks, the first 1,000, by whatever way it may have
-// come to the others.
+// Lacking returns the grants that our role is missing, 1,000 at most. The source of its other
+// rights does not matter.
 func (d Schema) Lacking(ctx context.Context, grants []Grant) ([]Lacking, error) {
 	var columns [4][]string
 	for _, g := range grants {
@@ -61,8 +62,8 @@ func (d Schema) Lacking(ctx context.Context, grants []Grant) ([]Lacking, error) 
 }
 
 // unindexedSQL: an index serves a look-up if it begins with one of its columns, or with the kind
-// and then one of them. One that leaves out rows will do if these have NULL in that column. A look-up
-// by a column that does not exist is not made.
+// and then one of them. A partial index suffices if the excluded rows have NULL in that column. A
+// look-up by a missing column is never made.
 const unindexedSQL = `
 SELECT l.n, format('%I.%I (%s)', l.schema, l.name, (
   SELECT string_agg(quote_ident(k.name), ', ' ORDER BY k.i)
@@ -85,11 +86,11 @@ ORDER BY l.n LIMIT 1000`
 // Unindexed is a look-up without an index.
 type Unindexed struct {
 	LookUp
-	// Wanted is the index, as CREATE INDEX has it behind ON.
+	// Wanted is the required index, as CREATE INDEX has it after ON.
 	Wanted string
 }
 
-// Unindexed are the look-ups without an index, the first 1,000, each once.
+// Unindexed returns the look-ups without an index, each once, 1,000 at most.
 func (d Schema) Unindexed(ctx context.Context, lookUps []LookUp) ([]Unindexed, error) {
 	all := slices.Clone(lookUps)
 	slices.SortFunc(all, func(a, b LookUp) int { return strings.Compare(a.key(), b.key()) })

@@ -8,10 +8,10 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// ParseTable reads a table's name as definitions and commands have it: orders is a table of the
-// application schema, and has no Schema; sales.orders is one of the schema sales. A name that itself
-// has a dot, or begins with a quote, is written as in SQL: "a.b", or sales."a.b". Case is kept. The
-// error says what is wrong with the name.
+// ParseTable parses a table's name from a definition or command. orders is a table of the
+// application schema, and has no Schema. sales.orders is a table of the schema sales. A name that
+// contains a dot, or begins with a quote, is written as in SQL: "a.b", or sales."a.b". Case is
+// kept. The error explains what is wrong with the name.
 func ParseTable(name string) (Table, error) {
 	var parts []string
 	for rest, more := name, true; more; {
@@ -32,7 +32,7 @@ func ParseTable(name string) (Table, error) {
 		`sales."a.b"`)
 }
 
-// nextPart takes a part off a name; more: behind it is a dot, and another part.
+// nextPart splits a part off a name. more: a dot and another part follow.
 func nextPart(name string) (part, rest string, more bool, err error) {
 	if !strings.HasPrefix(name, `"`) {
 		part, rest, more = strings.Cut(name, ".")
@@ -55,7 +55,7 @@ func nextPart(name string) (part, rest string, more bool, err error) {
 	}
 }
 
-// Written is the name as [ParseTable] reads it.
+// Written returns the name as [ParseTable] reads it.
 func (t Table) Written() string {
 	if t.Schema == "" {
 		return written(t.Name)
@@ -70,11 +70,10 @@ func written(name string) string {
 	return name
 }
 
-// plainWord is what a shell takes as it is.
+// plainWord matches text that a shell does not interpret.
 var plainWord = regexp.MustCompile(`^[\w.,:/@%+=-]+$`)
 
-// Argument is a text as a command that is to be copied into a shell needs it: names that have quotes
-// of their own keep them.
+// Argument quotes a text for a command that is copied into a shell. Names keep their own quotes.
 func Argument(text string) string {
 	if plainWord.MatchString(text) {
 		return text
@@ -82,7 +81,7 @@ func Argument(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// ReferenceArgument is the [Argument] TABLE.COLUMN, with the table as definitions have it.
+// ReferenceArgument returns the [Argument] TABLE.COLUMN, with the table named as in definitions.
 func ReferenceArgument(table string, columns []string) string {
 	names := make([]string, len(columns))
 	for i, name := range columns {
@@ -94,7 +93,7 @@ func ReferenceArgument(table string, columns []string) string {
 	return Argument(table + "." + strings.Join(names, ","))
 }
 
-// In is the table with the schema that it has where schema is the application's.
+// In returns the table with its schema, where schema is the application's.
 func (t Table) In(schema string) Table {
 	if t.Schema == "" {
 		t.Schema = schema
@@ -102,18 +101,18 @@ func (t Table) In(schema string) Table {
 	return t
 }
 
-// Recorded is the name under which deletions from the table are recorded, where schema is the
+// Recorded returns the name under which deletions from the table are recorded, where schema is the
 // application's.
 func (t Table) Recorded(schema string) string {
 	t = t.In(schema)
 	return t.Schema + "." + t.Name
 }
 
-// RecordedName is [Table.Recorded] of a name as definitions have it. One that cannot be read is
-// taken literally.
+// RecordedName is [Table.Recorded] of a name in definitions. A name that cannot be parsed is taken
+// literally.
 func RecordedName(name, schema string) string { return tableNamed(name).Recorded(schema) }
 
-// tableNamed is [ParseTable], but for a name that cannot be read: it is taken literally.
+// tableNamed is [ParseTable], except that a name that cannot be parsed is taken literally.
 func tableNamed(name string) Table {
 	t, err := ParseTable(name)
 	if err != nil {
@@ -122,14 +121,14 @@ func tableNamed(name string) Table {
 	return t
 }
 
-// NamedSQL are the relations c, in their schemas n, that have the names w.written of definitions: $1, with
-// their schemas $2, empty for the application's, and their names there $3.
+// NamedSQL are the relations c, in their schemas n, that have the names w.written of definitions
+// ($1). $2 are their schemas, empty for the application's, and $3 their names there.
 const NamedSQL = `(SELECT DISTINCT written, schema, name FROM unnest($1::text[], $2::text[], $3::text[])
   AS w (written, schema, name)) w
 JOIN pg_namespace n ON n.nspname = coalesce(nullif(w.schema, ''), current_schema())
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name`
 
-// SplitNames returns $2 and $3 of NamedSQL for the names that definitions have.
+// SplitNames returns $2 and $3 of NamedSQL for the names in definitions.
 func SplitNames(written []string) (schemas, names []string) {
 	for _, name := range written {
 		t := tableNamed(name)
@@ -138,8 +137,8 @@ func SplitNames(written []string) (schemas, names []string) {
 	return schemas, names
 }
 
-// RecordedNames are those that records of a table may bear that an operator has named, where schema
-// is the application's; nil for "", which is any table.
+// RecordedNames returns the names that records of the operator's table may have, where schema is
+// the application's. It returns nil for "", which means any table.
 func RecordedNames(name, schema string) []string {
 	if name == "" {
 		return nil

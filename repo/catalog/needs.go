@@ -12,10 +12,10 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// Rights are what one may do with the rows of a table.
+// Rights are permissions on the rows of a table.
 type Rights uint8
 
-// The rights that PostgreSQL has for it.
+// PostgreSQL's rights.
 const (
 	MaySelect Rights = 1 << iota
 	MayInsert
@@ -23,15 +23,15 @@ const (
 	MayDelete
 )
 
-// What steps need. They lock rows before they change or delete them, which takes the right to
-// update.
+// Rights that steps need. Steps lock rows before they change or delete them, which requires the
+// right to update.
 const (
 	ToRead   = MaySelect
 	ToChange = MaySelect | MayUpdate
 	ToRemove = MaySelect | MayUpdate | MayDelete
 )
 
-// String names the rights as GRANT has them: "SELECT, UPDATE".
+// String names the rights as GRANT does: "SELECT, UPDATE".
 func (r Rights) String() string {
 	var names []string
 	for i, name := range []string{"SELECT", "INSERT", "UPDATE", "DELETE"} {
@@ -42,34 +42,35 @@ func (r Rights) String() string {
 	return strings.Join(names, ", ")
 }
 
-// Use is what is done with a table of the application, where it exists.
+// Use is how a table of the application is used, if it exists.
 type Use struct {
 	// Table is named as [ParseTable] reads it.
 	Table  string
 	Rights Rights
-	// Columns by any of which rows are found, with spaces in between; those that exist count.
+	// Columns are the columns by any of which rows are found, separated by spaces. Missing ones do not
+	// count.
 	Columns string
-	// Removes: rows are deleted with all that depends on them.
+	// Removes: rows are deleted with their dependants.
 	Removes bool
 }
 
-// Needs is what the workers and jobs do with the application's tables of one database, whether our
-// role may or not.
+// Needs lists how the workers and jobs use the application's tables of one database, regardless of
+// the rights of our role.
 type Needs struct {
-	// Catalog has all foreign keys, and the tables that were asked for.
+	// Catalog has all foreign keys, and the requested tables.
 	Catalog *Catalog
 	Tables  map[Table]Rights
 	// By are the users of each table.
 	By map[Table][]string
 	// LookUps are how rows are found.
 	LookUps []LookUp
-	// by is the user of what is added, "" for none.
+	// by is the user of the added needs, "" for none.
 	by string
 	// entered are the tables whose dependants have been added for this user.
 	entered map[Table]bool
 }
 
-// LookUp is a search for rows of a table by any of some columns; an index for it may begin with the
+// LookUp is a search for rows of a table by any of some columns. An index for it may begin with the
 // column Kind.
 type LookUp struct {
 	Table
@@ -77,22 +78,22 @@ type LookUp struct {
 	Columns []string
 }
 
-// key is the same for the same look-up.
+// key identifies equal look-ups.
 func (l LookUp) key() string {
 	return strings.Join(append([]string{l.Schema, l.Name, l.Kind}, l.Columns...), "\x00")
 }
 
-// Needs reads the foreign keys and some tables. Nothing is needed of them yet.
+// Needs reads the foreign keys and some tables. The result has no needs yet.
 func (d Schema) Needs(ctx context.Context, wanted map[string][]string) (*Needs, error) {
 	n := &Needs{Catalog: NewCatalog(d.db), Tables: map[Table]Rights{}, By: map[Table][]string{}}
 	n.Catalog.UncheckedRights = true
 	return n, n.Catalog.read(ctx, wanted, true)
 }
 
-// Begin sets the user of what is added from now on.
+// Begin sets the user of the needs added from now on.
 func (n *Needs) Begin(by string) { n.by, n.entered = by, map[Table]bool{} }
 
-// Enter reports whether the dependants of a table have yet to be added, once.
+// Enter reports, once, whether the dependants of a table must still be added.
 func (n *Needs) Enter(t Table) bool {
 	first := !n.entered[t]
 	n.entered[t] = true
@@ -115,7 +116,7 @@ JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
 WHERE c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL + `
 ORDER BY w.number`
 
-// AddUses adds what is done with the tables that exist, and passes each with removals to remove.
+// AddUses adds the uses of tables that exist, and passes each table with removals to remove.
 func (n *Needs) AddUses(ctx context.Context, uses []Use, remove func(Table)) error {
 	schemas, tables := make([]string, len(uses)), make([]string, len(uses))
 	for i, u := range uses {
@@ -147,9 +148,9 @@ func (n *Needs) AddUses(ctx context.Context, uses []Use, remove func(Table)) err
 // Find adds a look-up.
 func (n *Needs) Find(l LookUp) { n.LookUps = append(n.LookUps, l) }
 
-// firedSQL lists what triggers do to other tables with the rights of whoever fires them, as far as
-// the text of their functions says: tgtype has the bits 4 for INSERT, 8 for DELETE, 16 for UPDATE.
-// Triggers of partitions count as those of the table.
+// firedSQL lists what triggers do to other tables with the rights of the role that fires them, as
+// far as the text of their functions shows: tgtype has the bits 4 for INSERT, 8 for DELETE, 16 for
+// UPDATE. Triggers of partitions count as those of the table.
 const firedSQL = `
 SELECT n.nspname, c.relname, t.tgtype, lower(left(verb[1], 6)), wn.nspname, wc.relname,
   p.prosrc ~* 'on\s+conflict'
@@ -164,14 +165,14 @@ JOIN pg_namespace wn ON wn.oid = wc.relnamespace AND wn.nspname = coalesce(verb[
 WHERE ` + userTriggerSQL + ` AND t.tgenabled IN ('O', 'A')
 GROUP BY 1, 2, 3, 4, 5, 6, 7`
 
-// fired is something that a trigger does.
+// fired is one effect of a trigger.
 type fired struct {
 	on, to Table
 	events int16
 	rights Rights
 }
 
-// AddTriggers adds what triggers do whose tables are changed.
+// AddTriggers adds the effects of triggers on changed tables.
 func (n *Needs) AddTriggers(ctx context.Context) error {
 	n.Begin("")
 	all, err := pg.Collect(ctx, n.Catalog.Database, pg.NewQuery("look what triggers do", firedSQL),
@@ -199,20 +200,20 @@ func (n *Needs) AddTriggers(ctx context.Context) error {
 	return err
 }
 
-// fires reports whether a trigger does so for a role that changes its table with these rights.
+// fires reports whether the trigger fires for a role that changes its table with these rights.
 func (f fired) fires(by Rights) bool {
 	return by&MayInsert != 0 && f.events&4 != 0 || by&MayDelete != 0 && f.events&8 != 0 ||
 		by&MayUpdate != 0 && f.events&16 != 0
 }
 
-// Grant is a right or several on one object, or on all tables or sequences of a schema.
+// Grant is one or several rights on one object, or on all tables or sequences of a schema.
 type Grant struct {
 	Rights string
-	// Kind is SCHEMA, TABLE or SEQUENCE; ALL TABLES IN SCHEMA or ALL SEQUENCES IN SCHEMA, without a
-	// name then.
+	// Kind is SCHEMA, TABLE or SEQUENCE, or, without a name, ALL TABLES IN SCHEMA or ALL SEQUENCES IN
+	// SCHEMA.
 	Kind  string
 	Table Table
-	// object is what it is on, quoted where it has to be.
+	// object is the name of its object, quoted where necessary.
 	object string
 }
 
@@ -225,7 +226,7 @@ const (
 	onAllSequences = "ALL SEQUENCES IN SCHEMA"
 )
 
-// To is the statement that grants it to a role, which is quoted where it has to be.
+// To returns the statement that grants it to a role, whose name is quoted where necessary.
 func (g Grant) To(role string) string {
 	object := g.object
 	if g.Kind != onTable {
@@ -238,7 +239,7 @@ const quotedSQL = `
 SELECT concat_ws('.', quote_ident(w.schema), nullif(quote_ident(w.name), '""'))
 FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS w (schema, name, n) ORDER BY w.n`
 
-// Quoted is a name as statements have it: quoted where it has to be.
+// Quoted returns a name as statements have it: quoted where necessary.
 func (d Schema) Quoted(ctx context.Context, name string) (string, error) {
 	names, err := quoted(ctx, d.db, []string{name}, []string{""})
 	return strings.Join(names, ""), err
@@ -248,7 +249,7 @@ func quoted(ctx context.Context, d *pg.Database, schemas, names []string) ([]str
 	return pg.Collect(ctx, d, pg.NewQuery("quote names", quotedSQL, schemas, names), pgx.RowTo[string])
 }
 
-// sequencesSQL are the sequences that defaults of tables take values from.
+// sequencesSQL reads the sequences from which defaults of tables take values.
 const sequencesSQL = `
 SELECT DISTINCT sn.nspname, s.relname
 FROM unnest($1::text[], $2::text[]) AS w (schema, name)
@@ -260,8 +261,7 @@ JOIN pg_class s ON s.oid = p.refobjid AND s.relkind = 'S'
 JOIN pg_namespace sn ON sn.oid = s.relnamespace
 ORDER BY 1, 2`
 
-// Grants are what a role needs for all of this, besides the schema maintenance, with which they
-// begin.
+// Grants returns the grants for all these needs, and first those for the schema maintenance.
 func (n *Needs) Grants(ctx context.Context) ([]Grant, error) {
 	own := Table{Schema: "maintenance"}
 	all := []Grant{

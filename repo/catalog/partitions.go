@@ -6,19 +6,19 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Part is a partition of a partitioned table, at the lowest level. Rows are changed where they
-// stand, and a position means something within one partition only.
+// Part is a partition of a partitioned table, at the lowest level. Changed rows stay where they
+// are, and a position has a meaning within one partition only.
 type Part struct {
 	Table Table
 	Oid   uint32
-	// byName: our role may change it by its own name. Else it is reached through the whole table.
+	// ByName: our role may change it by its own name. Otherwise it is reached through the whole table.
 	ByName bool
-	// keys are the columns that decide on the partition of a row, "" if an expression does.
+	// Keys are the columns that decide the partition of a row, "" for an expression.
 	Keys []string
 }
 
-// Reached is the partition as statements that may change these columns reach it. A change of a key
-// may take a row to another partition: only the whole table can do that.
+// Reached returns the partition for statements that may change these columns. Changing a key may
+// move a row to another partition, which requires the whole table.
 func (p *Part) Reached(columns []Column) *Part {
 	reached := *p
 	for _, c := range columns {
@@ -29,7 +29,7 @@ func (p *Part) Reached(columns []Column) *Part {
 	return &reached
 }
 
-// Condition keeps a statement that names the whole table to the partition.
+// Condition restricts a statement that names the whole table to the partition.
 func (p *Part) Condition(values *stmt.Parameters) string {
 	if p == nil || p.ByName {
 		return ""

@@ -10,9 +10,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Not every version of the application has every table and column. What a worker cannot do without
-// it names; the rest is skipped: a step that is about it is left out, and in a statement an
-// option takes its place.
+// Not every version of the application has every table and column. A worker names the ones it
+// requires. The remaining ones are skipped: their step is left out, and an option replaces them in
+// a statement.
 
 // Reference is a column of a table.
 type Reference struct{ Table, Column string }
@@ -27,8 +27,8 @@ func ReferencesOf(pairs ...string) (references []Reference) {
 	return references
 }
 
-// Option is a column that a statement can do without: its placeholder stands for here where the
-// column is there, else for otherwise.
+// Option is an optional column of a statement: its placeholder stands for here if the column
+// exists, else for otherwise.
 type Option struct {
 	Column          Reference
 	Placeholder     string
@@ -41,31 +41,31 @@ func ValueOption(table, alias, column, otherwise string) Option {
 	return Option{Reference{table, column}, "{" + name + "}", name, otherwise}
 }
 
-// TouchOption is an option for noting, behind other changes of a row, when it was changed:
+// TouchOption is an option that sets the time of a row's change after other changes:
 // "{table.touched}".
 func TouchOption(table, now string) Option {
 	return Option{Reference{table, "updated_at"}, "{" + table + ".touched}", ", updated_at = " + now, ""}
 }
 
-// UtcNow is the time as columns of type timestamp have it.
+// UtcNow is the current time for columns of type timestamp.
 const UtcNow = "now() AT TIME ZONE 'UTC'"
 
-// NewestSettings is the row of application_settings that counts.
+// NewestSettings selects the row of application_settings that counts.
 func NewestSettings() Option {
 	return Option{Reference{"application_settings", "id"}, "{settings.newest}", "ORDER BY id DESC", ""}
 }
 
-// Presence is what a database has of the columns that were asked for.
+// Presence holds which of the requested columns a database has.
 type Presence struct {
 	*Catalog
-	// fillings put the options into statements.
+	// Fillings put the options into statements.
 	Fillings []string
-	// missingOptional names what is missing, for the log.
+	// MissingOptional names the missing columns, for the log.
 	MissingOptional string
 }
 
-// Present reads which of the columns, and of those of options, a database has. A table that we may not read is
-// [dberr.ErrForbidden].
+// Present reads which of the columns, and of the columns of options, a database has. If our role
+// may not read a table, the error is [dberr.ErrForbidden].
 func Present(
 	ctx context.Context, d *pg.Database, columns []Reference, options ...Option,
 ) (p Presence, err error) {
@@ -103,7 +103,7 @@ func (p Presence) Has(columns ...Reference) bool {
 	return !slices.ContainsFunc(columns, func(c Reference) bool { return !p.Table(c.Table).Has(c.Column) })
 }
 
-// Missing says which of the essential columns is not here, "" if all are.
+// Missing explains which of the essential columns is missing, "" if none is.
 func (p Presence) Missing(ctx context.Context, essential ...Reference) string {
 	for _, c := range essential {
 		switch {
@@ -118,14 +118,14 @@ func (p Presence) Missing(ctx context.Context, essential ...Reference) string {
 	return ""
 }
 
-// HoldsSQL reports whether a column of type t can hold {value}, a string constant: a text can, and
-// an enum that lists it.
+// HoldsSQL is true if a column of type t can hold {value}, a string constant: a text can, and an
+// enum that lists it.
 const HoldsSQL = `(t.typcategory = 'S' OR EXISTS (
     SELECT FROM pg_enum e WHERE e.enumtypid IN (t.oid, t.typbasetype) AND e.enumlabel = {value}))`
 
 const typeHoldsSQL = `SELECT ` + HoldsSQL + ` FROM pg_type t WHERE t.oid = $1::text::regtype`
 
-// Unsuitable says that an essential column cannot hold a value, "" if it can, or is not here.
+// Unsuitable explains that an essential column cannot hold a value, "" if it can, or is missing.
 func (p Presence) Unsuitable(ctx context.Context, c Reference, value string) (string, error) {
 	column, _ := p.Table(c.Table).Column(c.Column)
 	if slices.Contains([]string{"", "text", "character varying"}, column.Type) {
@@ -141,7 +141,7 @@ func (p Presence) Unsuitable(ctx context.Context, c Reference, value string) (st
 		"make it a text, or an enum that has it", c.Table, c.Column, p.Database.Name, column.Type, value), nil
 }
 
-// TablesOf are columns as a catalogue is asked for them.
+// TablesOf groups columns by table, to request them from a catalogue.
 func TablesOf(columns []Reference) map[string][]string {
 	wanted := map[string][]string{}
 	for _, c := range columns {
@@ -150,8 +150,9 @@ func TablesOf(columns []Reference) map[string][]string {
 	return wanted
 }
 
-// Home is where a table of a database is: in that database, if it is configured and has it, else in
-// main, whose catalogue is the first; nil if it is nowhere.
+// Home returns the catalogue of the database that contains a table: that database, if it is
+// configured and has the table, else main, whose catalogue is the first. It is nil if no database
+// has the table.
 func Home(catalogs []*Catalog, database, table string) *Catalog {
 	for _, c := range catalogs {
 		if c.Database.Name == database && c.Table(table) != nil {

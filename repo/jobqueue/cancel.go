@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// cancelJobSQL notes the wish, by which attempts at work go, and ends a job that waits: both or
-	// neither. It waits for no attempt; one at work ends itself.
+	// cancelJobSQL records the cancellation, which stops running attempts, and ends a waiting job:
+	// both or neither. It waits for no attempt. A running attempt ends itself.
 	cancelJobSQL = `
 WITH noted AS (
   INSERT INTO maintenance.job_cancellations (job_id, user_id, group_id, reason, cancelled_by)
@@ -32,8 +32,8 @@ SELECT reason, cancelled_by, cancelled_at FROM maintenance.job_cancellations WHE
 	uncancelSQL = `DELETE FROM maintenance.job_cancellations WHERE job_id = $1`
 )
 
-// CancelJob stops a job that has not ended: one that waits ends at once, one at work writes nothing
-// more, and ends itself. Its error is [dberr.ErrNotFound] if there is no such job.
+// CancelJob stops a job that has not ended. A waiting job ends at once. A running job writes
+// nothing more, and ends itself. If the job does not exist, the error is [dberr.ErrNotFound].
 func (d Jobs) CancelJob(ctx context.Context, id int64, reason, by string) (QueuedJob, error) {
 	if _, err := pg.Exec(ctx, d.db, "cancel the job", cancelJobSQL, id, reason, by); err != nil {
 		return QueuedJob{}, err
@@ -41,7 +41,7 @@ func (d Jobs) CancelJob(ctx context.Context, id int64, reason, by string) (Queue
 	return d.ReadJob(ctx, id)
 }
 
-// JobCancelled says in words by whom a job was cancelled, and why; "" if it was not.
+// JobCancelled returns the text of who cancelled a job and why, "" if it was not cancelled.
 func (d Jobs) JobCancelled(ctx context.Context, id int64) (words string, err error) {
 	c, err := cancellation(ctx, d.db, id)
 	if c != nil {
@@ -50,7 +50,7 @@ func (d Jobs) JobCancelled(ctx context.Context, id int64) (words string, err err
 	return words, err
 }
 
-// cancellation is that of a job, nil if there is none.
+// cancellation returns the cancellation of a job, nil if there is none.
 func cancellation(ctx context.Context, d *pg.Database, id int64) (*Cancellation, error) {
 	q := pg.NewQuery("look whether the job was cancelled", cancellationSQL, id)
 	found, err := pg.Collect(ctx, d, q, pgx.RowToAddrOfStructByPos[Cancellation])

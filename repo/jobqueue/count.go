@@ -11,22 +11,21 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// JobCount is how many jobs of a kind are in a state.
+// JobCount is the number of jobs of a kind in a state.
 type JobCount struct {
 	Kind, State string
-	// Jobs is exact unless AtLeast: 10,000 of each kind and state are counted.
+	// Jobs is exact unless AtLeast: at most 10,000 of each kind and state are counted.
 	Jobs    int64
 	AtLeast bool
-	// Overdue is for how long the one that is due longest has waited to be worked, among the 10,000
-	// of each state and queue that are due longest; 0: none is due.
+	// Overdue is how long the longest-due job has been waiting, among the 10,000 longest-due jobs of
+	// each state and queue. 0 means that none is due.
 	Overdue time.Duration
 }
 
-// countJobsSQL counts by the index of [Jobs.IndexJobs], and looks for what is due by River's
-// index of what to fetch, in its order: what is due longest comes first (all jobs have one
-// priority), so the bound hides no job that has waited longer than those it shows. Kinds and queues,
-// which are few, are found by looking for the next one; a state is a range of one as in
-// [listJobsOfSQL]. What has been completed is not counted.
+// countJobsSQL counts by the index of [Jobs.IndexJobs], and finds due jobs by River's fetch index
+// in its order. The longest-due job comes first (all jobs have one priority), so the bound hides no
+// job that has waited longer than the shown ones. The few kinds and queues are found by searching
+// for the next one. A state is a range of one as in [listJobsOfSQL]. Completed jobs do not count.
 const countJobsSQL = `
 WITH RECURSIVE kinds (kind) AS (
   SELECT min(kind) FROM maintenance.river_job
@@ -82,17 +81,17 @@ func (d Jobs) CountJobs(ctx context.Context) ([]JobCount, error) {
 	})
 }
 
-// FailedJobs are jobs of one kind and reason (of delete_user) of which an attempt has failed.
+// FailedJobs counts jobs of one kind and reason (of delete_user) with a failed attempt.
 type FailedJobs struct {
 	Kind, Reason string
-	// Waiting will be retried, Discarded not. Of each state 1,001 are counted, of all kinds. AtLeast
-	// reports whether one of the states has more than 1,000.
+	// Waiting jobs will be retried, Discarded ones not. At most 1,001 of each state are counted, of
+	// all kinds. AtLeast reports whether one of the states has more than 1,000.
 	Waiting, Discarded int64
 	AtLeast            bool
 }
 
-// failedJobsSQL is ordered as the index is: whatever the statistics say, no job in another state is
-// read.
+// failedJobsSQL has the order of the index: regardless of the statistics, it reads no job in
+// another state.
 const failedJobsSQL = `
 SELECT j.kind, coalesce(j.args ->> 'reason', ''),
   count(*) FILTER (WHERE s.state = 'retryable'), count(*) FILTER (WHERE s.state = 'discarded'),
@@ -103,14 +102,14 @@ CROSS JOIN LATERAL (
   SELECT kind, args FROM maintenance.river_job WHERE state = s.state ORDER BY queue LIMIT 1001) j
 GROUP BY 1, 2 ORDER BY 1, 2`
 
-// FailedJobs counts the jobs that wait for another attempt after one that failed, and those that
-// have been given up.
+// FailedJobs counts the jobs that wait for another attempt after a failed one, and the discarded
+// jobs.
 func (d Jobs) FailedJobs(ctx context.Context) ([]FailedJobs, error) {
 	q := pg.NewQuery("count failed jobs", failedJobsSQL)
 	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[FailedJobs])
 }
 
-// jobsOfRunSQL looks among the newest jobs only: there is no index by run.
+// jobsOfRunSQL reads only the newest jobs: there is no index by run.
 const jobsOfRunSQL = `
 SELECT ` + jobColumns + `
 FROM maintenance.river_job
@@ -118,8 +117,8 @@ WHERE id > (SELECT coalesce(max(id), 0) FROM maintenance.river_job) - $3
   AND metadata ->> 'run_id' = $1
 ORDER BY id LIMIT $2`
 
-// JobsOfRun reads up to limit jobs that a run queued, the oldest first, as far as they are among so
-// many newest of all.
+// JobsOfRun reads up to limit jobs that a run queued, the oldest first, among the newest jobs of
+// all.
 func (d Jobs) JobsOfRun(
 	ctx context.Context, run string, limit, newest int,
 ) ([]QueuedJob, error) {

@@ -11,18 +11,18 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// QueueDue is what is due in a queue of jobs.
+// QueueDue describes the due jobs of a queue.
 type QueueDue struct {
 	Queue string
 	// Waits: a job has been due for a while, and no server has taken it.
 	Waits bool
-	// Later: other jobs would, the first In this time, by the clock of main.
+	// Later: other jobs become due, the first after In, by the clock of main.
 	Later bool
 	In    time.Duration
 }
 
-// dueJobsSQL reads one row of River's index for each queue and state. All jobs have the priority
-// that River gives them. now() is what River compares with.
+// dueJobsSQL reads one row of River's index for each queue and state. All jobs have River's default
+// priority. River compares with now().
 const dueJobsSQL = `
 SELECT q.name, current_setting('transaction_read_only') = 'on',
   EXISTS (
@@ -40,15 +40,15 @@ LEFT JOIN LATERAL (
 ) next ON true
 GROUP BY q.name`
 
-// JobsIn are the queues and kinds of jobs that a look is about.
+// JobsIn selects queues and kinds of jobs.
 type JobsIn struct {
 	Queues, Kinds []string
-	// Grace is for how long a job may have been due.
+	// Grace is how long a job may have been due.
 	Grace time.Duration
 }
 
-// DueJobs says which of these queues have jobs of these kinds that have been due for longer than the
-// grace, and when there will be more, of whatever kind. The error of a database that is read-only is
+// DueJobs returns which of these queues have jobs of these kinds that have been due for longer than
+// the grace, and when jobs of any kind become due. If the database is read-only, the error is
 // [dberr.ErrUnreachable].
 func (d Jobs) DueJobs(ctx context.Context, in JobsIn) ([]QueueDue, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)

@@ -15,7 +15,7 @@ SELECT EXISTS (
   SELECT FROM pg_trigger
   WHERE tgrelid = 'maintenance.river_job'::regclass AND tgname = 'caretaker_keep_end')`
 
-	// keepJobEndsSQL: jobs have an outcome and a reason from the statement that finishes them.
+	// keepJobEndsSQL: the statement that finishes a job sets its outcome and reason.
 	keepJobEndsSQL = `
 CREATE OR REPLACE FUNCTION maintenance.keep_job_end() RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog AS $$
@@ -30,10 +30,10 @@ WHEN (OLD.finalized_at IS NOT NULL AND NEW.finalized_at IS NOT NULL)
 EXECUTE FUNCTION maintenance.keep_job_end()`
 )
 
-// KeepJobEnds makes the trigger that keeps outcome and reason of a finished job, unless it is there,
-// and reports whether it has. River stores the end of an attempt with its job whatever has become of that
-// meanwhile: when main was away, seconds after another attempt has finished it. To be called after
-// River's migrations, within [repo.Database.WhileMigrating].
+// KeepJobEnds creates the trigger that keeps outcome and reason of a finished job, if it is
+// missing, and reports whether it created it. River stores the end of an attempt with its job
+// regardless of the job's state: if main was down, seconds after another attempt has finished it.
+// Call it after River's migrations, within [repo.Database.WhileMigrating].
 func (d Jobs) KeepJobEnds(ctx context.Context) (made bool, err error) {
 	err = pg.QueryRow(ctx, d.db, "look for the trigger of the jobs", []any{&made}, jobEndsKeptSQL)
 	if made = !made; err != nil || !made {

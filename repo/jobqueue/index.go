@@ -15,10 +15,10 @@ const (
 CREATE INDEX river_job_by_kind_and_state ON maintenance.river_job (kind, state, id)`
 )
 
-// IndexJobs makes our own index on River's table of jobs, unless it is there, and reports whether
-// it has. Without it lists and counts of jobs are slow, but right. While it is built, some seconds
-// for a million jobs, jobs can be read, but what inserts or works one waits. To be called after
-// River's migrations, within [repo.Database.WhileMigrating].
+// IndexJobs creates our index on River's table of jobs, if it is missing, and reports whether it
+// created it. Without it lists and counts of jobs are slow, but correct. Building it takes some
+// seconds for a million jobs. Meanwhile jobs can be read, but inserting or running one waits. Call
+// it after River's migrations, within [repo.Database.WhileMigrating].
 func (d Jobs) IndexJobs(ctx context.Context) (made bool, err error) {
 	err = pg.QueryRow(ctx, d.db, "look for the index of the jobs", []any{&made}, jobsIndexedSQL)
 	if made = !made; err != nil || !made {

@@ -15,17 +15,16 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// Tx is a transaction of this package, as far as others may know it.
+// Tx is the transaction type of this package for other packages.
 type Tx = pgx.Tx
 
 // JobSystem is the name of the queue in traces: messaging.system of the semantic conventions.
 const JobSystem = "river"
 
-// JobQueue puts deferred jobs into the queue. Package scheduler fulfils it with River.
+// JobQueue inserts deferred jobs into the queue. Package scheduler implements it with River.
 type JobQueue interface {
-	// InsertJobs inserts the jobs in a transaction of ours, so that a state change and the jobs it
-	// causes exist both or neither. It returns how many were inserted: a job that waits or runs
-	// already is dropped.
+	// InsertJobs inserts the jobs in a transaction of ours, so that a state change and its jobs exist
+	// both or neither. It returns the number of inserted jobs: it drops jobs that already wait or run.
 	InsertJobs(ctx context.Context, tx Tx, jobs []Job) (inserted int, err error)
 	// CompleteJob completes the running job with this id in a transaction of ours.
 	CompleteJob(ctx context.Context, tx Tx, id int64) error
@@ -34,11 +33,11 @@ type JobQueue interface {
 // Job is a deferred job to insert.
 type Job struct {
 	Args JobArgs
-	// ScheduledAt is when it may start; zero: now.
+	// ScheduledAt is when it may start. Zero means now.
 	ScheduledAt time.Time
-	// RunID and TraceParent (W3C) are those of the run or job that queues it, kept with the job.
+	// RunID and TraceParent (W3C) are those of the run or job that queues it. They are stored with it.
 	RunID, TraceParent string
-	// RequestedBy is who asked for that run.
+	// RequestedBy is the user who requested that run.
 	RequestedBy string
 }
 
@@ -54,7 +53,7 @@ type DeletePlaceholderUser struct {
 // Kind of the job.
 func (DeletePlaceholderUser) Kind() string { return "delete_placeholder_user" }
 
-// DeleteUser is the job delete_user. A waiting job with another reason swallows none.
+// DeleteUser is the job delete_user. A waiting job with another reason does not suppress it.
 type DeleteUser struct {
 	UserID            int64  `json:"user_id" river:"unique"`
 	DeletedByID       *int64 `json:"deleted_by_id"`
@@ -68,7 +67,7 @@ func (DeleteUser) Kind() string { return "delete_user" }
 // DestroyGroup is the job destroy_group.
 type DestroyGroup struct {
 	GroupID int64 `json:"group_id" river:"unique"`
-	// UserID is who asked for it; null for a removal begun whose user is gone.
+	// UserID is the requester. It is null if the removal has started and its user was deleted.
 	UserID *int64 `json:"user_id"`
 }
 
@@ -84,14 +83,14 @@ type ContinueInactiveTokenDeletion struct {
 // Kind of the job.
 func (ContinueInactiveTokenDeletion) Kind() string { return "continue_inactive_token_deletion" }
 
-// UniqueWhileWaiting makes it a [UniqueWhileWaiting].
+// UniqueWhileWaiting marks the job as [UniqueWhileWaiting].
 func (ContinueInactiveTokenDeletion) UniqueWhileWaiting() {}
 
-// UniqueWhileWaiting marks jobs of which there is one with the same arguments that waits, whatever
-// runs.
+// UniqueWhileWaiting marks kinds of which only one job with the same arguments waits, regardless of
+// running ones.
 type UniqueWhileWaiting interface{ UniqueWhileWaiting() }
 
-// lockJobSQL: of two transactions that ask, the second waits and sees what the first has inserted.
+// lockJobSQL: the second of two transactions waits and sees the inserts of the first.
 const lockJobSQL = `SELECT pg_advisory_xact_lock(hashtextextended($1::text || $2::jsonb::text, 0))`
 
 const waitingJobSQL = `
@@ -100,9 +99,9 @@ SELECT EXISTS (
   WHERE kind = $1 AND args @> $2::jsonb
     AND state IN ('available', 'pending', 'scheduled', 'retryable'))`
 
-// JobWaits says, in a transaction that is about to insert it, whether a job of this kind with these
-// arguments (JSON) waits already. Until the transaction ends, others that ask for the same job
-// wait.
+// JobWaits reports, in a transaction that is about to insert it, whether a job of this kind with
+// these arguments (JSON) already waits. Until the transaction ends, others that request the same
+// job wait.
 func JobWaits(ctx context.Context, tx Tx, kind, args string) (waits bool, err error) {
 	if _, err = tx.Exec(ctx, lockJobSQL, kind, args); err == nil {
 		err = tx.QueryRow(ctx, waitingJobSQL, kind, args).Scan(&waits)
@@ -110,7 +109,7 @@ func JobWaits(ctx context.Context, tx Tx, kind, args string) (waits bool, err er
 	return waits, err
 }
 
-// runningJobsSQL gives the numbers, from 1, of the jobs asked for that run. Those that run are few.
+// runningJobsSQL returns the numbers, from 1, of the requested jobs that run. Few jobs run.
 const runningJobsSQL = `
 WITH running AS MATERIALIZED (
   SELECT kind, args FROM maintenance.river_job WHERE state = 'running' AND unique_key IS NOT NULL
@@ -120,9 +119,10 @@ FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS asked (kind, args, n)
 WHERE EXISTS (
   SELECT FROM running WHERE running.kind = asked.kind AND running.args @> asked.args::jsonb)`
 
-// RunningJobs returns which of these jobs, each a kind and arguments (JSON), have a unique job of
-// the kind at work whose arguments contain theirs: their numbers, from 1. It waits for no lock, as an insert
-// would that meets a running job's row: see attemptSQL.
+// RunningJobs returns the numbers, from 1, of the requested jobs that already run. Each request is
+// a kind and arguments (JSON). It matches a running unique job of the kind whose arguments contain
+// them. RunningJobs waits for no lock, unlike an insert that meets a running job's row: see
+// attemptSQL.
 func RunningJobs(ctx context.Context, tx Tx, kinds, args []string) ([]int64, error) {
 	rows, err := tx.Query(ctx, runningJobsSQL, kinds, args)
 	if err != nil {
@@ -136,9 +136,9 @@ const holdJobSQL = `
 SELECT 1 FROM maintenance.river_job 
 WHERE id = $1 AND state = 'running' AND attempt = $2 AND attempted_at = $3 FOR UPDATE`
 
-// HoldJob makes sure, until the transaction ends, that an attempt of a job is still the one that
-// works it. Else the error is [dberr.ErrJobLost]: the attempt was taken for dead, and another one has the
-// job, or had it.
+// HoldJob ensures, until the transaction ends, that an attempt of a job still owns it. Otherwise
+// the error is [dberr.ErrJobLost]: the attempt was presumed dead, and another one has or had the
+// job.
 func HoldJob(ctx context.Context, tx Tx, id int64, attempt int, attemptedAt time.Time) error {
 	var held int
 	err := tx.QueryRow(ctx, holdJobSQL, id, attempt, attemptedAt).Scan(&held)
@@ -151,7 +151,7 @@ func HoldJob(ctx context.Context, tx Tx, id int64, attempt int, attemptedAt time
 const checkAttemptSQL = `
 SELECT EXISTS (SELECT FROM maintenance.river_job WHERE id = $1 AND attempted_at = $2)`
 
-// CheckAttempt returns [dberr.ErrJobLost] if another attempt of the job has begun since this one.
+// CheckAttempt returns [dberr.ErrJobLost] if another attempt of the job has started since this one.
 func (d Jobs) CheckAttempt(ctx context.Context, a fencing.AttemptOf) error {
 	var held bool
 	err := pg.QueryRow(ctx, d.db, "check an attempt", []any{&held}, checkAttemptSQL, a.ID, a.AttemptedAt)
@@ -161,19 +161,19 @@ func (d Jobs) CheckAttempt(ctx context.Context, a fencing.AttemptOf) error {
 	return err
 }
 
-// Pool is for River alone, which brings its own SQL.
+// Pool is for River alone, which has its own SQL.
 func (d Jobs) Pool() *pgxpool.Pool { return pg.PoolOf(d.db) }
 
-// TableCount is what a run changed in one table.
+// TableCount counts the changes of a run in one table.
 type TableCount struct {
 	Table   string `json:"table"`
 	Deleted int64  `json:"deleted"`
 	Updated int64  `json:"updated"`
 }
 
-// TokenDeletionReason is the reason of the jobs of inactive_token_deletion: those look at the
-// tokens again.
+// TokenDeletionReason is the reason of the jobs of inactive_token_deletion, which check the tokens
+// again.
 const TokenDeletionReason = "No active token assigned"
 
-// PlaceholderDeletionReason is the reason of the job that it queues.
+// PlaceholderDeletionReason is the reason of the job that the placeholder deletion queues.
 const PlaceholderDeletionReason = "Placeholder user is no longer referenced"

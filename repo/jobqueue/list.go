@@ -20,7 +20,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// States of a job: River's.
+// States of a job, as River names them.
 const (
 	JobAvailable = "available"
 	JobPending   = "pending"
@@ -32,8 +32,7 @@ const (
 	JobDiscarded = "discarded"
 )
 
-// QueuedJob is a job as it stands in the queue, or stood when it ended. Times that are not set are
-// zero.
+// QueuedJob is a job in the queue, or as it was at its end. Unset times are zero.
 type QueuedJob struct {
 	ID          int64
 	Kind, State string
@@ -41,31 +40,32 @@ type QueuedJob struct {
 	Args                   json.RawMessage
 	Attempt, MaxAttempts   int
 	CreatedAt, ScheduledAt time.Time
-	// AttemptedAt is when the last attempt began, FinalizedAt when the job ended.
+	// AttemptedAt is when the last attempt started, FinalizedAt when the job ended.
 	AttemptedAt, FinalizedAt time.Time
-	// Errors of the attempts that failed.
+	// Errors are the errors of failed attempts.
 	Errors []AttemptError
-	// Outcome and Reason of the last attempt that did not snooze; RunID is the run that queued it.
+	// Outcome and Reason belong to the last attempt that did not snooze. RunID is the run that queued
+	// it.
 	Outcome, Reason, RunID string
-	// TraceID is the trace of the last attempt that has ended, however it did.
+	// TraceID is the trace of the last attempt that has ended, whatever its outcome.
 	TraceID string
-	// Worked is how long its attempts that have ended took together, without those whose process died.
+	// Worked is the total duration of its ended attempts, without those whose process died.
 	Worked time.Duration
 
-	// What follows is known of a job that was read by its id.
+	// The fields below are set for a job that was read by its id.
 
 	JobChanges
-	// Cancellation is that of an operator, nil if there is none.
+	// Cancellation is the operator's cancellation, nil if there is none.
 	Cancellation *Cancellation
 }
 
-// Cancellation says who wants a job to end, and why.
+// Cancellation is a request to end a job.
 type Cancellation struct {
 	Reason, By string
 	At         time.Time
 }
 
-// AttemptError is why an attempt of a job failed, in words fit for clients.
+// AttemptError is the error of a failed attempt, in a text fit for clients.
 type AttemptError struct {
 	At      time.Time `json:"at"`
 	Attempt int       `json:"attempt"`
@@ -78,7 +78,7 @@ const jobColumns = `id, kind, state::text, args, attempt, max_attempts,
   coalesce(metadata ->> 'run_id', ''), coalesce(metadata ->> 'trace_id', ''),
   coalesce((metadata ->> 'worked_ms')::bigint, 0)`
 
-// rescuedText is what River writes as the error of an attempt that it takes for dead.
+// rescuedText is the error that River stores for an attempt that it presumes dead.
 const rescuedText = "Stuck job rescued by JobRescuer"
 
 func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
@@ -108,10 +108,10 @@ FROM maintenance.river_job
 WHERE id < $1 AND created_at >= $3 AND (created_at < $4 OR $4 = 'infinity')
 ORDER BY id DESC LIMIT $2`
 
-// listJobsOfSQL takes the newest jobs of each kind and state that are asked for, by the index of
-// [Jobs.IndexJobs]: kinds and states come in blocks, so a walk through all jobs by their ids
-// may find nothing for long. A state is a range of one: for equal ones PostgreSQL may take that walk
-// all the same. The kinds that there are, few, are found by looking for the next one.
+// listJobsOfSQL reads the newest jobs of each requested kind and state, by the index of
+// [Jobs.IndexJobs]: kinds and states come in blocks, so a walk through all jobs by their ids may
+// find nothing for long. A state is a range of one, because for equality PostgreSQL may still
+// choose that walk. The few existing kinds are found by searching for the next one.
 const listJobsOfSQL = `
 WITH RECURSIVE kinds (kind) AS (
   SELECT CASE $2 WHEN '' THEN (SELECT min(kind) FROM maintenance.river_job) ELSE $2 END
@@ -136,11 +136,12 @@ FROM maintenance.river_job WHERE id = ANY (ARRAY(SELECT id FROM page)) ORDER BY 
 
 // JobList selects jobs for a list.
 type JobList struct {
-	// Kind and State are names; "": all. An unknown state is an error of ours.
+	// Kind and State are names, "" for all. An unknown state is a bug of ours.
 	Kind, State string
-	// Since and Until bound when they were queued: from the one on, before the other; zero: no bound.
+	// Since and Until bound the time of queueing: Since inclusive, Until exclusive. Zero means no
+	// bound.
 	Since, Until time.Time
-	// After is the id behind which the page begins; 0: the first page. Limit is the most jobs to read.
+	// After is the id after which the page begins, 0 for the first page. Limit is the maximum of jobs.
 	After int64
 	Limit int
 }
@@ -184,7 +185,7 @@ const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE i
 const lockEndedSQL = `
 SELECT id FROM maintenance.river_job WHERE id = $1 AND state <> 'running' FOR NO KEY UPDATE`
 
-// retryJobSQL: a running job is left alone, as is one that is due already.
+// retryJobSQL skips a running job, and a job that is already due.
 const retryJobSQL = `
 UPDATE maintenance.river_job
 SET state = 'available', scheduled_at = now(), finalized_at = NULL,
@@ -193,12 +194,12 @@ SET state = 'available', scheduled_at = now(), finalized_at = NULL,
 WHERE id = $1 AND state <> 'running' AND NOT (state = 'available' AND scheduled_at <= now())
 RETURNING ` + jobColumns
 
-// RetryJob lets a job be worked now, whatever has become of it, with one attempt at least. A job
-// that is at work or due stays as it is. Errors: [dberr.ErrNotFound]; [*DuplicateJobError] when another
-// job for the same waits or runs.
+// RetryJob makes a job due now, whatever its state, with at least one attempt. A job that is
+// running or due does not change. The error is [dberr.ErrNotFound], or a [*DuplicateJobError] if an
+// equal job waits or runs.
 func (d Jobs) RetryJob(ctx context.Context, id int64) (QueuedJob, error) {
 	var retried []QueuedJob
-	// The cancellation goes with the retry: whoever cancels meanwhile waits for both.
+	// The retry deletes the cancellation: a concurrent cancellation waits for both.
 	do := func(ctx context.Context, tx *pg.Changing) error {
 		retried = nil
 		locked, err := tx.Exec(ctx, lockEndedSQL, id)
@@ -229,10 +230,11 @@ func (d Jobs) RetryJob(ctx context.Context, id int64) (QueuedJob, error) {
 	return retried[0], nil
 }
 
-// DuplicateJobError names the job that waits or runs for the same as a job that was to be retried.
+// DuplicateJobError names the job that waits or runs instead of an equal job that was to be
+// retried.
 type DuplicateJobError struct{ ID int64 }
 
-// Error says what to do.
+// Error explains what to do.
 func (e *DuplicateJobError) Error() string {
 	if e.ID == 0 {
 		return "another job for the same was waiting until just now: try again"
@@ -240,7 +242,7 @@ func (e *DuplicateJobError) Error() string {
 	return fmt.Sprintf("job %d does the same and waits or runs already: retry that one", e.ID)
 }
 
-// Details are the reason and the metadata that clients get.
+// Details returns the reason and the metadata for clients.
 func (e *DuplicateJobError) Details() (string, map[string]string) {
 	return "DUPLICATE_JOB", map[string]string{"job_id": strconv.FormatInt(e.ID, 10)}
 }
@@ -263,8 +265,8 @@ const countDiscardedJobsSQL = `
 SELECT count(*) FROM maintenance.river_job
 WHERE state = 'discarded' AND finalized_at IS NOT NULL AND kind = $1 AND args @> $2::jsonb`
 
-// CountDiscardedJobs counts the jobs of a kind, whose arguments contain these (JSON, "{}" for any),
-// that used up their attempts. They are kept for 30 days.
+// CountDiscardedJobs counts the jobs of a kind that used up their attempts and whose arguments
+// contain these (JSON, "{}" for any). They are kept for 30 days.
 func (d Jobs) CountDiscardedJobs(ctx context.Context, kind, args string) (n int64, err error) {
 	q := pg.NewQuery("count discarded jobs", countDiscardedJobsSQL, kind, args)
 	_, err = pg.ReplicaRow(ctx, d.db, fencing.Limits{Statement: stmt.StatementTimeout}, q, &n)

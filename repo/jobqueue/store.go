@@ -2,8 +2,8 @@ package jobqueue
 
 import "github.com/caretaker-go/caretaker/repo/internal/pg"
 
-// Jobs reads, cancels and retries jobs, in one database.
+// Jobs reads, cancels and retries the jobs of one database.
 type Jobs struct{ db *pg.Database }
 
-// NewJobs is for packages of repo.
+// NewJobs returns the jobs of a database, for packages of repo.
 func NewJobs(db *pg.Database) Jobs { return Jobs{db} }

@@ -2,23 +2,23 @@ package jobqueue
 
 import "time"
 
-// Waiting is something that a worker will not work on now, as the backlog counts it: it is deferred
-// to a later time, or dead, which somebody has to decide about.
+// Waiting is an item that a worker will not process now, as the backlog counts it. It is deferred
+// to a later time, or dead until the operator decides.
 type Waiting struct {
-	// Kind and ID say what it is: a group, user, placeholder or record.
+	// Kind and ID identify it: a group, user, placeholder or record.
 	Kind string
 	ID   int64
-	// Name is a path, username or table with key; "": it has none.
+	// Name is a path, username or table with key, "" for none.
 	Name string
-	// Since is when it was recorded; zero: that is not known.
+	// Since is when it was recorded. Zero means unknown.
 	Since time.Time
-	// Until is when it is due; zero: when somebody has decided.
+	// Until is when it is due. Zero means after the operator's decision.
 	Until time.Time
-	// Reason in words; never driver text or values.
+	// Reason is a text, without driver text or values.
 	Reason string
 }
 
-// WaitingShown is how many there are in one answer.
+// WaitingShown is the maximum number of items in one answer.
 const WaitingShown = 100
 
 // WaitingRow is the result of a statement for [Waiting].
@@ -30,7 +30,7 @@ type WaitingRow struct {
 	Reason string
 }
 
-// ReadWaiting makes rows a list of things of one kind.
+// ReadWaiting converts rows into items of one kind.
 func ReadWaiting(kind string, rows []WaitingRow) []Waiting {
 	list := make([]Waiting, len(rows))
 	for i, r := range rows {
