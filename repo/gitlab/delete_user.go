@@ -1,4 +1,5 @@
-// Package gitlab has the SQL of the workers for a GitLab database: groups, users, the Ghost User, bots and placeholders.
+// Package gitlab has the SQL of the workers for a GitLab database: groups, users, the Ghost User,
+// bots and placeholders.
 package gitlab
 
 import (
@@ -19,20 +20,20 @@ import (
 
 // The job delete_user.
 
-// UserDeletion is what became of the deletion of a user.
+// UserDeletion is the result of deleting a user.
 type UserDeletion struct {
-	// Skipped or Refused is the typed reason for which nothing has changed; "" otherwise.
+	// Skipped or Refused is the typed reason why nothing has changed, "" otherwise.
 	Skipped, Refused string
-	// Setting N has kept the tokens from being judged, if it is Invalid.
+	// Setting is the setting N, if it is Invalid, so that the tokens were not judged.
 	Setting TokenSetting
 	// Groups or Organizations are the first ten of which the user is the only owner.
 	Groups, Organizations []int64
-	// Protection is what refuses it with PROTECTED.
+	// Protection is the protection that refuses the deletion with PROTECTED.
 	Protection *pg.Protection
-	// Projects are the first of the personal projects, which have to go before the rest: the user
-	// is blocked, and the removal has begun.
+	// Projects are the first of the personal projects, which must be deleted first: the user is
+	// blocked, and the removal has started.
 	Projects []int64
-	// Memberships and Authorizations deleted.
+	// Memberships and Authorizations are numbers of deleted rows.
 	Memberships, Authorizations int64
 	// Queued: the user is new in the queue of the ghost migration.
 	Queued bool
@@ -56,17 +57,17 @@ type deleting struct {
 	userType int16
 	// deletable: users of this type may be deleted.
 	deletable bool
-	// begun: an earlier transaction has decided, and personal projects may be gone.
+	// begun: an earlier transaction has decided, and personal projects may already be deleted.
 	begun bool
 	// judging: nothing is locked or changed.
 	judging bool
 }
 
 // DeleteUser blocks a user, deletes the memberships, queues the user for the ghost migration and
-// completes the job, in one transaction; or says why not. Personal projects have to go before the
-// memberships: with some left the user is only blocked, and that the removal has begun is recorded.
-// From then on nothing is checked any more, whichever job comes: the user is gone, or the removal
-// goes on. Every step finds its work done if it is repeated.
+// completes the job, in one transaction. Otherwise it returns why not. Personal projects must be
+// deleted before the memberships: while some remain the user is only blocked, and the start of the
+// removal is recorded. From then on no job checks anything again: the user is deleted, or the
+// removal continues. A repeated step finds its work done.
 func (d Users) DeleteUser(
 	ctx context.Context, p fencing.Permit, a UserDeletionAttempt,
 ) (UserDeletion, error) {
@@ -91,8 +92,8 @@ func (u *deleting) ended() bool {
 	return u.Skipped != "" || u.Refused != "" || u.Setting.Invalid != "" || len(u.Projects) > 0
 }
 
-// JudgeUserDeletion says what [jobqueue.DeleteUser] would decide now, by the same checks, and locks
-// and writes nothing. It does not look for projects.
+// JudgeUserDeletion returns what [jobqueue.DeleteUser] would decide now, by the same checks. It
+// locks and writes nothing, and does not check projects.
 func (d Users) JudgeUserDeletion(
 	ctx context.Context, args jobqueue.DeleteUser, f UserFeatures, l fencing.Limits,
 ) (UserDeletion, error) {
@@ -119,8 +120,8 @@ WHERE u.id = $1::bigint`
 	lockUserSQL = findUserSQL + ` FOR UPDATE`
 )
 
-// lock keeps the user as it is. Nobody inserts what refers to the user by a foreign key until the
-// transaction ends.
+// lock prevents changes of the user. No transaction inserts rows that refer to the user by a
+// foreign key until this one ends.
 func (u *deleting) lock(ctx context.Context) error {
 	sql := lockUserSQL
 	if u.judging {
@@ -147,8 +148,8 @@ ON CONFLICT (user_id) DO NOTHING`
 	forgetUserRemovalSQL = `DELETE FROM maintenance.user_removals WHERE user_id = $1`
 )
 
-// readBegun is a statement of its own: that of the lock may not see what was committed while
-// it waited. A removal goes on in the name of whoever it was begun for.
+// readBegun is a separate statement: that of the lock may not see commits during its wait. A
+// removal continues in the name of its first requester.
 func (u *deleting) readBegun(ctx context.Context) error {
 	var by *int64
 	err := u.tx.QueryRow(ctx, userRemovalBegunSQL, u.args.UserID).Scan(&by)
@@ -159,14 +160,13 @@ func (u *deleting) readBegun(ctx context.Context) error {
 	return err
 }
 
-// forget takes the record of the beginning away: the removal is done, or the user is gone.
+// forget deletes the record of the start: the removal is done, or the user is deleted.
 func (u *deleting) forget(ctx context.Context) error {
 	_, err := u.tx.Exec(ctx, forgetUserRemovalSQL, u.args.UserID)
 	return err
 }
 
-// decide goes through the checks once. What they have found stands: personal projects may be gone
-// by now.
+// decide runs the checks once. Their result stays valid: personal projects may already be deleted.
 func (u *deleting) decide(ctx context.Context) error {
 	if u.begun {
 		return nil
@@ -184,7 +184,7 @@ func (u *deleting) decide(ctx context.Context) error {
 // projectBotType is the user_type of project bots.
 const projectBotType = 6
 
-// checkType: accounts of the system stay.
+// checkType refuses system accounts.
 func (u *deleting) checkType(context.Context) error {
 	if !u.deletable {
 		u.Refused = reasons.ReasonInternalUser
@@ -192,7 +192,7 @@ func (u *deleting) checkType(context.Context) error {
 	return nil
 }
 
-// checkProtection comes behind the lock on the user: a protection that was committed before is seen.
+// checkProtection follows the lock on the user, so it sees every protection committed before.
 func (u *deleting) checkProtection(ctx context.Context) (err error) {
 	u.Protection, err = protection.Protecting(ctx, u.tx, control.KindUser, u.args.UserID)
 	if u.Protection != nil {
@@ -208,7 +208,7 @@ FROM (
   SELECT ` + keepsBotSQL + ` AS keeps FROM personal_access_tokens t
   WHERE t.user_id = $4::bigint FOR SHARE) locked`
 
-// checkTokens: a token that was renewed since the job was queued saves its bot.
+// checkTokens: a token that was renewed since the job was queued keeps its bot.
 func (u *deleting) checkTokens(ctx context.Context) error {
 	if u.args.Reason != jobqueue.TokenDeletionReason {
 		return nil
@@ -241,7 +241,7 @@ const activeAdminSQL = `
 SELECT EXISTS (
   SELECT FROM users WHERE id = $1::bigint AND {users.admin} AND state::text = 'active')`
 
-// authorize: with skip_authorization the actor is a label, and may be gone.
+// authorize: with skip_authorization the actor is a label, and may be deleted.
 func (u *deleting) authorize(ctx context.Context) error {
 	actor := u.args.DeletedByID
 	if u.args.SkipAuthorization || actor != nil && *actor == u.args.UserID {
@@ -259,7 +259,7 @@ func (u *deleting) authorize(ctx context.Context) error {
 	return nil
 }
 
-// blockUserSQL leaves those who are blocked or banned as they are. Not every enum has all states.
+// blockUserSQL skips blocked and banned users. Not every enum has all states.
 const blockUserSQL = `
 UPDATE users SET state = 'blocked'{users.touched}
 WHERE id = $1::bigint AND (state IS NULL OR state::text NOT IN ('blocked', 'banned'))`
@@ -273,12 +273,12 @@ func (u *deleting) block(ctx context.Context) error {
 	return pg.About("users", err)
 }
 
-// nextPersonalProjectsSQL are those behind $2.
+// nextPersonalProjectsSQL reads the projects after $2.
 const nextPersonalProjectsSQL = `
 SELECT p.id FROM projects p JOIN namespaces n ON n.id = p.namespace_id
 WHERE n.type = 'User' AND n.owner_id = $1::bigint AND p.id > $2::bigint ORDER BY p.id LIMIT $3`
 
-// PersonalProjects reads the next 100 projects, behind an id, that go with a user.
+// PersonalProjects reads the next 100 projects, after an id, that are deleted with a user.
 func (d Users) PersonalProjects(
 	ctx context.Context, f UserFeatures, user, after int64, l fencing.Limits,
 ) ([]int64, error) {
@@ -293,10 +293,10 @@ const personalProjectsSQL = `
 SELECT p.id FROM projects p JOIN namespaces n ON n.id = p.namespace_id
 WHERE n.type = 'User' AND n.owner_id = $1::bigint ORDER BY p.id LIMIT $2`
 
-// personalProjects is how many are read, and removed, at a time.
+// personalProjects is the number of projects that are read, and removed, at a time.
 const personalProjects = 100
 
-// findProjects: with projects to remove, the removal begins.
+// findProjects: with projects to remove, the removal starts.
 func (u *deleting) findProjects(ctx context.Context) error {
 	if !u.features.projects {
 		return nil
@@ -319,7 +319,7 @@ WITH picked AS MATERIALIZED (SELECT id FROM members WHERE user_id = $1::bigint L
 changed AS (DELETE FROM members WHERE id = ANY (ARRAY(SELECT id FROM picked)) RETURNING id AS key)
 SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM changed), {summary}`
 
-	// The last condition is for rows that change meanwhile; no index knows it, so rows are found by
+	// The last condition is for rows that change meanwhile. No index has it, so rows are found by
 	// their places.
 	unauthorizeSQL = `
 WITH picked AS MATERIALIZED (
@@ -333,7 +333,7 @@ changed AS (
 SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM changed), {summary}`
 )
 
-// membershipBatch is how many rows one statement deletes.
+// membershipBatch is the maximum number of rows that one statement deletes.
 const membershipBatch = 1000
 
 // leave deletes the memberships.
@@ -352,11 +352,12 @@ func (u *deleting) leave(ctx context.Context) (err error) {
 	return err
 }
 
-// maxIdleRounds statements in a row may find rows and delete none, because others delete them at
-// the same time.
+// maxIdleRounds is how many statements in a row may find rows and delete none, because other
+// transactions delete them at the same time.
 const maxIdleRounds = 3
 
-// deleteAll repeats a statement until it finds nothing. Rows that do not go are a [*rowset.KeptError].
+// deleteAll repeats a statement until it finds nothing. If rows remain, the error is a
+// [*rowset.KeptError].
 func (u *deleting) deleteAll(ctx context.Context, c pg.RowChange) (deleted int64, err error) {
 	sql := pg.Summary(u.tx.Database, stmt.Fill(c.SQL, "{summary}", pg.SummarySQL), c.Key, "true")
 	for idleRounds := 0; idleRounds < maxIdleRounds; {
@@ -377,8 +378,8 @@ func (u *deleting) deleteAll(ctx context.Context, c pg.RowChange) (deleted int64
 	return deleted, rowset.KeptIn(ctx, u.tx, c.Table, rowset.ToDelete)
 }
 
-// queueGhostSQL leaves a row that is there as it is. The lock on the users row keeps others of ours
-// from inserting one meanwhile, the index, if there is one, everybody else.
+// queueGhostSQL keeps an existing row. The lock on the users row prevents inserts by our other
+// statements, and the index, if there is one, those by any other program.
 const queueGhostSQL = `
 INSERT INTO {ghosts} ({columns})
 SELECT {columns} FROM (

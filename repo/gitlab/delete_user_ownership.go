@@ -7,18 +7,18 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// Whoever is the only owner of something is not deleted.
+// The only owner of something is not deleted.
 
-// ownedNamed is how many groups or organizations are named, ownedPage how many groups are looked at
-// in one statement.
+// ownedNamed is how many groups or organizations are named, ownedPage how many groups one statement
+// examines.
 const (
 	ownedNamed = 10
 	ownedPage  = 1000
 )
 
-// goingSQL says of a user other that somebody else has decided, or is about to decide, to delete
-// that user: who goes does not count as an owner. A job that is at work and has not begun decides
-// after us, behind the lock.
+// goingSQL is true for a user other whose deletion another transaction has decided, or is about to
+// decide: such a user does not count as an owner. A running job that has not started its removal
+// decides after us, once it gets the lock.
 const goingSQL = `(
   EXISTS (SELECT FROM maintenance.user_removals r WHERE r.user_id = other.user_id OFFSET 0)
   OR EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = other.user_id OFFSET 0)
@@ -26,14 +26,13 @@ const goingSQL = `(
     WHERE j.kind = 'delete_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable')
       AND j.args @> jsonb_build_object('user_id', other.user_id) OFFSET 0))`
 
-// ownedOrganizationsSQL says among which of the locks the organizations are of which $1 is an
-// owner.
+// ownedOrganizationsSQL returns the locks of the organizations of which $1 is an owner.
 const ownedOrganizationsSQL = `
 SELECT ARRAY(
   SELECT DISTINCT o.organization_id & 63 FROM organization_users o
   WHERE o.user_id = $1::bigint AND o.access_level = 50)`
 
-// solelyOwnedOrganizationsSQL are those of them that have no other owner.
+// solelyOwnedOrganizationsSQL returns those of them that have no other owner.
 const solelyOwnedOrganizationsSQL = `
 SELECT ARRAY(
   SELECT o.organization_id FROM organization_users o
@@ -46,10 +45,10 @@ SELECT ARRAY(
     WHERE NOT {going})
   ORDER BY o.organization_id LIMIT $2)`
 
-// ownedSQL is a page of the groups of which $1 is a direct owner, behind $2, and of their
-// ancestors. UNION ends the walk upwards at a repeated id. Members are found by the user, then by
-// the group, before anything else is asked of them: conditions that almost all meet have indexes
-// too. The walk is one of bigint, whatever the columns are.
+// ownedSQL is a page of the groups of which $1 is a direct owner, after $2, and of their ancestors.
+// UNION ends the walk upwards at a repeated id. Members are found by the user, then by the group,
+// before other conditions apply: conditions that almost all meet have indexes too. The walk uses
+// bigint, whatever the columns are.
 const ownedSQL = `
 WITH RECURSIVE owner_of AS MATERIALIZED (
   SELECT m.source_id::bigint AS source_id, {direct} AS direct FROM members m
@@ -69,8 +68,8 @@ up (group_id, id) AS (
     SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
 )`
 
-// ownedPlacesSQL says among which of the locks those groups' trees are: by the topmost group, in a
-// circle by all of it.
+// ownedPlacesSQL returns the locks of those groups' trees: by the topmost group, in a circle by the
+// whole circle.
 const ownedPlacesSQL = ownedSQL + `,
 top AS MATERIALIZED (
   SELECT group_id, id FROM up
@@ -81,13 +80,13 @@ SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned), A
   SELECT id & 63 FROM top
   UNION SELECT id & 63 FROM up WHERE group_id NOT IN (SELECT group_id FROM top))`
 
-// lockOwnersSQL takes the locks one after the other in an order that all keep.
+// lockOwnersSQL acquires the locks one after the other, always in the same order.
 const lockOwnersSQL = `
 SELECT pg_advisory_xact_lock(hashtextextended('caretaker/owners/' || $2 || place, 0))
 FROM (SELECT DISTINCT place FROM unnest($1::bigint[]) AS t (place) ORDER BY place OFFSET 0) places`
 
-// solelyOwnedGroupsSQL are those groups of the page of which, and of whose ancestors, nobody else
-// is a direct owner who stays.
+// solelyOwnedGroupsSQL returns the groups of the page where neither they nor their ancestors have
+// another direct owner who stays.
 const solelyOwnedGroupsSQL = ownedSQL + `,
 shared AS MATERIALIZED (
   SELECT DISTINCT up.group_id FROM up
@@ -103,17 +102,16 @@ shared AS MATERIALIZED (
 SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned),
   ARRAY(SELECT id FROM owned WHERE id NOT IN (SELECT group_id FROM shared) ORDER BY id LIMIT $4)`
 
-// checkSoleOwnership finds what would be left without an owner.
+// checkSoleOwnership finds what would lose its last owner.
 //
-// One deletion at a time judges and changes who owns an organization, or the groups of a tree: of
-// two owners who go at once, the second would still find the first. What is locked until the end of
-// the transaction is neither the groups nor the memberships, which the application changes all the
-// time and which it would lock in another order than we do, but advisory locks that only these
-// deletions take: those of organizations first, then those of groups. There are 64 of each, so that
-// the owner of very many groups does not fill the server's table of locks; lock_timeout bounds the
-// wait, and the job is tried again.
+// One deletion at a time judges and changes who owns an organization, or the groups of a tree:
+// otherwise, of two owners deleted at once, the second would still find the first. The locks until
+// the end of the transaction are not on groups or memberships, which the application changes
+// constantly and locks in another order. They are advisory locks of these deletions alone: first of
+// organizations, then of groups. There are 64 of each, so that an owner of very many groups does
+// not fill the server's lock table. lock_timeout bounds the wait, and the job is retried.
 //
-// The statements that judge come after the locks, and see what those before have committed.
+// The statements that judge follow the locks, and see what previous transactions have committed.
 func (u *deleting) checkSoleOwnership(ctx context.Context) error {
 	for _, check := range []func(context.Context) error{u.checkOrganizations, u.checkGroups} {
 		if err := check(ctx); err != nil || u.Refused != "" {
@@ -176,8 +174,7 @@ func (u *deleting) checkGroups(ctx context.Context) error {
 	return err
 }
 
-// eachOwnedPage goes through the groups of which the user is a direct owner, as long as do wants
-// more.
+// eachOwnedPage reads the groups of which the user is a direct owner, until do stops.
 func (u *deleting) eachOwnedPage(
 	ctx context.Context, sql string, do func([]int64) (more bool), args ...any,
 ) error {

@@ -21,14 +21,14 @@ import (
 // placeholder. A user without a type is human. The job delete_user has the same rule.
 const migratableSQL = `coalesce(u.user_type, 0) IN (0, 6, 13, 15)`
 
-// GhostQueue is the queue of users whose contributions go to a ghost, as this database has it.
+// GhostQueue is this database's queue of users whose contributions move to a ghost.
 type GhostQueue struct {
 	table *catalog.Relation
 	// organization: users.organization_id. projects: projects.namespace_id.
 	organization, projects bool
 }
 
-// essentialGhostColumns are those without which a table is no queue.
+// essentialGhostColumns are the columns that a queue requires.
 func essentialGhostColumns() []string {
 	return []string{"id", "user_id", "hard_delete", "consume_after", "created_at"}
 }
@@ -43,7 +43,7 @@ func GhostTables() map[string][]string {
 	}
 }
 
-// Queue finds the queue in a catalogue. missing names the essential table or column that is not there.
+// Queue finds the queue in a catalogue. missing names the missing essential table or column.
 func (Ghosts) Queue(ctx context.Context, c *catalog.Catalog) (q GhostQueue, missing string) {
 	lacks := func(what string) string {
 		return pg.ExplainMissing(ctx, c.Database, fmt.Sprintf("database main has no %s in the application schema, which is fine "+
@@ -69,17 +69,17 @@ func (Ghosts) Queue(ctx context.Context, c *catalog.Catalog) (q GhostQueue, miss
 	return q, ""
 }
 
-// ghostTable is the queue: the table of this name, or else that of the older name; nil without
-// either.
+// ghostTable returns the queue: the table of this name, or else that of the older name. It is nil
+// without either.
 func ghostTable(c *catalog.Catalog) *catalog.Relation {
 	return cmp.Or(c.Table("ghost_user_migrations"), c.Table("users_ghost_user_migrations"))
 }
 
-// Table is the queue's.
+// Table returns the queue's table.
 func (q GhostQueue) Table() catalog.Table { return q.table.Table }
 
-// fill puts what this database has into a statement: {kind} is the type of the user u of the row q,
-// {same} compares the organization of the ghost g with that of u.
+// fill puts this database's columns into a statement: {kind} is the type of the user u of the row
+// q, {same} compares the organization of the ghost g with that of u.
 func (q GhostQueue) fill(sql string) string {
 	kind, touched := "coalesce(u.user_type, 0)", ""
 	organization, same := "NULL::bigint", "true"
@@ -97,7 +97,7 @@ func (q GhostQueue) fill(sql string) string {
 		"{organization}", organization, "{same}", same, "{touched}", touched)
 }
 
-// GhostMigration is a row of the queue. UserID is 0, which no user has, where the row names nobody.
+// GhostMigration is a row of the queue. UserID is 0, which no user has, if the row names no user.
 type GhostMigration struct{ ID, UserID int64 }
 
 // dueMigrationsSQL sorts humans first: bots can wait, a person may have asked to be deleted.
@@ -107,9 +107,8 @@ WHERE q.consume_after <= $1
 ORDER BY {kind} <> 0, q.consume_after, q.id
 LIMIT $2`
 
-// DueMigrations reads the rows that were due at an instant, at most limit, in the order in which
-// they are worked. They are candidates: [GhostTarget] reads each again when its turn
-// comes.
+// DueMigrations reads the rows that were due at an instant, at most limit, in their order of
+// processing. They are candidates: [GhostTarget] reads each again when its turn comes.
 func (d Ghosts) DueMigrations(
 	ctx context.Context, q GhostQueue, at time.Time, limit int, l fencing.Limits,
 ) ([]GhostMigration, error) {
@@ -118,19 +117,19 @@ func (d Ghosts) DueMigrations(
 	return due, err
 }
 
-// GhostTarget is what the database says of a row of the queue and its user.
+// GhostTarget is the current state of a row of the queue and its user.
 type GhostTarget struct {
-	// Due says that the row is there and due, Exists that the user is there.
+	// Due: the row exists and is due. Exists: the user exists.
 	Due, Exists, HardDelete bool
 	// Migratable users may be deleted. Others, if they exist, are refused.
 	Migratable bool
 	Type       int16
-	// Protections says that there are some, which may keep the user.
+	// Protections: protections exist, which may keep the user.
 	Protections bool
-	// Active: the user is not blocked, though in the queue. Queued: the user is in the queue, and the job
-	// delete_user has nothing left to do first; only plans ask for that.
+	// Active: the user is not blocked, though in the queue. Queued: the user is in the queue, and the
+	// job delete_user has nothing left to do first. Only plans need Queued.
 	Active, Queued bool
-	// Organization of the user, nil where users have none, and its Ghost, 0 if it has none.
+	// Organization of the user, nil if users have none, and its Ghost, 0 if it has none.
 	Organization *int64
 	Ghost        int64
 }
@@ -145,7 +144,7 @@ FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
 WHERE q.id = $1::bigint AND coalesce(q.user_id, 0) = $2::bigint
   AND q.consume_after <= clock_timestamp()`
 
-// GhostTarget reads a row of the queue and its user. The zero value says that the row is not due.
+// GhostTarget reads a row of the queue and its user. The zero value means that the row is not due.
 func (d Ghosts) GhostTarget(
 	ctx context.Context, q GhostQueue, m GhostMigration, l fencing.Limits,
 ) (t GhostTarget, err error) {
@@ -157,8 +156,8 @@ func (d Ghosts) GhostTarget(
 	return t, err
 }
 
-// planGhostTargetSQL is ghostTargetSQL for a user who may not be queued yet. A row of the queue that
-// is there stays as it is.
+// planGhostTargetSQL is ghostTargetSQL for a user who may not be queued yet. An existing row of the
+// queue does not change.
 const planGhostTargetSQL = `
 SELECT true, true, coalesce((
     SELECT q.hard_delete FROM {ghosts} q
@@ -171,8 +170,8 @@ FROM users u CROSS JOIN LATERAL (
     AND NOT EXISTS (SELECT FROM maintenance.user_removals r WHERE r.user_id = u.id) AS is) queued
 WHERE u.id = $1::bigint`
 
-// PlanGhostTarget reads a user as [GhostTarget] does for one in the queue. The zero value
-// says that there is no such user.
+// PlanGhostTarget reads a user as [GhostTarget] does for a queued user. The zero value means that
+// the user does not exist.
 func (d Ghosts) PlanGhostTarget(
 	ctx context.Context, q GhostQueue, user int64, l fencing.Limits,
 ) (t GhostTarget, err error) {
@@ -195,7 +194,7 @@ changed AS (
 )
 SELECT EXISTS (SELECT FROM guard) AND {noted}`
 
-// RemoveOrphan removes a row of the queue whose user is gone.
+// RemoveOrphan removes a row of the queue whose user was deleted.
 func (d Ghosts) RemoveOrphan(
 	ctx context.Context, p fencing.Permit, q GhostQueue, m GhostMigration,
 ) error {
@@ -214,7 +213,8 @@ postponed AS (
 ){journal}
 SELECT EXISTS (SELECT FROM guard)`
 
-// FailMigration postpones a row by half an hour after an error. counted is the count that it adds to.
+// FailMigration postpones a row by half an hour after an error. It adds 1 to the count named
+// counted.
 func (d Ghosts) FailMigration(
 	ctx context.Context, p fencing.Permit, q GhostQueue, m GhostMigration, counted string,
 ) error {
@@ -237,16 +237,15 @@ postponed AS (
 ){journal}
 SELECT EXISTS (SELECT FROM guard)`
 
-// DeferMigration moves a row behind all that are due now, because its time was used up or others
-// had locked rows of the user. counted is the count that it adds to.
+// DeferMigration moves a row after all that are due now, because its time was used up or another
+// transaction had locked rows of the user. It adds 1 to the count named counted.
 func (d Ghosts) DeferMigration(
 	ctx context.Context, p fencing.Permit, q GhostQueue, m GhostMigration, counted string,
 ) error {
 	return pg.Write(ctx, d.db, p, q.postpone("defer a user", deferMigrationSQL, counted, m.ID, p.RunID))
 }
 
-// ghostBacklogSQL counts rows of users that are refused as dead, and rows whose user is gone not at
-// all.
+// ghostBacklogSQL counts rows of refused users as dead, and does not count rows of deleted users.
 const ghostBacklogSQL = `
 SELECT count(*) FILTER (WHERE ok), count(*) FILTER (WHERE ok AND consume_after <= now()),
   count(*) FILTER (WHERE NOT ok), min(created_at) FILTER (WHERE ok), clock_timestamp()
@@ -276,8 +275,8 @@ WHERE CASE WHEN $1::boolean THEN NOT ` + migratableSQL + `
   ELSE ` + migratableSQL + ` AND q.consume_after > now() END
 ORDER BY q.consume_after, q.id LIMIT $2`
 
-// WaitingGhosts are the first 100 users of the queue that are refused (dead), or postponed, those
-// that are due first at the head.
+// WaitingGhosts returns the first 100 refused (dead) or postponed users of the queue, the earliest
+// due first.
 func (d Ghosts) WaitingGhosts(
 	ctx context.Context, q GhostQueue, dead bool, l fencing.Limits,
 ) ([]jobqueue.Waiting, error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/rowset"
 )
 
-// The creation of a ghost user for an organization that has none.
+// Creating a ghost user for an organization without one.
 
 // lockGhostSQL lets one transaction at a time create a ghost for an organization.
 const lockGhostSQL = `
@@ -39,9 +39,8 @@ FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = 'users'::regclass AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum`
 
-// insertGhostSQL takes the first name that nobody has, whatever its case. It tries one name after
-// the other with the indexes. OFFSET 0 keeps the planner from reading all of users to try them at
-// once.
+// insertGhostSQL uses the first name that is free, regardless of case. It tries one name after the
+// other with the indexes. OFFSET 0 keeps the planner from reading all of users to try them at once.
 const insertGhostSQL = `
 WITH RECURSIVE tried (n) AS (
   SELECT 0
@@ -58,7 +57,7 @@ RETURNING id`
 // (pg_type.typcategory).
 type ghostValue struct{ sql, category string }
 
-// ghostValues are what caretaker knows of a ghost, by columns of users.
+// ghostValues are the known values of a ghost, by columns of users.
 func ghostValues() map[string]ghostValue {
 	return map[string]ghostValue{
 		"user_type":       {"5", "N"},
@@ -74,11 +73,11 @@ func ghostValues() map[string]ghostValue {
 	}
 }
 
-// UnknownColumnError is a column of users that a ghost needs a value for, and caretaker has none;
-// or, with a Type, none of that type.
+// UnknownColumnError is a column of users that requires a value for a ghost, for which caretaker
+// has none or, with a Type, none of that type.
 type UnknownColumnError struct{ Column, Type string }
 
-// Error says what to do.
+// Error explains what to do.
 func (e *UnknownColumnError) Error() string {
 	why := "is NOT NULL, has no default, and caretaker does not know it"
 	if e.Type != "" {
@@ -88,12 +87,12 @@ func (e *UnknownColumnError) Error() string {
 	return fmt.Sprintf(text, e.Column, why)
 }
 
-// Public says that the text is fit for clients.
+// Public marks the text as fit for clients.
 func (e *UnknownColumnError) Public() {}
 
-// nameTaken is SQL that reports whether a user has the username of number n, or its address. It
-// compares them as the indexes do that GitLab has on both columns. anyCase compares addresses
-// without regard to case: an index of another kind may ask for that.
+// nameTaken returns SQL that reports whether a user has the username of number n, or its address.
+// It compares as GitLab's indexes on both columns do. anyCase compares addresses without regard to
+// case, as another kind of index may require.
 func nameTaken(columns []string, anyCase bool) string {
 	const exists = `EXISTS (SELECT FROM users u
     WHERE %s = 'ghost' || coalesce(nullif(n, 0)::text, '') || '%s' OFFSET 0)`
@@ -111,12 +110,12 @@ func nameTaken(columns []string, anyCase bool) string {
 	return strings.Join(conditions, " OR ")
 }
 
-// ghostTries is how often a ghost is looked for and created. The application does not take our
-// lock: it may create one, or take the name, at the same moment.
+// ghostTries is how often a ghost is searched and created. The application does not use our lock:
+// it may create a ghost, or use the name, at the same moment.
 const ghostTries = 3
 
-// CreateGhost returns the id of the organization's ghost user. If it still has none, it creates
-// one. An error may be [*UnknownColumnError], or a [*rowset.KeptError].
+// CreateGhost returns the id of the organization's ghost user, and creates one if there is still
+// none. An error may be [*UnknownColumnError], or a [*rowset.KeptError].
 func (d Ghosts) CreateGhost(
 	ctx context.Context, p fencing.Permit, q GhostQueue, organization *int64,
 ) (id int64, err error) {
@@ -133,7 +132,7 @@ func (d Ghosts) CreateGhost(
 	}
 }
 
-// CheckGhost says, without writing, whether the columns of users allow a ghost to be created: the
+// CheckGhost checks, without writing, whether the columns of users allow creating a ghost. The
 // error may be [*UnknownColumnError].
 func (d Ghosts) CheckGhost(ctx context.Context, l fencing.Limits) error {
 	l.ReadOnly = true
@@ -171,8 +170,8 @@ func createGhost(
 	return id, pg.About("users", err)
 }
 
-// ghostColumns are the columns of users that a ghost gets values for, and these values as SQL. If a
-// ghost needs a value that we do not know, the error is an [*UnknownColumnError].
+// ghostColumns returns the columns of users with values for a ghost, and these values as SQL. If a
+// ghost requires an unknown value, the error is an [*UnknownColumnError].
 func ghostColumns(ctx context.Context, tx pgx.Tx) (columns, values []string, err error) {
 	sql := stmt.Fill(userColumnsSQL, "{value}", "'active'")
 	rows, _ := tx.Query(ctx, sql) //nolint:rowserrcheck // ForEachRow returns the errors

@@ -18,7 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/spans"
 )
 
-// The end of a user: what is read shortly before, and the transaction that deletes the user.
+// The end of a user: the reads shortly before, and the transaction that deletes the user.
 
 const personalProjectExistsSQL = `
 SELECT EXISTS (
@@ -48,8 +48,8 @@ func (d Ghosts) ScheduledGroups(ctx context.Context, user int64, l fencing.Limit
 }
 
 const (
-	// lockMigratedSQL also reads the partition that records of deleted rows go to: NULL where there is
-	// no such queue, or we may not read it.
+	// lockMigratedSQL also reads the partition for new records of deleted rows: NULL if there is no
+	// such queue, or our role may not read it.
 	lockMigratedSQL = `
 SELECT (
   SELECT substring(pg_get_expr(d.adbin, d.adrelid) FROM '[0-9]+')::bigint
@@ -58,15 +58,15 @@ SELECT (
     AND has_table_privilege(a.attrelid, 'SELECT'))
 FROM users WHERE id = $1::bigint FOR UPDATE`
 
-	// unqueueSQL comes before the user, so that no foreign key of the queue, of whatever kind, keeps
-	// the user. The user's row is locked before it: everybody else locks in that order, too.
+	// unqueueSQL precedes the user, so that no foreign key of the queue, of whatever kind, keeps the
+	// user. The user's row is locked first, because all other transactions lock in that order.
 	unqueueSQL = `DELETE FROM {ghosts} WHERE user_id = $1::bigint`
 
-	// deleteUserSQL sets off triggers that record the user, and foreign keys that cascade.
+	// deleteUserSQL fires triggers that record the user, and foreign keys that cascade.
 	deleteUserSQL = `DELETE FROM users WHERE id = $1::bigint`
 
-	// traceRecordSQL notes our span beside the record that the application's own trigger has just
-	// written, as caretaker's trigger does: so a trace leads from the user to the loose foreign keys.
+	// traceRecordSQL stores our span with the record that the application's own trigger has just
+	// written, as caretaker's trigger does. So a trace leads from the user to the loose foreign keys.
 	traceRecordSQL = `
 INSERT INTO maintenance.record_traces (partition, record_id, traceparent)
 SELECT r.partition, r.id, $3 FROM loose_foreign_keys_deleted_records r
@@ -81,13 +81,13 @@ SELECT '{queue}' FROM {ghosts} WHERE user_id = $1::bigint
 LIMIT 1`
 )
 
-// DeleteMigratedUser deletes the user and the row of the queue, unless there are some of these
-// rows, in any database: then referred is true, and nothing is changed. If a trigger keeps the user
-// or the row of the queue, both stay: the error is a [*rowset.KeptError].
+// DeleteMigratedUser deletes the user and the row of the queue, unless some of these rows exist, in
+// any database: then referred is true, and nothing changes. If a trigger keeps the user or the row
+// of the queue, both stay, and the error is a [*rowset.KeptError].
 //
-// The rows are looked for while the user's row is locked. Whoever has inserted a row that refers to
-// the user by a foreign key has committed by then, and nobody can insert another one. Nor can anybody
-// protect the user: one who is protected by then stays, with a [*pg.ProtectedError].
+// It searches the rows while the user's row is locked. Every transaction that inserted a row with a
+// foreign key to the user has committed by then, and none can insert another. Nor can an operator
+// protect the user meanwhile: a protected user stays, with a [*pg.ProtectedError].
 func (d Ghosts) DeleteMigratedUser(
 	ctx context.Context, p fencing.Permit, q GhostQueue, user int64, rows []rowset.Rows,
 ) (referred bool, err error) {
@@ -119,18 +119,17 @@ func (d Ghosts) DeleteMigratedUser(
 		return rowset.RefuseKept(ctx, tx, q.fill(userStaysSQL), user)
 	}
 	err = pg.Transaction(ctx, d.db, "delete from users", p, do)
-	// A statement that returns the keys is refused for a table with a rule.
+	// PostgreSQL refuses a statement that returns the keys for a table with a rule.
 	err = rowset.ExplainKept(ctx, d.db, err, catalog.Table{Name: "users"}, rowset.KeptError{Rows: "users", Wanted: rowset.ToDelete})
 	return referred, err
 }
 
-// Others wait for the user's row while we look for rows that refer to it, and the server ends our
-// transaction when it has been idle for two seconds. So the time is short. A table that cannot be
-// searched in it, for want of an index, is left out: then what was found before the lock counts.
+// Other transactions wait for the user's row during the search for rows that refer to it. The
+// server ends our transaction after two idle seconds. So the time is short. A table that cannot be
+// searched in time, for lack of an index, is skipped: then the search before the lock counts.
 const (
 	probeTime = time.Second
-	// otherProbeTime is for a statement in another database, otherProbesTime for all of those
-	// together.
+	// otherProbeTime bounds a statement in another database, otherProbesTime all of those together.
 	otherProbeTime  = 500 * time.Millisecond
 	otherProbesTime = 1500 * time.Millisecond
 )
@@ -138,12 +137,12 @@ const (
 const (
 	beginProbeSQL = `SAVEPOINT probe`
 	probeTimeSQL  = `SELECT set_config('statement_timeout', $1, true)`
-	// endProbeSQL also takes the statement_timeout back.
+	// endProbeSQL also resets the statement_timeout.
 	endProbeSQL = `ROLLBACK TO SAVEPOINT probe`
 )
 
-// anyWhileLocked reports whether there are some of the rows. Those of this database are looked for
-// in the transaction.
+// anyWhileLocked reports whether some of the rows exist. It searches this database in the
+// transaction.
 func anyWhileLocked(
 	ctx context.Context, d *pg.Database, tx pgx.Tx, rows []rowset.Rows,
 ) (found bool, err error) {
@@ -176,8 +175,8 @@ func anyWhileLocked(
 	return found, err
 }
 
-// anyElsewhere reports whether there are some of the rows in the other databases. What takes too
-// long, or is locked, is left out.
+// anyElsewhere reports whether some of the rows exist in the other databases. It skips tables that
+// take too long, or are locked.
 func anyElsewhere(ctx context.Context, rows map[*pg.Database][]rowset.Rows) (bool, error) {
 	probing, cancel := context.WithTimeoutCause(ctx, otherProbesTime, dberr.ErrUnreachable)
 	defer cancel()
@@ -194,11 +193,11 @@ func anyElsewhere(ctx context.Context, rows map[*pg.Database][]rowset.Rows) (boo
 	return false, nil
 }
 
-// ProcessedByKey is the key, in the metadata of a finished job, of the span (W3C) that has worked it.
+// ProcessedByKey is the key, in the metadata of a finished job, of the span (W3C) of its attempt.
 const ProcessedByKey = "processed_by"
 
-// deletionTracesSQL is materialized, so that the index of arguments is read, and neither all jobs of
-// the kind nor all from the newest on.
+// deletionTracesSQL is materialized, so that PostgreSQL reads the index of arguments, instead of
+// all jobs of the kind or all from the newest on.
 const deletionTracesSQL = `
 WITH asked AS MATERIALIZED (
   SELECT id, kind, metadata FROM maintenance.river_job
@@ -210,7 +209,7 @@ WHERE kind = 'delete_user' AND metadata ->> 'processed_by' IS NOT NULL
 ORDER BY id DESC LIMIT 3`
 
 // DeletionTraces reads the spans (W3C) of the last three jobs that have queued the user, the newest
-// first, as long as the queue of jobs remembers them.
+// first, while the queue of jobs keeps them.
 func (d Ghosts) DeletionTraces(ctx context.Context, user int64, l fencing.Limits) ([]string, error) {
 	read := pg.NewQuery("read traces of deletions", deletionTracesSQL, user)
 	return pg.ReadRows(spans.Untraced(ctx), d.db, l, read, pgx.RowTo[string])

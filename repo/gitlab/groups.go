@@ -13,10 +13,10 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Groups that are marked for deletion. The mark is in one of two stores, or in
-// both; which of them there are differs from one version of the application to the next.
+// Groups marked for deletion. The mark is in one of two stores, or in both. The existing stores
+// differ between versions of the application.
 
-// Adjournment is by what a mark is due: At is the time T of the run, or now, Days the N of the
+// Adjournment decides when a mark is due: At is the time T of the run, or now, Days the N of the
 // setting.
 type Adjournment struct {
 	At   time.Time
@@ -36,7 +36,7 @@ const (
 	cutoffSQL = `(` + todaySQL + ` - $2::integer)`
 )
 
-// schedulesSQL is the legacy store, noSchedulesSQL stands in for it where it is missing.
+// schedulesSQL is the legacy store. noSchedulesSQL replaces it if it is missing.
 const (
 	schedulesSQL = `(SELECT group_id, user_id, marked_for_deletion_on AS marked_on
   FROM group_deletion_schedules)`
@@ -44,8 +44,8 @@ const (
   NULL::date AS marked_on WHERE false)`
 )
 
-// detailsSQL is the new store, noDetailsSQL stands in for it. A user is a whole JSON number or a
-// string of digits; anything else names nobody.
+// detailsSQL is the new store, noDetailsSQL replaces it. A user is a whole JSON number or a string
+// of digits. Other values name no user.
 const (
 	detailsSQL = `(SELECT x.group_id, x.marked_at, x.named,
     (x.marked_at AT TIME ZONE 'UTC')::date AS marked_on,
@@ -64,16 +64,15 @@ const (
 	scheduledByKey = `'deletion_scheduled_by_user_id'`
 )
 
-// GroupStores says where marks are kept in main, as it was when it was looked at.
+// GroupStores are the stores of marks in main at the time of reading.
 type GroupStores struct {
-	// Missing says without which table or column groups cannot be worked on; empty: none is
-	// missing.
+	// Missing is the missing table or column that groups require, empty if none is missing.
 	Missing string
-	// MissingOptional names what else is missing.
+	// MissingOptional names the other missing ones.
 	MissingOptional string
-	// legacy: group_deletion_schedules with all that makes a mark; schedules: with the ids of
-	// groups at least. details: namespace_details; modern: with both columns of the mark, metadata:
-	// with state_metadata.
+	// legacy: group_deletion_schedules with all columns of a mark. schedules: at least with the ids of
+	// groups. details: namespace_details. modern: with both columns of the mark. metadata: with
+	// state_metadata.
 	legacy, schedules, details, modern, metadata bool
 	// state: namespaces.state. period: application_settings.deletion_adjourned_period.
 	state, period bool
@@ -100,7 +99,7 @@ func (s GroupStores) fill(sql string, pairs ...string) string {
 	return stmt.Fill(sql, slices.Concat(stores, s.fillings, pairs)...)
 }
 
-// groupEssentials is what of the application schema groups cannot be worked on without.
+// groupEssentials are the parts of the application schema that groups require.
 func groupEssentials() []catalog.Reference {
 	return catalog.ReferencesOf(
 		"users", "id user_type state admin",
@@ -112,7 +111,7 @@ func groupEssentials() []catalog.Reference {
 	)
 }
 
-// optionalGroupColumns are those that the stores and settings need.
+// optionalGroupColumns are the columns that the stores and settings require.
 func optionalGroupColumns(s *GroupStores) map[*bool][]catalog.Reference {
 	return map[*bool][]catalog.Reference{
 		&s.legacy:    catalog.ReferencesOf("group_deletion_schedules", "group_id user_id marked_for_deletion_on"),
@@ -126,7 +125,7 @@ func optionalGroupColumns(s *GroupStores) map[*bool][]catalog.Reference {
 	}
 }
 
-// groupReferences are all columns that are looked for.
+// groupReferences are all columns that are read.
 func groupReferences() []catalog.Reference {
 	all := groupEssentials()
 	for _, columns := range optionalGroupColumns(new(GroupStores)) {
@@ -135,8 +134,8 @@ func groupReferences() []catalog.Reference {
 	return all
 }
 
-// GroupUses are what finding, restoring and removing groups does with main, without what depends on
-// a group.
+// GroupUses are the uses of main for finding, restoring and removing groups, without those that
+// depend on a group.
 func GroupUses() []catalog.Use {
 	return []catalog.Use{
 		{Table: "users", Rights: catalog.ToRead},
@@ -154,8 +153,8 @@ func GroupUses() []catalog.Use {
 	}
 }
 
-// GroupStores looks where the marks are kept, and what else there is. A table that must not be read
-// is a [dberr.ErrForbidden].
+// GroupStores finds the stores of marks, and other optional tables. If our role may not read a
+// table, the error is [dberr.ErrForbidden].
 func (d Groups) GroupStores(ctx context.Context) (s GroupStores, err error) {
 	essential, optional := groupEssentials(), optionalGroupColumns(&s)
 	options := append(membershipOptions(), catalog.NewestSettings(),
@@ -170,7 +169,7 @@ func (d Groups) GroupStores(ctx context.Context) (s GroupStores, err error) {
 	}
 	s.fillings, s.MissingOptional, s.Missing = p.Fillings, p.MissingOptional, p.Missing(ctx, essential...)
 	if s.Missing == "" {
-		// Else nobody would be active, and groups be restored that are to go.
+		// Otherwise no user would be active, and groups due for removal would be restored.
 		s.Missing, err = p.Unsuitable(ctx, catalog.Reference{Table: "users", Column: "state"}, "active")
 	}
 	if s.Missing == "" && !s.legacy && !s.modern {
@@ -180,9 +179,9 @@ func (d Groups) GroupStores(ctx context.Context) (s GroupStores, err error) {
 	return s, err
 }
 
-// marksSQL joins what is known of the mark of the group n. Of two stores the later date counts; the
-// user is the new store's if it exists, else the legacy store's, and of a removal begun the one it
-// was begun for. LIMIT keeps the joins look-ups: only few of all namespaces are marked.
+// marksSQL joins the known marks of the group n. Of two stores the later date counts. The user is
+// the new store's if it exists, else the legacy store's. A started removal has the user of its
+// start. LIMIT keeps the joins look-ups: only few of all namespaces are marked.
 const marksSQL = `
 LEFT JOIN LATERAL (
   SELECT x.group_id, x.user_id, x.marked_on FROM {legacy} x
@@ -201,7 +200,7 @@ CROSS JOIN LATERAL (SELECT
     (SELECT u.id FROM users u WHERE u.id = l.user_id),
     (SELECT u.id FROM users u WHERE u.id = r.user_id)) AS user_id) mark`
 
-// markSuffixes are what the application puts at the end of the path and name of a marked group.
+// markSuffixes are the endings that the application adds to the path and name of a marked group.
 func markSuffixes(id int64) []string {
 	return []string{fmt.Sprintf("-deletion_scheduled-%d", id), fmt.Sprintf("-deleted-%d", id)}
 }
@@ -209,10 +208,10 @@ func markSuffixes(id int64) []string {
 const adjournedPeriodSQL = `
 SELECT deletion_adjourned_period::bigint FROM application_settings {settings.newest} LIMIT 1`
 
-// defaultAdjournment is N where the application does not say.
+// defaultAdjournment is the default of N.
 const defaultAdjournment = 30
 
-// AdjournedPeriod reads the setting N in days; nil for NULL.
+// AdjournedPeriod reads the setting N in days, nil for NULL.
 func (d Groups) AdjournedPeriod(ctx context.Context, s GroupStores) (*int64, error) {
 	days := new(int64(defaultAdjournment))
 	if !s.period {

@@ -16,30 +16,30 @@ import (
 	"github.com/caretaker-go/caretaker/repo/protection"
 )
 
-// The beginning of a group's removal, and what is recorded of it.
+// The start of a group's removal, and its record.
 
-// GroupVerdict is what the checks of destroy_group found.
+// GroupVerdict is the result of the checks of destroy_group.
 type GroupVerdict int
 
-// The verdicts, in the order in which they are found.
+// The verdicts, in the order of the checks.
 const (
-	// GroupGone: there is no such group.
+	// GroupGone: the group does not exist.
 	GroupGone GroupVerdict = iota
-	// GroupNotDue: it is not marked, or not due, any more.
+	// GroupNotDue: the group is no longer marked, or not due.
 	GroupNotDue
-	// GroupUserMissing: the user who wanted it is gone.
+	// GroupUserMissing: the requesting user was deleted.
 	GroupUserMissing
-	// GroupInProgress: the user has lost the right, and somebody is deleting it.
+	// GroupInProgress: the user has lost the right, and another process is deleting the group.
 	GroupInProgress
 	// GroupRestored: the user has lost the right.
 	GroupRestored
-	// GroupProtected: it is protected, or a group or bot that would go with it.
+	// GroupProtected: the group is protected, or a group or bot that would be deleted with it.
 	GroupProtected
-	// GroupBegun: its removal may go on.
+	// GroupBegun: its removal may continue.
 	GroupBegun
 )
 
-// GroupBeginning is what came of an attempt to begin.
+// GroupBeginning is the result of an attempt to start a removal.
 type GroupBeginning struct {
 	Verdict GroupVerdict
 	// Restoration is set with GroupRestored, Protection with GroupProtected.
@@ -50,17 +50,16 @@ type GroupBeginning struct {
 // GroupCycleError names a group whose tree cannot be removed.
 type GroupCycleError struct{ GroupID int64 }
 
-// Error says what to do.
+// Error explains what to do.
 func (e *GroupCycleError) Error() string {
 	return fmt.Sprintf("group %d is its own ancestor: correct parent_id in namespaces", e.GroupID)
 }
 
-// Public says that the text is fit for clients.
+// Public marks the text as fit for clients.
 func (e *GroupCycleError) Public() {}
 
-// BeginGroupRemoval checks everything again under the lock of the group's row and begins its
-// removal, or restores it, in one transaction. Once begun, only whether the group is there is
-// checked.
+// BeginGroupRemoval repeats all checks under the lock of the group's row and starts its removal, or
+// restores it, in one transaction. After the start, it only checks whether the group exists.
 func (d Groups) BeginGroupRemoval(
 	ctx context.Context, p fencing.Permit, s GroupStores, a Adjournment, args jobqueue.DestroyGroup,
 ) (b GroupBeginning, err error) {
@@ -96,7 +95,7 @@ SELECT mark.ripe, mark.begun, coalesce({state} = 4, false),
   EXISTS (SELECT FROM users u WHERE u.id = $4::bigint)
 FROM namespaces n {marks} WHERE n.id = $3::bigint`
 
-// judgeGroup finds the verdict about a locked group, and restores it if that is the verdict.
+// judgeGroup decides the verdict on a locked group, and restores it if that is the verdict.
 func judgeGroup(
 	ctx context.Context, tx *pg.Changing, s GroupStores, a Adjournment, args jobqueue.DestroyGroup,
 ) (b GroupBeginning, err error) {
@@ -121,7 +120,7 @@ func judgeGroup(
 		if err = refuseCycle(ctx, tx, args.GroupID); err != nil {
 			return b, err
 		}
-		// Behind the lock on the row: a protection that was committed before is seen.
+		// After the lock on the row, so that a protection committed before is seen.
 		b.Protection, err = protection.Protecting(ctx, tx, control.KindGroup, args.GroupID)
 		if b.Protection != nil {
 			b.Verdict = GroupProtected
@@ -157,7 +156,7 @@ WITH RECURSIVE up (id) AS (
 )
 SELECT EXISTS (SELECT FROM up WHERE id = $1::bigint)`
 
-// refuseCycle keeps a removal from beginning that could not end.
+// refuseCycle refuses to start a removal that could not end.
 func refuseCycle(ctx context.Context, tx pgx.Tx, id int64) error {
 	var cycle bool
 	err := tx.QueryRow(ctx, cycleSQL, id).Scan(&cycle)
@@ -205,14 +204,15 @@ forgotten AS (
 )
 SELECT EXISTS (SELECT FROM guard)`
 
-// ForgetGoneRemovals deletes up to 1000 records of removals whose group somebody else has deleted.
+// ForgetGoneRemovals deletes up to 1000 records of removals whose group another process has
+// deleted.
 func (d Groups) ForgetGoneRemovals(ctx context.Context, p fencing.Permit) error {
 	const operation = "forget removals of groups that are gone"
 	return pg.Write(ctx, d.db, p, pg.NewQuery(operation, forgetGoneSQL, control.PruneBatch))
 }
 
 const (
-	// unprogressSQL leaves the state of a group alone whose removal somebody else has begun.
+	// unprogressSQL skips the state of a group whose removal another process has started.
 	unprogressSQL = `
 UPDATE namespaces SET state = 2
 WHERE id = $1::bigint AND type = 'Group' AND state = 4
@@ -225,8 +225,8 @@ SET state_metadata =
 WHERE namespace_id = $1::bigint AND coalesce(jsonb_typeof(state_metadata), 'object') = 'object'`
 )
 
-// FailGroupRemoval takes the group's state back to deletion_scheduled and notes why, in words fit
-// for users. Its marks stay, and that its removal has begun.
+// FailGroupRemoval resets the group's state to deletion_scheduled and records the reason, in a text
+// fit for users. Its marks stay, and so does the start of its removal.
 func (d Groups) FailGroupRemoval(
 	ctx context.Context, p fencing.Permit, s GroupStores, id int64, why string,
 ) error {
@@ -242,9 +242,9 @@ func (d Groups) FailGroupRemoval(
 	return pg.Transaction(ctx, d.db, "note that the group's removal failed", p, note)
 }
 
-// Removed is what the removal of a group has removed.
+// Removed counts what the removal of a group has removed.
 type Removed struct {
-	// GroupID is the group whose removal it is; 0: none, nothing is recorded.
+	// GroupID is the group of the removal. With 0 nothing is recorded.
 	GroupID int64
 	// Groups, Projects, Rows of any table, and jobs queued for Bots.
 	Groups, Projects, Rows, Bots int64
@@ -284,7 +284,7 @@ func (d Groups) SaveRemoved(
 	return total, err
 }
 
-// GroupRemoval is a removal that has begun, and what it has removed so far.
+// GroupRemoval is a started removal, and the counts of what it has removed so far.
 type GroupRemoval struct {
 	Removed
 	BegunAt time.Time
@@ -294,7 +294,7 @@ const groupRemovalsSQL = `
 SELECT group_id, removed_groups, removed_projects, removed_rows, queued_bots, begun_at
 FROM maintenance.group_removals ORDER BY begun_at, group_id LIMIT $1`
 
-// GroupRemovals reads up to limit of the removals that have begun, the oldest first.
+// GroupRemovals reads up to limit started removals, the oldest first.
 func (d Groups) GroupRemovals(ctx context.Context, limit int, l fencing.Limits) ([]GroupRemoval, error) {
 	read := pg.NewQuery("read the removals that have begun", groupRemovalsSQL, limit)
 	return pg.ReadRows(ctx, d.db, l, read, func(row pgx.CollectableRow) (r GroupRemoval, err error) {

@@ -11,12 +11,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
-// Which groups are due, who may remove them, and the job that does.
+// Due groups, who may remove them, and the job that does.
 
-// groupCandidatesSQL: whoever is past the cut-off in one store may not be by the other, and need
+// groupCandidatesSQL: an id past the cut-off in one store may not be past it in the other, and need
 // not be a group. MATERIALIZED keeps the stores' own indexes on the date in use: only few of all
-// namespaces are marked. With UNION in the place of UNION ALL some versions of PostgreSQL would merge
-// the stores in the order of their ids, and read them whole for it.
+// namespaces are marked. With UNION instead of UNION ALL some versions of PostgreSQL would merge
+// the stores in the order of their ids, and read them completely.
 const groupCandidatesSQL = `
 WITH candidates AS MATERIALIZED (
   SELECT l.group_id FROM {legacy} l WHERE l.marked_on <= {cutoff}
@@ -27,11 +27,11 @@ WITH candidates AS MATERIALIZED (
 )
 SELECT DISTINCT group_id FROM candidates WHERE group_id > $3 ORDER BY group_id LIMIT $4`
 
-// candidatesPage is how many ids of groups are read at a time.
+// candidatesPage is the number of group ids that are read at a time.
 const candidatesPage = 10_000
 
-// GroupCandidates reads the ids behind after of the next 10,000 namespaces that may be due, in
-// order: [Groups.DueGroups] decides which of them are.
+// GroupCandidates reads the ids after the id after of the next 10,000 namespaces that may be due,
+// in order. [Groups.DueGroups] decides which of them are.
 func (d Groups) GroupCandidates(
 	ctx context.Context, s GroupStores, a Adjournment, after int64, l fencing.Limits,
 ) ([]int64, error) {
@@ -52,14 +52,14 @@ func (d Groups) IsGroup(ctx context.Context, id int64, l fencing.Limits) (is boo
 // DueGroup is a group whose mark is due, or whose removal has begun.
 type DueGroup struct {
 	ID int64
-	// UserID is who wants it deleted, nil if there is no such user.
+	// UserID is the requesting user, nil if it does not exist.
 	UserID *int64
-	// Allowed: the user may remove the group. Begun: its removal has begun. InProgress: its state
-	// says deletion_in_progress.
+	// Allowed: the user may remove the group. Begun: its removal has started. InProgress: its state is
+	// deletion_in_progress.
 	Allowed, Begun, InProgress bool
-	// Veto keeps it from being destroyed, nil: nothing does.
+	// Veto prevents its deletion. nil means none.
 	Veto *Veto
-	// Above are those of its ancestors that are marked or begun, in no order.
+	// Above are its ancestors that are marked or being removed, in no order.
 	Above []int64
 }
 
@@ -69,8 +69,8 @@ FROM namespaces n {marks}
 WHERE n.id = ANY ($3::bigint[]) AND n.type = 'Group' AND (mark.ripe OR mark.begun)
 ORDER BY n.id`
 
-// DueGroups looks at one page of candidates: those of them that are due, in order of their ids,
-// with what decides about them. It takes five statements, whatever the page.
+// DueGroups returns the due groups of one page of candidates, in order of their ids, with the facts
+// that decide about them. It takes five statements, whatever the page.
 func (d Groups) DueGroups(
 	ctx context.Context, s GroupStores, a Adjournment, candidates []int64, l fencing.Limits,
 ) ([]DueGroup, error) {
@@ -91,7 +91,7 @@ func (d Groups) DueGroups(
 	return groups, readAncestors(ctx, d.db, s, groups, l)
 }
 
-// readVetoes finds out which of the groups must not be destroyed.
+// readVetoes reads which of the groups must not be deleted.
 func readVetoes(ctx context.Context, d *pg.Database, groups []DueGroup, l fencing.Limits) error {
 	ids := make([]int64, len(groups))
 	for i := range groups {
@@ -110,7 +110,7 @@ const directMembershipSQL = `(m.source_type = 'Namespace' AND {m.type} = 'GroupM
   AND {m.requested_at} IS NULL AND {m.invite_token} IS NULL AND coalesce({m.state}, 0) = 0
   AND ({m.expires_at} IS NULL OR {m.expires_at} > {today}))`
 
-// membershipOptions are what the rule can do without.
+// membershipOptions are the optional columns of the rule.
 func membershipOptions() (options []catalog.Option) {
 	for column, otherwise := range map[string]string{
 		"type": "'GroupMember'", "requested_at": "NULL", "invite_token": "NULL", "state": "NULL",
@@ -159,7 +159,7 @@ FROM asked
 CROSS JOIN LATERAL (SELECT x.state, x.admin FROM users x WHERE x.id = asked.user_id LIMIT 1) u
 WHERE u.state = 'active' AND (u.admin OR asked.group_id IN (SELECT a.group_id FROM allowed a))`
 
-// readRights finds out which of the groups their users may remove.
+// readRights reads which of the groups their users may remove.
 func readRights(
 	ctx context.Context, d *pg.Database, s GroupStores, a Adjournment, groups []DueGroup, l fencing.Limits,
 ) error {
@@ -194,7 +194,7 @@ WITH RECURSIVE up (group_id, id) AS (
 )
 SELECT p.group_id, p.id FROM up p WHERE p.id <> p.group_id AND {known}`
 
-// readAncestors finds the ancestors that are marked too.
+// readAncestors reads the ancestors that are marked too.
 func readAncestors(
 	ctx context.Context, d *pg.Database, s GroupStores, groups []DueGroup, l fencing.Limits,
 ) error {
@@ -212,8 +212,8 @@ func readAncestors(
 	return err
 }
 
-// QueueGroupRemoval queues the removal of a group, and reports whether it was inserted: one that
-// waits or runs already is enough.
+// QueueGroupRemoval queues the removal of a group, and reports whether it was inserted. One waiting
+// or running job suffices.
 func (d Groups) QueueGroupRemoval(
 	ctx context.Context, p fencing.Permit, queue jobqueue.JobQueue, job jobqueue.Job,
 ) (inserted bool, err error) {

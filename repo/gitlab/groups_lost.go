@@ -12,20 +12,20 @@ import (
 	"github.com/caretaker-go/caretaker/repo/protection"
 )
 
-// What is wrong with marks, and how many there are.
+// Faulty marks, and the counts of marks.
 
-// groupPage is how many rows one statement looks at that has to look at all of them.
+// groupPage is the number of rows of one statement that must examine all of them.
 const groupPage = 2000
 
-// knownMarkSQL reports whether the group p is marked in a store, or begun. Counting keeps it a
-// look-up for each: EXISTS may be answered by reading a store whole.
+// knownMarkSQL reports whether the group p is marked in a store, or its removal has started.
+// Counting keeps it a look-up for each: EXISTS may be answered by reading a store completely.
 const knownMarkSQL = `(SELECT count(*) FROM {legacy} l WHERE l.group_id = p.id)
   + (SELECT count(*) FROM {modern} d WHERE d.group_id = p.id)
   + (SELECT count(*) FROM maintenance.group_removals r WHERE r.group_id = p.id) > 0`
 
-// lostMarksSQL reads a page of groups, marked or not: nothing else finds them. The comparison of
-// rows keeps it on the index of groups. The page's last row always comes back, as where the next
-// page goes on. Only the group's own id makes a suffix.
+// lostMarksSQL reads a page of groups, marked or not: no other statement finds them. The comparison
+// of rows keeps it on the index of groups. It always returns the page's last row, from which the
+// next page continues. Only the group's own id makes a suffix.
 const lostMarksSQL = `
 WITH page AS MATERIALIZED (
   SELECT n.id, n.path, {state} AS state FROM namespaces n
@@ -49,8 +49,8 @@ type perhapsLost struct {
 
 func (g perhapsLost) NeedsConfirmation() bool { return g.Lost }
 
-// LostMarks reads the next page of groups behind after, in order of their ids, and returns those
-// that look marked but are in no store, and the id with which to go on, 0 at the end.
+// LostMarks reads the next page of groups after the id after, in order of their ids. It returns the
+// groups that look marked but are in no store, and the id to continue from, 0 at the end.
 func (d Groups) LostMarks(
 	ctx context.Context, s GroupStores, after int64, l fencing.Limits,
 ) (lost []int64, next int64, err error) {
@@ -65,9 +65,9 @@ func (d Groups) LostMarks(
 	return lost, next, err
 }
 
-// OddSchedule is a row of group_deletion_schedules of a namespace that is no group, or one that
-// disagrees with the new store. Values are as the stores have them, as text; dates as in
-// 2026-11-21, whatever the DateStyle.
+// OddSchedule is a row of group_deletion_schedules whose namespace is no group, or that disagrees
+// with the new store. Values are texts, as the stores have them. Dates are as in 2026-11-21,
+// whatever the DateStyle.
 type OddSchedule struct {
 	GroupID                  int64
 	NoGroup                  bool
@@ -76,10 +76,10 @@ type OddSchedule struct {
 	differs                  bool
 }
 
-// NeedsConfirmation reports whether a replica alone cannot be believed.
+// NeedsConfirmation reports whether a replica's result requires a second read on the primary.
 func (o OddSchedule) NeedsConfirmation() bool { return o.NoGroup || o.differs }
 
-// oddSchedulesSQL: the page's last row always comes back, as where the next page goes on. LIMIT
+// oddSchedulesSQL always returns the page's last row, from which the next page continues. LIMIT
 // keeps the joins look-ups.
 const oddSchedulesSQL = `
 WITH page AS MATERIALIZED (
@@ -104,8 +104,8 @@ SELECT group_id, no_group, legacy_date, legacy_user, details_date, details_user,
 FROM judged WHERE no_group OR differs OR group_id = (SELECT max(group_id) FROM page)
 ORDER BY group_id`
 
-// OddSchedules reads the next page of the legacy store behind after, and returns its odd rows and
-// the id with which to go on, 0 at the end.
+// OddSchedules reads the next page of the legacy store after the id after. It returns its odd rows
+// and the id to continue from, 0 at the end.
 func (d Groups) OddSchedules(
 	ctx context.Context, s GroupStores, after int64, l fencing.Limits,
 ) (odd []OddSchedule, next int64, err error) {
@@ -123,9 +123,9 @@ func (d Groups) OddSchedules(
 	return odd, next, err
 }
 
-// groupBacklogSQL: a due group whose user is missing is held, and no work for anybody until
-// somebody looks at it. One that somebody has vetoed is kept, which is deferred. A date may be later
-// than any time is.
+// groupBacklogSQL: a due group with a missing user is held until the operator decides, and is no
+// pending work. A vetoed group is kept, which counts as deferred. A date may be later than any
+// time.
 const groupBacklogSQL = `
 WITH` + vetoedGroups + `,
 marked AS MATERIALIZED (
@@ -151,8 +151,8 @@ SELECT count(*) FILTER (WHERE NOT held), count(*) FILTER (WHERE due AND NOT held
   min(marked_at) FILTER (WHERE NOT held), (SELECT count(*) FROM marked) > $3, clock_timestamp()
 FROM judged`
 
-// GroupBacklog counts marked groups. Due ones whose user is missing are held, which is dead, and those
-// that are vetoed deferred; lost marks are not counted.
+// GroupBacklog counts marked groups. Due groups with a missing user are held, which counts as dead,
+// and vetoed ones as deferred. Lost marks do not count.
 func (d Groups) GroupBacklog(
 	ctx context.Context, s GroupStores, a Adjournment, l fencing.Limits,
 ) (b control.Backlog, err error) {
@@ -196,7 +196,7 @@ SELECT j.id, (SELECT r.path FROM routes r WHERE r.source_type = 'Namespace' AND 
 FROM judged j WHERE CASE WHEN $6::boolean THEN j.held ELSE j.early OR j.keeps END
 ORDER BY j.marked_at NULLS LAST, j.id LIMIT $7`
 
-// WaitingGroups are the first 100 marked groups that are held (dead), or in their grace period or
+// WaitingGroups returns the first 100 marked groups that are held (dead), in their grace period, or
 // vetoed, the oldest mark first.
 func (d Groups) WaitingGroups(
 	ctx context.Context, s GroupStores, a Adjournment, dead bool, l fencing.Limits,

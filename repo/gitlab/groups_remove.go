@@ -19,8 +19,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/rowset"
 )
 
-// The removal of a group's tree, as far as it is no bounded removal: what the tree has, members,
-// and the last transactions of projects and groups.
+// The removal of a group's tree outside bounded removals: the contents of the tree, members, and
+// the last transactions of projects and groups.
 
 // groupChildrenSQL reads the next children of all parents by id. The comparison of rows keeps it on
 // the index of parents.
@@ -34,14 +34,14 @@ CROSS JOIN LATERAL (
 ORDER BY child.id LIMIT $3`
 
 const (
-	// childrenPage is how many groups are read at a time, parentsPage of how many parents.
+	// childrenPage is the number of groups that are read at a time, parentsPage the number of parents.
 	childrenPage = 1000
 	parentsPage  = 100
 )
 
-// GroupTree reads the groups of the tree below a group and the group itself in the order in which
-// they can be removed: the deepest first, then by id. It takes 8 bytes of memory a group. checkStop is
-// called before every statement; its error ends the work at once.
+// GroupTree reads the group and all groups below it in an order of removal: the deepest first, then
+// by id. It takes 8 bytes of memory per group. It calls checkStop before every statement. An error
+// of checkStop ends the work at once.
 func (d Groups) GroupTree(
 	ctx context.Context, root int64, l fencing.Limits, checkStop func() error,
 ) ([]int64, error) {
@@ -84,10 +84,10 @@ func groupChildren(
 const groupProjectsSQL = `
 SELECT id FROM projects WHERE namespace_id = $1::bigint AND id > $2::bigint ORDER BY id LIMIT $3`
 
-// projectsPage is how many ids of projects are read at a time.
+// projectsPage is the number of project ids that are read at a time.
 const projectsPage = 100
 
-// GroupProjects reads the next ids, behind after, of the projects in a namespace.
+// GroupProjects reads the next ids, after the id after, of the projects in a namespace.
 func (d Groups) GroupProjects(
 	ctx context.Context, namespace, after int64, l fencing.Limits,
 ) ([]int64, error) {
@@ -95,10 +95,9 @@ func (d Groups) GroupProjects(
 	return pg.ReadRows(ctx, d.db, l, read, pgx.RowTo[int64])
 }
 
-// Memberships are the members rows of a group or project, or those that only say that they are in
-// its namespace.
+// Memberships are the members rows of a group or project, or the rows that only have its namespace.
 type Memberships struct {
-	// SourceType is Namespace or Project, SourceID its id; with SourceType "" the id is in
+	// SourceType is Namespace or Project, SourceID its id. With SourceType "" the id is in
 	// member_namespace_id.
 	SourceType string
 	SourceID   int64
@@ -139,24 +138,24 @@ func (d Groups) HasBots(ctx context.Context, which Memberships, l fencing.Limits
 	return has, err
 }
 
-// membersStaySQL looks again for members that were picked and not removed: they may have been
-// somebody else's to remove.
+// membersStaySQL checks again for members that were picked and not removed: another process may
+// have removed them.
 const membersStaySQL = `
 SELECT 'members' FROM members m WHERE {which} AND m.id = ANY ($3::bigint[]) LIMIT 1`
 
-// membersPage is how many members, and at most as many jobs, one transaction takes.
+// membersPage is the maximum number of members, and of jobs, in one transaction.
 const membersPage = 500
 
-// RemovedMembers is what a page of removed members came to.
+// RemovedMembers is the result of a page of removed members.
 type RemovedMembers struct {
-	// Rows removed, and jobs queued for the project bots among them.
+	// Rows is the number of removed rows, and jobs those queued for the project bots among them.
 	Rows, Bots int64
-	// More may be left.
+	// More members may remain.
 	More bool
 }
 
 // RemoveMembers removes a page of members and queues the removal of the project bots among them, in
-// one transaction. job gives the job for a bot.
+// one transaction. job returns the job for a bot.
 func (d Groups) RemoveMembers(
 	ctx context.Context, p fencing.Permit, which Memberships, queue jobqueue.JobQueue, job func(bot int64) jobqueue.Job,
 ) (r RemovedMembers, err error) {
@@ -189,7 +188,7 @@ func (d Groups) RemoveMembers(
 	return r, rowset.ExplainKept(ctx, d.db, err, catalog.Table{Name: "members"}, rowset.KeptError{Rows: "members", Wanted: rowset.ToDelete})
 }
 
-// ProjectToRemove is a project with its namespace, 0 if it has none. Routed: there are routes.
+// ProjectToRemove is a project with its namespace, 0 if it has none. Routed: routes exist.
 type ProjectToRemove struct {
 	ID, NamespaceID int64
 	Routed          bool
@@ -201,13 +200,13 @@ SELECT p.id,
   {routed}
 FROM projects p WHERE p.id = $1::bigint`
 
-// ProjectTables are what [Groups.FindProject] looks at besides the id of a project.
+// ProjectTables are the tables that [Groups.FindProject] reads besides the id of a project.
 func ProjectTables() map[string][]string {
 	return catalog.TablesOf(catalog.ReferencesOf(
 		"projects", "project_namespace_id", "routes", "source_id source_type"))
 }
 
-// FindProject reads a project that a catalogue has, or returns [dberr.ErrNotFound].
+// FindProject reads a project of a catalogue, or returns [dberr.ErrNotFound].
 func (Groups) FindProject(
 	ctx context.Context, c *catalog.Catalog, id int64, l fencing.Limits,
 ) (p ProjectToRemove, err error) {
@@ -236,7 +235,7 @@ WHERE source_type = 'Project' AND source_id = $1::bigint`
 
 	deleteProjectSQL = `DELETE FROM projects WHERE id = $1::bigint`
 
-	// deleteProjectNamespaceSQL finds nothing where a trigger on projects has been quicker.
+	// deleteProjectNamespaceSQL finds nothing if a trigger on projects has already deleted it.
 	deleteProjectNamespaceSQL = `DELETE FROM namespaces WHERE id = $1::bigint AND type = 'Project'`
 
 	deleteGroupRouteSQL = `DELETE FROM routes
@@ -247,8 +246,8 @@ WHERE source_type = 'Namespace' AND source_id = $1::bigint`
 	deleteGroupSQL = `DELETE FROM namespaces WHERE id = $1::bigint AND type = 'Group'`
 )
 
-// RemoveProject deletes a project's row, its route and its namespace, and records what has been
-// removed, in one transaction.
+// RemoveProject deletes a project's row, its route and its namespace, and records the removal, in
+// one transaction.
 func (d Groups) RemoveProject(
 	ctx context.Context, p fencing.Permit, project ProjectToRemove, removed Removed,
 ) error {
@@ -276,10 +275,10 @@ var ErrNamespaceBelow = errors.New("namespaces.parent_id still refers to the gro
 
 const namespaceBelowSQL = `SELECT EXISTS (SELECT FROM namespaces WHERE parent_id = $1::bigint)`
 
-// RemoveGroup deletes a group's row with its marks, details and route, and records what has been
-// removed, in one transaction. A namespace below the group keeps it: by the foreign key, or else by
-// [ErrNamespaceBelow]. With the group whose removal it is the record is deleted: total is
-// what all attempts have removed. Without a record it is what this attempt says.
+// RemoveGroup deletes a group's row with its marks, details and route, and records the removal, in
+// one transaction. A namespace below the group keeps it: by the foreign key, or else by
+// [ErrNamespaceBelow]. If it is the group of the removal, its record is deleted, and total counts
+// what all attempts have removed. Without a record total counts this attempt.
 func (d Groups) RemoveGroup(
 	ctx context.Context, p fencing.Permit, s GroupStores, id int64, removed Removed,
 ) (total Removed, err error) {
@@ -317,14 +316,14 @@ func (d Groups) RemoveGroup(
 	return total, err
 }
 
-// rowDeletion is a DELETE statement for what has an id in a table. key is the table's.
+// rowDeletion is a DELETE statement for the rows with an id in a table. key is the table's.
 type rowDeletion struct {
 	table, key, sql string
 	id              int64
 }
 
-// deleteRows returns how many rows were deleted. If a trigger has kept one of them the error is a
-// [*rowset.KeptError]: with its marks gone nobody would look at a group that stays.
+// deleteRows returns the number of deleted rows. If a trigger has kept a row, the error is a
+// [*rowset.KeptError]: without its marks, no run would find a kept group.
 func deleteRows(ctx context.Context, tx *pg.Changing, deletions []rowDeletion) (rows int64, err error) {
 	var stays []string
 	var ids []any

@@ -19,14 +19,14 @@ import (
 
 // The restore of a group.
 
-// Restoration is what became of a group that was to be restored.
+// Restoration is the result of restoring a group.
 type Restoration struct {
-	// Restored: it is. Held: it is not, its removal is in progress. Neither: it is not marked, or
-	// not due, any more.
+	// Restored: it is restored. Held: its removal is in progress. Neither: it is no longer marked, or
+	// not due.
 	Restored, Held bool
 	// OldPath and NewPath are its full path.
 	OldPath, NewPath string
-	// Tables changed.
+	// Tables are the numbers of changes.
 	Tables []jobqueue.TableCount
 }
 
@@ -34,11 +34,11 @@ type Restoration struct {
 type restoring struct {
 	id         int64
 	path, name string
-	// route is the full path, title the full name, by the routes; hasRoute: it has a row of its own
-	// there.
+	// route is the full path, title the full name, from the routes. hasRoute: the group has a row of
+	// its own there.
 	route, title string
 	hasRoute     bool
-	// archived before it was marked.
+	// archived: the group was archived before it was marked.
 	archived            bool
 	due, begun, working bool
 }
@@ -46,7 +46,7 @@ type restoring struct {
 // errTooLarge ends a restore that takes longer than the lease lasts.
 var errTooLarge = errors.New("the restore did not end in the time that the lease leaves it")
 
-// RestoreGroup restores a due group in one transaction, or leaves everything as it is.
+// RestoreGroup restores a due group in one transaction, or changes nothing.
 func (d Groups) RestoreGroup(
 	ctx context.Context, p fencing.Permit, s GroupStores, a Adjournment, id int64,
 ) (r Restoration, err error) {
@@ -71,8 +71,8 @@ func (d Groups) RestoreGroup(
 const lockGroupSQL = `
 SELECT FROM namespaces WHERE id = $1::bigint AND type = 'Group' FOR NO KEY UPDATE`
 
-// lockGroup keeps the group's row, and so its marks, from being changed by others. No such group is
-// [dberr.ErrNotFound].
+// lockGroup locks the group's row, and so its marks, against changes. If the group does not exist,
+// the error is [dberr.ErrNotFound].
 func lockGroup(ctx context.Context, tx pgx.Tx, id int64) error {
 	tag, err := tx.Exec(ctx, lockGroupSQL, id)
 	if err == nil && tag.RowsAffected() == 0 {
@@ -81,7 +81,7 @@ func lockGroup(ctx context.Context, tx pgx.Tx, id int64) error {
 	return err
 }
 
-// restoringSQL: a group without a route is taken to be where its parent's route leads.
+// restoringSQL: a group without a route has the route of its parent as its prefix.
 const restoringSQL = `
 SELECT n.path, n.name, coalesce(own.path, concat_ws('/', above.path, n.path)),
   coalesce(own.name, concat_ws(' / ', above.name, n.name)),
@@ -125,7 +125,8 @@ func restoreGroup(
 	return r, err
 }
 
-// withoutSuffix takes the suffix of a marked group, which has the group's own id, off the end.
+// withoutSuffix removes the suffix of a marked group, which contains the group's own id, from the
+// end.
 func (g *restoring) withoutSuffix(s string) string {
 	for _, suffix := range markSuffixes(g.id) {
 		original, marked := strings.CutSuffix(s, suffix)
@@ -147,8 +148,8 @@ SELECT EXISTS (SELECT FROM namespaces n JOIN namespaces own ON own.id = $2::bigi
     AND n.parent_id IS NOT DISTINCT FROM own.parent_id AND n.id <> own.id)`
 )
 
-// original finds the names that the group gets back. A path or name that somebody else has taken
-// meanwhile gets a random ending.
+// original returns the restored names of the group. A path or name that was used meanwhile gets a
+// random ending.
 func (g *restoring) original(ctx context.Context, tx pgx.Tx) (restoring, error) {
 	to := *g
 	to.path, to.name = g.withoutSuffix(g.path), g.withoutSuffix(g.name)
@@ -170,8 +171,8 @@ func (g *restoring) original(ctx context.Context, tx pgx.Tx) (restoring, error) 
 	return to, nil
 }
 
-// follow is a full path or name after its last part has changed. One that did not end in it loses
-// the suffix at most.
+// follow returns a full path or name after its last part has changed. If it did not end in that
+// part, it loses the suffix at most.
 func (g *restoring) follow(full, from, to string) string {
 	if above, follows := strings.CutSuffix(full, from); follows {
 		return above + to
@@ -179,7 +180,8 @@ func (g *restoring) follow(full, from, to string) string {
 	return g.withoutSuffix(full)
 }
 
-// ending is what makes a path or name free: nothing, or a dash and five random characters.
+// ending is the suffix that makes a path or name free: nothing, or a dash and five random
+// characters.
 func (g *restoring) ending(
 	ctx context.Context, tx pgx.Tx, takenSQL, wanted string,
 ) (ending string, err error) {
@@ -213,12 +215,12 @@ UPDATE namespace_details SET {mark}state_metadata = CASE
   ELSE (state_metadata #- '{preserved_states,schedule_deletion}') - {keys} END
 WHERE namespace_id = $1::bigint`
 
-	// markKeys are what the mark of the new store leaves in its JSON, besides the preserved state.
+	// markKeys are the keys of the new store's mark in its JSON, besides the preserved state.
 	markKeys = `ARRAY[` + scheduledByKey + `, 'deletion_error']`
 )
 
-// apply renames the group and what is below it, and takes its mark out of the stores. The group's
-// row comes last: it is what others wait for.
+// apply renames the group and everything below it, and deletes its mark from the stores. The
+// group's row comes last, because other transactions wait for it.
 func (g *restoring) apply(
 	ctx context.Context, tx *pg.Changing, s GroupStores, to restoring,
 ) ([]jobqueue.TableCount, error) {
@@ -260,7 +262,7 @@ func (g *restoring) apply(
 	return counts, changeRow(ctx, tx, "namespaces", rename, g.id, to.path, to.name)
 }
 
-// changeRow changes a row of a table that is there. If it is left as it was the error is a
+// changeRow changes an existing row of a table. If the row does not change, the error is a
 // [*rowset.KeptError].
 func changeRow(ctx context.Context, tx *pg.Changing, table, sql string, args ...any) error {
 	rows, err := tx.Change(ctx, groupChange(table, sql, args...))
@@ -281,8 +283,8 @@ func (g *restoring) stateBefore(s GroupStores) string {
 	return ", state = CASE WHEN state = 2 THEN 0 ELSE state END"
 }
 
-// renameBelowSQL compares bytes: only the leading part is looked at, and "/" is followed by "0".
-// Rows that have gone elsewhere since the page was read are left alone.
+// renameBelowSQL compares bytes: only the leading part counts, and "/" is followed by "0". It skips
+// rows that have moved elsewhere since the page was read.
 const renameBelowSQL = `
 WITH page AS MATERIALIZED (
   SELECT r.id, r.path FROM routes r
@@ -301,15 +303,15 @@ SELECT coalesce((SELECT path FROM page ORDER BY path USING ~>~ LIMIT 1), ''),
   (SELECT count(*) FROM changed), clock_timestamp() - statement_timestamp(), {summary}`
 
 const (
-	// minRename and maxRename bound the routes that one statement renames; it grows while it takes
-	// less than quickRename.
+	// minRename and maxRename bound the routes that one statement renames. The number grows while a
+	// statement takes less than quickRename.
 	minRename, maxRename = 1000, 20_000
 	quickRename          = 125 * time.Millisecond
 )
 
 // renameBelow renames the routes of all groups and projects below, page by page, until a search
-// from the start finds none. A page that has gone elsewhere meanwhile may change nothing, two in a
-// row are rows that a trigger or rule keeps from being changed.
+// from the start finds none. One page may change nothing, because its rows have moved meanwhile.
+// Two in a row mean that a trigger or rule keeps the rows from being changed.
 func (g *restoring) renameBelow(
 	ctx context.Context, tx *pg.Changing, s GroupStores, to restoring,
 ) (renamed int64, err error) {

@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/protection"
 )
 
-// PlaceholderRules say which details of placeholder users are eligible.
+// PlaceholderRules decide which details of placeholder users are eligible.
 type PlaceholderRules struct {
 	// MaxAttempts is the number of attempts from which a row is never selected again.
 	MaxAttempts int
@@ -23,17 +23,17 @@ type PlaceholderRules struct {
 	RetryPeriod time.Duration
 	// Now is T, the start of the run by main's clock.
 	Now time.Time
-	// Tables are what main has.
+	// Tables are the existing tables of main.
 	Tables PlaceholderTables
-	// Kept are those whom protections keep.
+	// Kept are the users that protections keep.
 	Kept protection.Keeping
 }
 
-// PlaceholderTables says what main has of the tables of placeholder users.
+// PlaceholderTables are the existing tables and columns of placeholder users in main.
 type PlaceholderTables struct {
-	// Missing says without which table or column they cannot be worked on; empty: none is missing.
+	// Missing is the missing table or column that they require, empty if none is missing.
 	Missing string
-	// MissingOptional names what else is missing.
+	// MissingOptional names the other missing ones.
 	MissingOptional string
 	fillings        []string
 }
@@ -43,7 +43,8 @@ func placeholderEssentials() []catalog.Reference {
 		"import_placeholder_user_details", "id placeholder_user_id namespace_id deletion_attempts last_deletion_attempt_at")
 }
 
-// PlaceholderTables looks at the catalogue. A table that we may not read is [dberr.ErrForbidden].
+// PlaceholderTables reads the catalogue. If our role may not read a table, the error is
+// [dberr.ErrForbidden].
 func (d Placeholders) PlaceholderTables(ctx context.Context) (PlaceholderTables, error) {
 	p, err := catalog.Present(ctx, d.db, placeholderEssentials(), catalog.TouchOption("import_placeholder_user_details", "$2"),
 		catalog.ValueOption("import_placeholder_user_details", "d", "created_at", "NULL::timestamptz"))
@@ -53,8 +54,8 @@ func (d Placeholders) PlaceholderTables(ctx context.Context) (PlaceholderTables,
 	return PlaceholderTables{p.Missing(ctx, placeholderEssentials()...), p.MissingOptional, p.Fillings}, nil
 }
 
-// PlaceholderUses are what the cleanup and its jobs do with a database: main may have the tables of
-// ci and sec.
+// PlaceholderUses are how the cleanup and its jobs use a database: main may have the tables of ci
+// and sec.
 func PlaceholderUses(database string) (uses []catalog.Use) {
 	main := database == "main"
 	if main {
@@ -81,9 +82,9 @@ func (r PlaceholderRules) args(more ...any) []any {
 	return append([]any{r.MaxAttempts, r.Now, r.RetryPeriod, ids}, more...)
 }
 
-// eligibleForDeletionSQL: details without a namespace, with
-// attempts left, that were never attempted or long enough ago, of users whom nobody has vetoed. $1 to $4 are the rules, $5 the id to
-// go on behind, $6 the size of the page.
+// eligibleForDeletionSQL selects details without a namespace, with remaining attempts, never
+// attempted or long enough ago, of users without a veto. $1 to $4 are the rules, $5 the id after
+// which the page begins, $6 its size.
 const eligibleForDeletionSQL = `
   (SELECT id, placeholder_user_id, deletion_attempts, last_deletion_attempt_at, namespace_id
    FROM import_placeholder_user_details
@@ -102,12 +103,12 @@ const eligibleForDeletionSQL = `
    ORDER BY id LIMIT $6)
   ORDER BY id LIMIT $6`
 
-// foundPlaceholdersSQL stands in for it when a replica has found the ids $5.
+// foundPlaceholdersSQL replaces it when a replica has found the ids $5.
 const foundPlaceholdersSQL = `SELECT id FROM unnest($5::bigint[]) AS found (id)`
 
-// claimPlaceholdersSQL counts an attempt for a page of eligible rows. Rows that others have locked
-// are left for the next run; the condition is repeated under the lock, so that no row is ever
-// counted twice. The first column is the last id looked at, claimed or not.
+// claimPlaceholdersSQL counts an attempt for a page of eligible rows. It skips locked rows until
+// the next run. It repeats the condition under the lock, so that no row is ever counted twice. The
+// first column is the last examined id, claimed or not.
 const claimPlaceholdersSQL = `
 WITH eligible_for_deletion AS MATERIALIZED ({eligible}
 ),
@@ -133,20 +134,19 @@ SELECT page.last, c.id IS NOT NULL,
 FROM (SELECT max(id) AS last FROM eligible_for_deletion) page LEFT JOIN claimed c ON true
 ORDER BY c.id`
 
-// BeforePlaceholders is the id behind which the details of placeholder users begin: theirs may be 0
-// or less.
+// BeforePlaceholders is an id below all details of placeholder users, whose ids may be 0 or less.
 const BeforePlaceholders = int64(-1 << 63)
 
 // PlaceholderClaim is a page of claimed details.
 type PlaceholderClaim struct {
-	// Claimed rows, and Scheduled jobs of them really inserted.
+	// Claimed counts the rows, Scheduled the jobs that were inserted for them.
 	Claimed, Scheduled int
 	// Exhausted are the users whose last attempt this is.
 	Exhausted []int64
 }
 
-// PlaceholderPage is where to look for the next details to claim: up to limit of those behind an id
-// or, unless found is nil, those of these ids.
+// PlaceholderPage selects the next details to claim: up to limit after an id or, unless found is
+// nil, those of these ids.
 type PlaceholderPage struct {
 	rules PlaceholderRules
 	after int64
@@ -156,9 +156,8 @@ type PlaceholderPage struct {
 
 const findPlaceholdersSQL = `SELECT id FROM (` + eligibleForDeletionSQL + `) eligible_for_deletion ORDER BY id`
 
-// PlaceholderPage looks on the replica for up to limit eligible details behind an id. Where the
-// primary has to be read, or the replica knows of none, it is left to the claim, which finds and
-// claims in one statement.
+// PlaceholderPage searches the replica for up to limit eligible details after an id. If the primary
+// must be read, or the replica finds none, the claim both finds and claims them in one statement.
 func (d Placeholders) PlaceholderPage(
 	ctx context.Context, rules PlaceholderRules, after int64, limit int, l fencing.Limits,
 ) PlaceholderPage {
@@ -171,12 +170,12 @@ func (d Placeholders) PlaceholderPage(
 	return page
 }
 
-// PlaceholdersWithIDs is the page of the details with these ids, as far as they are eligible.
+// PlaceholdersWithIDs returns the page of the eligible details with these ids.
 func PlaceholdersWithIDs(rules PlaceholderRules, ids []int64) PlaceholderPage {
 	return PlaceholderPage{rules: rules, found: ids}
 }
 
-// statement claims the page.
+// statement returns the claim of the page.
 func (p PlaceholderPage) statement() (sql string, args []any) {
 	eligible, args := eligibleForDeletionSQL, p.rules.args(p.after, p.limit)
 	if p.found != nil {
@@ -185,20 +184,21 @@ func (p PlaceholderPage) statement() (sql string, args []any) {
 	return p.rules.Tables.fill(claimPlaceholdersSQL, "{eligible}", eligible), args
 }
 
-// PlaceholderJobs are the jobs for claimed details: Origin, with arguments and a start. That of the
-// row with index i in the run starts at T + i × Interval; First is the index of the page's first.
+// PlaceholderJobs are the jobs for claimed details: Origin, with arguments and a start. The job of
+// the row with index i in the run starts at T + i × Interval. First is the index of the page's
+// first row.
 type PlaceholderJobs struct {
 	Queue    jobqueue.JobQueue
 	Origin   jobqueue.Job
 	First    int
 	Interval time.Duration
-	// Next is sent, as soon as the page is claimed, where the one behind it begins: that may be
-	// claimed while this one's jobs are inserted. Nothing is sent if the page has no candidate. It
-	// must have room for one value.
+	// Next receives, as soon as the page is claimed, the position of the next page: a caller may claim
+	// that while this page's jobs are inserted. Nothing is sent if the page has no candidate. It must
+	// have room for one value.
 	Next chan<- PlaceholderPosition
 }
 
-// PlaceholderPosition is where a page begins: behind the id After; the first row that it claims has
+// PlaceholderPosition is the start of a page: after the id After. The first row that it claims has
 // the index First in the run.
 type PlaceholderPosition struct {
 	After int64
@@ -206,8 +206,8 @@ type PlaceholderPosition struct {
 }
 
 // ClaimPlaceholders counts an attempt for the eligible details of a page and queues their jobs, in
-// one transaction. Should the server end that to get out of a deadlock, the next try claims no row
-// that the first one has not: the page behind relies on how many those were.
+// one transaction. If the server ends that because of a deadlock, the retry claims no row that the
+// first attempt did not: the next page relies on their number.
 func (d Placeholders) ClaimPlaceholders(
 	ctx context.Context, p fencing.Permit, page PlaceholderPage, to PlaceholderJobs,
 ) (claim PlaceholderClaim, err error) {
@@ -246,7 +246,7 @@ type claimedPlaceholder struct {
 }
 
 // claim claims the rows of the page, in the order of their ids. last is the last candidate, claimed
-// or not; nil: there is none.
+// or not, nil if there is none.
 func (p PlaceholderPage) claim(
 	ctx context.Context, tx pgx.Tx,
 ) (last *int64, claimed []claimedPlaceholder, err error) {
@@ -266,7 +266,7 @@ func (p PlaceholderPage) claim(
 	return last, claimed, err
 }
 
-// exhausted are the users of the rows whose last attempt this is.
+// exhausted returns the users of the rows whose last attempt this is.
 func (r PlaceholderRules) exhausted(rows []claimedPlaceholder) (users []int64) {
 	for _, row := range rows {
 		if row.attempts >= r.MaxAttempts {
@@ -276,7 +276,7 @@ func (r PlaceholderRules) exhausted(rows []claimedPlaceholder) (users []int64) {
 	return users
 }
 
-// jobs are those of the rows of a page.
+// jobs returns the jobs of a page's rows.
 func (to PlaceholderJobs) jobs(rules PlaceholderRules, rows []claimedPlaceholder) []jobqueue.Job {
 	jobs := make([]jobqueue.Job, len(rows))
 	for i, row := range rows {
@@ -287,7 +287,7 @@ func (to PlaceholderJobs) jobs(rules PlaceholderRules, rows []claimedPlaceholder
 	return jobs
 }
 
-// A dry run asks which jobs a claim would really insert: one a user, none where one waits already.
+// A dry run queries which jobs a claim would insert: one per user, none if one already waits.
 const previewPlaceholdersSQL = `
 WITH eligible_for_deletion AS MATERIALIZED (` + eligibleForDeletionSQL + `
 )
@@ -298,15 +298,15 @@ SELECT e.id, e.placeholder_user_id, e.deletion_attempts + 1 >= $1, EXISTS (
     AND j.args @> jsonb_build_object('placeholder_user_id', e.placeholder_user_id))
 FROM eligible_for_deletion e ORDER BY e.id`
 
-// PlaceholderPreview is what ClaimPlaceholders would do with a row.
+// PlaceholderPreview is the effect that ClaimPlaceholders would have on a row.
 type PlaceholderPreview struct {
 	ID, User int64
-	// Exhausted: this would be its last attempt. Waiting: a job for the user waits already.
+	// Exhausted: this would be its last attempt. Waiting: a job for the user already waits.
 	Exhausted, Waiting bool
 }
 
-// PreviewPlaceholders says what ClaimPlaceholders would do with the rows of the next page, by their
-// ids; none: there is no candidate left.
+// PreviewPlaceholders returns the effects that ClaimPlaceholders would have on the rows of the next
+// page, by their ids. It returns none if no candidate remains.
 func (d Placeholders) PreviewPlaceholders(
 	ctx context.Context, rules PlaceholderRules, after int64, limit int, l fencing.Limits,
 ) ([]PlaceholderPreview, error) {
@@ -338,8 +338,8 @@ func (d Placeholders) PlaceholderBacklog(
 	return b.Capped(), err
 }
 
-// waitingPlaceholdersSQL begins with those who are vetoed, who are few; others are read in the order
-// of their last attempts.
+// waitingPlaceholdersSQL begins with the few vetoed ones, and reads others in the order of their
+// last attempts.
 const waitingPlaceholdersSQL = `
 WITH vetoed AS MATERIALIZED (
   SELECT v.user_id, min(v.code || ': ' || v.detail) AS words FROM ` + userVetoesSQL + ` v
@@ -370,8 +370,8 @@ SELECT w.user_id, to_jsonb(u) ->> 'username', w.created_at,
 FROM waits w LEFT JOIN users u ON u.id = w.user_id
 ORDER BY w.words IS NULL, w.last_deletion_attempt_at, w.id LIMIT $7`
 
-// WaitingPlaceholders are the first 100 placeholder users without a namespace that are given up
-// (dead), or are vetoed or wait for their next attempt, the oldest last attempt first.
+// WaitingPlaceholders returns the first 100 placeholder users without a namespace that are dead,
+// vetoed or waiting for their next attempt, the oldest last attempt first.
 func (d Placeholders) WaitingPlaceholders(
 	ctx context.Context, rules PlaceholderRules, dead bool, l fencing.Limits,
 ) ([]jobqueue.Waiting, error) {

@@ -18,8 +18,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/protection"
 )
 
-// placeholderReferences are what keeps a placeholder user from being deleted, in the order in which
-// they are looked at, by the database that they belong to. Not here, because they do not block:
+// placeholderReferences are the references that prevent the deletion of a placeholder user, by
+// their database and in the order of the checks. These do not block, so they are not listed:
 // notes.updated_by_id and resolved_by_id, merge_requests.last_edited_by_id and assignee_id,
 // epics.updated_by_id, vulnerabilities.dismissed_by_id and confirmed_by_id, and all of events,
 // p_ci_builds and p_ci_pipelines.
@@ -59,15 +59,15 @@ type databaseReferences struct {
 	columns  []catalog.Reference
 }
 
-// PlaceholderVerdict is what became of the deletion of a placeholder user.
+// PlaceholderVerdict is the result of deleting a placeholder user.
 type PlaceholderVerdict struct {
-	// Missing says without which table or column nothing can be said; empty: none is missing.
+	// Missing is the missing table or column that prevents a verdict, empty if none is missing.
 	Missing string
-	// Gone: there is no such user. NotPlaceholder: it is another type of user.
+	// Gone: the user does not exist. NotPlaceholder: it is another type of user.
 	Gone, NotPlaceholder bool
-	// Protection keeps the user, nil: none does.
+	// Protection keeps the user. nil means none.
 	Protection *pg.Protection
-	// Reference keeps the user; nil: the job delete_user is queued, or waits already.
+	// Reference keeps the user. nil: the job delete_user is queued, or already waits.
 	Reference *catalog.Reference
 }
 
@@ -82,18 +82,17 @@ const placeholderType = 15
 // PlaceholderAttempt is an attempt of the job delete_placeholder_user.
 type PlaceholderAttempt struct {
 	JobID, UserID int64
-	// Others are the databases ci and sec as far as configured; a table of theirs that they do not
-	// have is looked for in main.
+	// Others are the databases ci and sec if configured. A missing table of theirs is read in main.
 	Others []*pg.Database
-	// Queue takes the job that deletes the user, which is Origin with arguments, and completes this
+	// Queue inserts the job that deletes the user, which is Origin with arguments, and completes this
 	// one.
 	Queue  jobqueue.JobQueue
 	Origin jobqueue.Job
 }
 
-// DeletePlaceholder queues the deletion of a placeholder user that nothing refers to any more, and
-// completes the attempt's job, in one transaction on main. The user's row is locked to its end, so
-// that no reference with a foreign key can slip in.
+// DeletePlaceholder queues the deletion of a placeholder user without references, and completes the
+// attempt's job, in one transaction on main. The user's row is locked to its end, so that no
+// reference with a foreign key is inserted meanwhile.
 func (d Placeholders) DeletePlaceholder(
 	ctx context.Context, p fencing.Permit, a PlaceholderAttempt,
 ) (v PlaceholderVerdict, err error) {
@@ -120,7 +119,7 @@ func (d Placeholders) DeletePlaceholder(
 	return v, err
 }
 
-// placeholderCatalog is what main has of the tables; v.Missing if that is too little.
+// placeholderCatalog returns the existing tables of main. It sets v.Missing if they do not suffice.
 func placeholderCatalog(ctx context.Context, d *pg.Database, v *PlaceholderVerdict) (*catalog.Catalog, error) {
 	wanted := catalog.ReferencesOf("users", "id user_type")
 	for _, r := range placeholderReferences() {
@@ -133,8 +132,8 @@ func placeholderCatalog(ctx context.Context, d *pg.Database, v *PlaceholderVerdi
 	return main.Catalog, err
 }
 
-// JudgePlaceholder says what [Placeholders.DeletePlaceholder] would decide now, and locks and writes
-// nothing.
+// JudgePlaceholder returns what [Placeholders.DeletePlaceholder] would decide now. It locks and
+// writes nothing.
 func (d Placeholders) JudgePlaceholder(
 	ctx context.Context, user int64, others []*pg.Database, l fencing.Limits,
 ) (v PlaceholderVerdict, err error) {
@@ -151,7 +150,7 @@ func (d Placeholders) JudgePlaceholder(
 	return v, err
 }
 
-// judge finds the user, and what keeps it.
+// judge finds the user, and the reason to keep it.
 func (p placeholderLook) judge(
 	ctx context.Context, find string, v *PlaceholderVerdict, main *catalog.Catalog, others []*pg.Database,
 ) error {
@@ -167,7 +166,7 @@ func (p placeholderLook) judge(
 		v.NotPlaceholder = true
 		return nil
 	}
-	// Behind the lock on the user's row: a protection that was committed before is seen.
+	// After the lock on the user's row, so that a protection committed before is seen.
 	v.Protection, err = protection.Protecting(ctx, p.tx, control.KindUser, p.userID)
 	if err != nil || v.Protection != nil {
 		return err
@@ -176,14 +175,14 @@ func (p placeholderLook) judge(
 	return err
 }
 
-// placeholderLook looks for references to a user: in main in a transaction, elsewhere under limits.
+// placeholderLook searches references to a user: in main in a transaction, elsewhere under limits.
 type placeholderLook struct {
 	tx     *pg.Changing
 	userID int64
 	limits fencing.Limits
 }
 
-// first is the first reference in the order of the list, nil if there is none.
+// first returns the first reference in the order of the list, nil if there is none.
 func (p placeholderLook) first(
 	ctx context.Context, main *catalog.Catalog, others []*pg.Database,
 ) (*catalog.Reference, error) {
@@ -214,7 +213,7 @@ func (p placeholderLook) first(
 	return nil, nil
 }
 
-// firstReference asks for all columns in one statement that ends at the first hit.
+// firstReference queries all columns in one statement that ends at the first hit.
 func firstReference(
 	references []catalog.Reference, query func(sql string, n *int) error,
 ) (*catalog.Reference, error) {

@@ -2,19 +2,19 @@ package gitlab
 
 import "github.com/caretaker-go/caretaker/repo/internal/pg"
 
-// Groups finds, removes and restores groups, in one database.
+// Groups finds, removes and restores the groups of one database.
 type Groups struct{ db *pg.Database }
 
-// Users decides about users and deletes them, in one database.
+// Users decides about the users of one database and deletes them.
 type Users struct{ db *pg.Database }
 
-// Ghosts migrates the rows of deleted users, in one database.
+// Ghosts migrates the rows of deleted users in one database.
 type Ghosts struct{ db *pg.Database }
 
-// Tokens finds bots whose tokens are inactive, in one database.
+// Tokens finds the bots of one database whose tokens are inactive.
 type Tokens struct{ db *pg.Database }
 
-// Placeholders claims and deletes placeholder users, in one database.
+// Placeholders claims and deletes the placeholder users of one database.
 type Placeholders struct{ db *pg.Database }
 
 // Stores are the stores of one database, for package repo.

@@ -12,39 +12,38 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Project bots whose tokens have all been dead for long.
+// Project bots whose tokens have all been inactive for long.
 
 // Types of users as the statements have them: 6 is a project bot, 11 an admin bot.
 
-// tokenSettingKey is the key of the setting N, tokenSettingColumn where it is.
+// tokenSettingKey is the key of the setting N, tokenSettingColumn its column.
 const (
 	tokenSettingKey    = "inactive_resource_access_tokens_delete_after_days"
 	tokenSettingColumn = "application_settings.resource_access_tokens_settings"
 )
 
-// TokenSettingOff says what switches the deletion on again.
+// TokenSettingOff explains how to switch the deletion on again.
 const TokenSettingOff = tokenSettingKey + " in " + tokenSettingColumn +
 	" is null: set it to a number of days to switch the deletion on"
 
-// defaultTokenDays is N where the application does not say, maxTokenDays the most that it may say.
+// defaultTokenDays is the default of N, maxTokenDays its maximum.
 const (
 	defaultTokenDays = 30
 	maxTokenDays     = 36500
 )
 
-// TokenSetting is the setting N as it was found.
+// TokenSetting is the value of the setting N.
 type TokenSetting struct {
 	// Now is main's clock at that time.
 	Now time.Time
 	// Days is N. Off: the deletion is switched off.
 	Days int
 	Off  bool
-	// Invalid says what is wrong with the setting, and what to do, "" if nothing is; Redacted does
-	// without its value.
+	// Invalid explains the fault of the setting and its fix, "" for none. Redacted omits the value.
 	Invalid, Redacted string
 }
 
-// tokenSettingSQL looks at the types before it converts: a number may be of any size, and an object
+// tokenSettingSQL checks the types before it converts: a number may be of any size, and an object
 // is none. $1 is the key, $2 the highest N.
 const tokenSettingSQL = `
 SELECT clock_timestamp(), coalesce(jsonb_typeof(s.settings), ''), coalesce(jsonb_typeof(v.value), ''),
@@ -116,17 +115,17 @@ func tokenSettingIn(ctx context.Context, tx pgx.Tx, f UserFeatures) (TokenSettin
 	return found.judge(), err
 }
 
-// TokenRules are by what a token keeps its bot: At is T, CutOff is C.
+// TokenRules decide whether a token keeps its bot: At is T, CutOff is C.
 type TokenRules struct{ At, CutOff time.Time }
 
-// NewTokenRules are those of an instant of main's clock and a setting of so many days, each of 24
-// hours.
+// NewTokenRules returns the rules of an instant of main's clock and a setting of so many days, each
+// of 24 hours.
 func NewTokenRules(at time.Time, days int) TokenRules {
 	return TokenRules{At: at, CutOff: at.Add(-time.Duration(days) * 24 * time.Hour)}
 }
 
-// args are $1 to $3 of the statements with keepsBotSQL: the UTC dates of T and C, and C in UTC.
-// Neither the connection's time zone nor the host's has a part in it.
+// args returns $1 to $3 of the statements with keepsBotSQL: the UTC dates of T and C, and C in UTC.
+// Neither the connection's time zone nor the host's matters.
 func (r TokenRules) args(more ...any) []any {
 	return append([]any{r.At.UTC(), r.CutOff.UTC(), r.CutOff.UTC()}, more...)
 }
@@ -138,20 +137,19 @@ const keepsBotSQL = `(t.revoked IS NOT TRUE AND (t.expires_at IS NULL OR t.expir
     OR t.revoked IS TRUE AND t.updated_at >= $3::timestamp)`
 
 const (
-	// botRangeSQL is a range of bots: those of type 6, as rows are compared so that no index but
-	// the one on both columns will do, and not everybody is read to find the bots. $4 is the
-	// cursor, $5 the size of the range.
+	// botRangeSQL is a range of bots of type 6. The comparison of rows admits only the index on both
+	// columns, so that PostgreSQL does not read all users to find the bots. $4 is the cursor, $5 the
+	// size of the range.
 	botRangeSQL = `(
     SELECT id FROM users WHERE (user_type, id) > (6, $4::bigint) AND user_type <= 6
     ORDER BY user_type, id LIMIT $5)`
 
-	// botListSQL are the bots $5 of the range behind $4 that a replica takes for inactive.
+	// botListSQL returns the bots $5 of the range after $4 that are inactive according to a replica.
 	botListSQL = `(SELECT id FROM users WHERE id = ANY ($5::bigint[]) AND user_type = 6)`
 )
 
-// inactiveBotsSQL judges bots. The tokens of each are probed, the newest first, as it is the one
-// that most likely keeps its bot; OFFSET 0 keeps both that order and the planner from joining all
-// tokens there are.
+// inactiveBotsSQL judges bots. It probes the tokens of each, the newest first, which most likely
+// keeps its bot. OFFSET 0 preserves that order and keeps the planner from joining all tokens.
 const inactiveBotsSQL = `
 WITH judged AS MATERIALIZED (
   SELECT count(*) AS examined, max(p.id) AS last, array_agg(p.id) FILTER (WHERE NOT EXISTS (
@@ -172,10 +170,10 @@ FROM judged j`
 
 // BotRange is the next range of bots in the order of their ids.
 type BotRange struct {
-	// Examined bots, the highest of which is Last; with none it is where the range began.
+	// Examined counts the bots, Last is the highest. Without bots Last is the start of the range.
 	Examined int
 	Last     int64
-	// More: there are bots with higher ids.
+	// More: bots with higher ids exist.
 	More bool
 	// Inactive bots that are not in the queue of the ghost migration yet, nor cancelled, and the organization of
 	// each, 0 for none.
@@ -192,9 +190,8 @@ type BotPage struct {
 	Limit int
 }
 
-// InactiveBots judges a page of bots by the rules. What a replica says of them is only where to
-// look: those that it takes for inactive are judged again on the primary, and so is the end of the
-// bots.
+// InactiveBots judges a page of bots by the rules. A replica's results are only candidates: the
+// bots that it finds inactive are judged again on the primary, and so is the end of the bots.
 func (d Tokens) InactiveBots(
 	ctx context.Context, f UserFeatures, rules TokenRules, page BotPage, l fencing.Limits,
 ) (r BotRange, err error) {
@@ -229,8 +226,8 @@ WHERE user_type = 11 AND organization_id = ANY ($1::bigint[]) GROUP BY organizat
 	anyAdminBotSQL = `SELECT 0::bigint, min(id) FROM users WHERE user_type = 11 HAVING min(id) IS NOT NULL`
 )
 
-// AdminBots finds the admin bots of organizations, of several the one with the lowest id. Where
-// users have no organization all have the same, with the number 0.
+// AdminBots finds the admin bots of organizations, of several the one with the lowest id. If users
+// have no organization, all share the number 0.
 func (d Tokens) AdminBots(
 	ctx context.Context, f UserFeatures, organizations []int64, l fencing.Limits,
 ) (map[int64]int64, error) {

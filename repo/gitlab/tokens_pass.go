@@ -14,19 +14,19 @@ import (
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
-// A pass is one walk over all bots; where it stands is stored with the jobs of each range. At most
-// one is unfinished.
+// A pass is one walk over all bots. Its position is stored with the jobs of each range. At most one
+// is unfinished.
 
 // TokenPass is a row of maintenance.token_passes.
 type TokenPass struct {
 	ID string
 	TokenRules
-	// Cursor is the highest id of a bot that is done.
+	// Cursor is the highest id of a processed bot.
 	Cursor int64
 }
 
-// openTokenPassSQL continues the unfinished pass, else opens one with T = $1 and C = $2, or if
-// $3 is false none. Passes that were finished long ago go on the way.
+// openTokenPassSQL continues the unfinished pass, else opens one with T = $1 and C = $2, or none if
+// $3 is false. It also deletes passes that were finished long ago.
 const openTokenPassSQL = `
 WITH {guard},
 forgotten AS (
@@ -51,8 +51,8 @@ FROM (SELECT) AS always LEFT JOIN (
   SELECT id, started_at, cut_off, cursor FROM opened
 ) p ON true`
 
-// OpenTokenPass continues the unfinished pass, which keeps its rules, or if there is none opens
-// one with these. If resume is set it opens none: the ID is "" then.
+// OpenTokenPass continues the unfinished pass, which keeps its rules, or opens one with these
+// rules. With resume it opens none: the ID is then "".
 func (d Tokens) OpenTokenPass(
 	ctx context.Context, p fencing.Permit, rules TokenRules, resume bool,
 ) (pass TokenPass, err error) {
@@ -68,25 +68,25 @@ dropped AS (
 )
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM dropped)`
 
-// DropTokenPass forgets the unfinished pass, and reports whether there was one.
+// DropTokenPass deletes the unfinished pass, and reports whether there was one.
 func (d Tokens) DropTokenPass(ctx context.Context, p fencing.Permit) (dropped bool, err error) {
 	var n int
 	err = pg.Write(ctx, d.db, p, pg.NewQuery("drop the pass over the bots", dropTokenPassSQL), &n)
 	return n > 0, err
 }
 
-// TokenStep is what a range adds to its pass.
+// TokenStep is the result of a range for its pass.
 type TokenStep struct {
 	BotRange
-	// Jobs delete_user of the inactive bots.
+	// Jobs are the jobs delete_user of the inactive bots.
 	Jobs []jobqueue.Job
 	// Continue, if not nil, is the job that continues the pass, due ContinueAfter from now.
 	Continue      *jobqueue.Job
 	ContinueAfter time.Duration
 }
 
-// advanceTokenPassSQL: $2 is the cursor, $3 and $4 are the numbers of bots and jobs, $5 says that
-// it was the last range.
+// advanceTokenPassSQL: $2 is the cursor, $3 and $4 are the numbers of bots and jobs, $5 marks the
+// last range.
 const advanceTokenPassSQL = `
 WITH {guard},
 advanced AS (
@@ -98,8 +98,9 @@ advanced AS (
 ){journal}
 SELECT EXISTS (SELECT FROM guard), EXISTS (SELECT FROM advanced)`
 
-// AdvanceTokenPass inserts a range's jobs and moves the cursor behind it, in one transaction, and
-// returns how many jobs were really inserted. A pass that is gone or finished is [dberr.ErrNotFound].
+// AdvanceTokenPass inserts a range's jobs and moves the cursor after it, in one transaction. It
+// returns how many jobs were inserted. If the pass was deleted or finished, the error is
+// [dberr.ErrNotFound].
 func (d Tokens) AdvanceTokenPass(
 	ctx context.Context, p fencing.Permit, pass string, step TokenStep, queue jobqueue.JobQueue,
 ) (scheduled int, err error) {
@@ -157,7 +158,7 @@ func queueContinuation(
 const unfinishedTokenPassSQL = `
 SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE id::text = $1 AND finished_at IS NULL)`
 
-// TokenPassUnfinished reports whether there is something to go on with in a pass.
+// TokenPassUnfinished reports whether a pass has remaining work.
 func (d Tokens) TokenPassUnfinished(
 	ctx context.Context, id string,
 ) (unfinished bool, err error) {
@@ -166,7 +167,7 @@ func (d Tokens) TokenPassUnfinished(
 	return unfinished, err
 }
 
-// newJobsSQL are the bots of $1 that have no waiting or running job with this reason.
+// newJobsSQL returns the bots of $1 without a waiting or running job with this reason.
 const newJobsSQL = `
 SELECT bot.id FROM unnest($1::bigint[]) AS bot (id)
 WHERE NOT EXISTS (
@@ -175,8 +176,8 @@ WHERE NOT EXISTS (
     AND j.args @> jsonb_build_object('user_id', bot.id, 'reason', $2::text))
 ORDER BY bot.id`
 
-// NewDeletions are those of the users for whom a job delete_user with this reason would really be
-// inserted, by their ids.
+// NewDeletions returns the users for whom a job delete_user with this reason would be inserted, by
+// their ids.
 func (d Tokens) NewDeletions(
 	ctx context.Context, users []int64, reason string, l fencing.Limits,
 ) ([]int64, error) {
@@ -184,7 +185,7 @@ func (d Tokens) NewDeletions(
 	return pg.ReadRows(ctx, d.db, l, q, pgx.RowTo[int64])
 }
 
-// tokenBacklogSQL: without an unfinished pass there is no row.
+// tokenBacklogSQL returns no row without an unfinished pass.
 const tokenBacklogSQL = `
 SELECT p.started_at, (SELECT count(*) FROM (
     SELECT FROM users WHERE (user_type, id) > (6, p.cursor) AND user_type <= 6
@@ -196,7 +197,8 @@ SELECT p.started_at, (SELECT count(*) FROM (
 FROM maintenance.token_passes p WHERE p.finished_at IS NULL`
 
 // TokenBacklog counts the bots above the cursor of the unfinished pass. They are deferred while its
-// continuation waits, which is due at goesOn; zero: none waits. Dead are not counted here.
+// continuation waits, which is due at goesOn. Zero means that none waits. Dead ones are not
+// counted.
 func (d Tokens) TokenBacklog(
 	ctx context.Context, l fencing.Limits,
 ) (b control.Backlog, continuesAt time.Time, err error) {
@@ -219,8 +221,8 @@ func (d Tokens) TokenBacklog(
 }
 
 // abandonedTokenPassSQL: the newest run that had the lease $1 has died, or was stopped by the end
-// of its process. Runs that had a lease have an epoch, or were about to save theirs: LEASE_LOST
-// says so of one that has been closed meanwhile.
+// of its process. Runs that had a lease have an epoch, or were about to save theirs. LEASE_LOST
+// marks the latter if the run was closed meanwhile.
 const abandonedTokenPassSQL = `
 SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE finished_at IS NULL)
   AND NOT EXISTS (SELECT FROM maintenance.leases WHERE name = $1 AND expires_at > clock_timestamp())
@@ -229,8 +231,8 @@ SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE finished_at IS NULL)
     WHERE r.worker = $1 AND NOT r.dry_run AND (r.state = 'running' OR r.reason = 'LEASE_LOST' OR r.lease_epoch > 0)
     ORDER BY r.id DESC LIMIT 1), false)`
 
-// TokenPassAbandoned reports whether a run of this worker that died has left a pass unfinished, and
-// its lease has expired.
+// TokenPassAbandoned reports whether a dead run of this worker has left a pass unfinished, and its
+// lease has expired.
 func (d Tokens) TokenPassAbandoned(
 	ctx context.Context, worker string,
 ) (abandoned bool, err error) {
@@ -246,8 +248,8 @@ SELECT (SELECT count(*) FROM (
     WHERE j.kind = 'delete_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable', 'running') LIMIT $1) jobs)
   + (SELECT count(*) FROM (SELECT FROM {ghosts} LIMIT $1) ghosts)`
 
-// WaitingDeletions counts the users who wait for their deletion, as jobs delete_user that have not
-// ended or as rows of the ghost migration's queue. What is more than limit may be left out.
+// WaitingDeletions counts the users who wait for their deletion: jobs delete_user that have not
+// ended, and rows of the ghost migration's queue. Counts above limit may be incomplete.
 func (d Tokens) WaitingDeletions(
 	ctx context.Context, f UserFeatures, limit int, l fencing.Limits,
 ) (n int, err error) {

@@ -15,12 +15,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// UserFeatures says which of the tables and columns about users there are in main.
+// UserFeatures are the existing tables and columns about users in main.
 type UserFeatures struct {
-	// Missing says what keeps users from being deleted, MissingTokens what keeps their tokens from
-	// being judged; each "" if nothing does.
+	// Missing is why users cannot be deleted, MissingTokens why their tokens cannot be judged. Each is
+	// "" if nothing is missing.
 	Missing, MissingTokens string
-	// MissingOptional names what else is missing.
+	// MissingOptional names the other missing ones.
 	MissingOptional string
 	// organizations: users.organization_id. owners: organization_users. authorizations:
 	// project_authorizations.
@@ -29,21 +29,20 @@ type UserFeatures struct {
 	members, groups, projects bool
 	// setting: application_settings.resource_access_tokens_settings.
 	setting bool
-	// ghosts is the queue of users whose records go to the ghost user, ghostColumns are those of it
-	// that are written.
+	// ghosts is the queue of users whose records move to the ghost user, ghostColumns are its written
+	// columns.
 	ghosts, ghostColumns string
 	fillings             []string
 }
 
-// userEssentials are what no user can be deleted without, tokenEssentials what tokens cannot be
-// judged without.
+// userEssentials are required to delete users, tokenEssentials to judge tokens.
 func userEssentials() []catalog.Reference { return catalog.ReferencesOf("users", "id user_type state") }
 
 func tokenEssentials() []catalog.Reference {
 	return catalog.ReferencesOf("personal_access_tokens", "id user_id revoked expires_at updated_at")
 }
 
-// optionalUserColumns are those that features need.
+// optionalUserColumns are the columns that features require.
 func optionalUserColumns(f *UserFeatures) map[*bool][]catalog.Reference {
 	return map[*bool][]catalog.Reference{
 		&f.organizations:  catalog.ReferencesOf("users", "organization_id"),
@@ -57,7 +56,7 @@ func optionalUserColumns(f *UserFeatures) map[*bool][]catalog.Reference {
 	}
 }
 
-// userReferences are all columns that are looked for.
+// userReferences are all columns that are read.
 func userReferences() []catalog.Reference {
 	all := slices.Concat(userEssentials(), tokenEssentials(),
 		queueColumns("ghost_user_migrations"), queueColumns("users_ghost_user_migrations"))
@@ -67,8 +66,7 @@ func userReferences() []catalog.Reference {
 	return all
 }
 
-// UserUses are what the deletion of users, and of their tokens, does with main, without their
-// projects.
+// UserUses are how the deletion of users, and of their tokens, uses main, without their projects.
 func UserUses() []catalog.Use {
 	return []catalog.Use{
 		{Table: "users", Rights: catalog.ToChange, Columns: "user_type"},
@@ -84,7 +82,8 @@ func UserUses() []catalog.Use {
 	}
 }
 
-// UserFeatures looks at the catalogue. A table that we may not read is [dberr.ErrForbidden].
+// UserFeatures reads the catalogue. If our role may not read a table, the error is
+// [dberr.ErrForbidden].
 func (d Users) UserFeatures(ctx context.Context) (f UserFeatures, err error) {
 	users, tokens, optional := userEssentials(), tokenEssentials(), optionalUserColumns(&f)
 	options := append(membershipOptions(), catalog.TouchOption("users", catalog.UtcNow), catalog.NewestSettings(),
@@ -108,12 +107,12 @@ func (d Users) UserFeatures(ctx context.Context) (f UserFeatures, err error) {
 	return f, nil
 }
 
-// queueColumns are the columns of the queue that are written, its key first.
+// queueColumns are the written columns of the queue, its key first.
 func queueColumns(queue string) []catalog.Reference {
 	return catalog.ReferencesOf(queue, "user_id initiator_user_id hard_delete created_at updated_at user_type")
 }
 
-// findQueue is the queue with its columns.
+// findQueue returns the queue with its columns.
 func findQueue(ctx context.Context, p catalog.Presence) (queue, columns, missing string) {
 	queue = "ghost_user_migrations"
 	if table := ghostTable(p.Catalog); table != nil {
@@ -132,13 +131,13 @@ func findQueue(ctx context.Context, p catalog.Presence) (queue, columns, missing
 	return queue, strings.Join(here, ", "), ""
 }
 
-// fill puts what there is into a statement.
+// fill puts the existing columns into a statement.
 func (f UserFeatures) fill(sql string, pairs ...string) string {
 	sql = stmt.Fill(sql, "{direct}", directMembershipSQL, "{going}", goingSQL)
 	return stmt.Fill(sql, append(append(pairs, "{ghosts}", stmt.Quote(f.ghosts)), f.fillings...)...)
 }
 
-// namesSQL: LIMIT keeps the look-ups by index, whatever the tables look like.
+// namesSQL: LIMIT keeps the look-ups by index, whatever the tables are like.
 const (
 	userNamesSQL = `
 SELECT i.id, u.name FROM unnest($1::bigint[]) AS i (id)
@@ -153,7 +152,7 @@ CROSS JOIN LATERAL (
 WHERE r.name IS NOT NULL`
 )
 
-// Names reads usernames or, of groups, full paths, as far as there are such columns.
+// Names reads usernames or, for groups, full paths, if these columns exist.
 func (d Users) Names(
 	ctx context.Context, kind string, ids []int64, l fencing.Limits,
 ) (map[int64]string, error) {

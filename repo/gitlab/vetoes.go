@@ -14,22 +14,22 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// What keeps a user or group from being deleted: a protection, or that an operator has cancelled its
-// job. Workers pass it over. Jobs ask for protections again, in the transaction that decides.
+// Vetoes keep a user or group from being deleted: a protection, or an operator's cancellation of
+// its job. Workers skip it. Jobs check protections again, in the transaction that decides.
 
-// Veto is why a user or group is passed over.
+// Veto is why a user or group is skipped.
 type Veto struct {
 	// Target is the user or group.
 	Target int64
-	// Reason is typed, Detail says in words who wants it, and why.
+	// Reason is typed. Detail names the author and the cause.
 	Reason, Detail string
 }
 
-// cancelledUser is the beginning of a condition: the id of a user, and "OFFSET 0)", which keeps it a
-// look-up, come behind it.
+// cancelledUser is the beginning of a condition. The id of a user, and "OFFSET 0)", which keeps it
+// a look-up, follow.
 const cancelledUser = `EXISTS (SELECT FROM maintenance.job_cancellations c WHERE c.user_id = `
 
-// cancelledWords say who has cancelled the job of the row c, why, and what takes that back.
+// cancelledWords is the text of who cancelled the job of the row c, why, and how to revert it.
 const cancelledWords = `'job ' || c.job_id || ' was cancelled by ' || c.cancelled_by || ': '
     || c.reason || '; caretaker jobs retry ' || c.job_id || ' takes that back'`
 
@@ -38,8 +38,8 @@ SELECT DISTINCT ON (c.group_id) c.group_id, 'CANCELLED', ` + cancelledWords + `
 FROM maintenance.job_cancellations c WHERE c.group_id = ANY ($1::bigint[])
 ORDER BY c.group_id, c.job_id DESC`
 
-// vetoedGroups are all groups that are passed over, each once, with words; cancelled: also one whose
-// removal has begun. $4 and $5 are those that are protected, and the words.
+// vetoedGroups are all skipped groups, each once, with a text. cancelled: also groups whose removal
+// has started. $4 and $5 are the protected groups, and their texts.
 const vetoedGroups = `
 vetoed AS MATERIALIZED (
   SELECT DISTINCT ON (v.id) v.id, v.cancelled, v.words
@@ -53,7 +53,7 @@ vetoed AS MATERIALIZED (
   ORDER BY v.id, NOT v.cancelled, v.words
 )`
 
-// listed are the ids of what is kept of a kind, in order, and why.
+// listed returns the ids of the kept targets of a kind, in order, and the reasons.
 func listed(k protection.Keeping, kind string) (ids []int64, words []string) {
 	ids, words = []int64{}, []string{}
 	for t := range k {
@@ -68,12 +68,12 @@ func listed(k protection.Keeping, kind string) (ids []int64, words []string) {
 	return ids, words
 }
 
-// listVetoes reads who is passed over, and why.
+// listVetoes reads the skipped targets and the reasons.
 func listVetoes(ctx context.Context, d *pg.Database, l fencing.Limits, q pg.Query) ([]Veto, error) {
 	return pg.ReadRows(ctx, d, l, q, pgx.RowToStructByPos[Veto])
 }
 
-// groupVetoes says which of the groups are passed over, and why.
+// groupVetoes returns which of the groups are skipped, and why.
 func groupVetoes(
 	ctx context.Context, d *pg.Database, groups []int64, l fencing.Limits,
 ) (map[int64]*Veto, error) {
@@ -87,7 +87,7 @@ func groupVetoes(
 			vetoes[id] = &Veto{id, reasons.ReasonProtected, p.String()}
 		}
 	}
-	// They come last: they hold also what has begun.
+	// They come last: they also hold started removals.
 	q := pg.NewQuery("look for cancelled removals of groups", cancelledGroupsSQL, groups)
 	cancelled, err := listVetoes(ctx, d, l, q)
 	for i := range cancelled {
@@ -96,21 +96,22 @@ func groupVetoes(
 	return vetoes, err
 }
 
-// userVetoesSQL are the vetoes of users, with words. $4 are those whom protections keep, $5 the words.
+// userVetoesSQL reads the vetoes of users, with texts. $4 are the users that protections keep, $5
+// the texts.
 const userVetoesSQL = `(
   SELECT k.user_id, 'PROTECTED' AS code, k.detail FROM unnest($4::bigint[], $5::text[]) AS k (user_id, detail)
   UNION ALL
   SELECT user_id, code, detail FROM ` + cancelledUsersSQL + ` cancelled)`
 
-// cancelledUsersSQL are those of them whose deletion an operator has cancelled.
+// cancelledUsersSQL reads those of them whose deletion an operator has cancelled.
 const cancelledUsersSQL = `(
   SELECT c.user_id, 'CANCELLED' AS code, ` + cancelledWords + ` AS detail
   FROM maintenance.job_cancellations c WHERE c.user_id IS NOT NULL)`
 
-// vetoesNamed is how many of those who are passed over are named.
+// vetoesNamed is how many skipped targets are named.
 const vetoesNamed = 100
 
-// cancelledBotsSQL begins with those who are passed over, who are few. $1 to $3 are the rules.
+// cancelledBotsSQL begins with the few skipped users. $1 to $3 are the rules.
 const cancelledBotsSQL = `
 SELECT v.user_id, v.code, v.detail FROM ` + cancelledUsersSQL + ` v
 CROSS JOIN LATERAL (
@@ -120,7 +121,8 @@ WHERE v.user_id > $4::bigint AND v.user_id <= $5::bigint AND NOT EXISTS (
   AND NOT EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = v.user_id OFFSET 0)
 ORDER BY v.user_id LIMIT $6`
 
-// CancelledBots are the first 100 inactive bots behind one, up to last, whose deletion was cancelled.
+// CancelledBots returns the first 100 inactive bots after an id, up to last, whose deletion was
+// cancelled.
 func (d Users) CancelledBots(
 	ctx context.Context, f UserFeatures, r TokenRules, behind, last int64,
 ) ([]Veto, error) {
@@ -129,7 +131,7 @@ func (d Users) CancelledBots(
 	return listVetoes(ctx, d.db, fencing.Limits{Statement: stmt.StatementTimeout}, q)
 }
 
-// vetoedPlaceholdersSQL begins with those who are passed over, who are few. $1 to $4 are the rules.
+// vetoedPlaceholdersSQL begins with the few skipped users. $1 to $4 are the rules.
 const vetoedPlaceholdersSQL = `
 SELECT DISTINCT v.user_id, v.code, v.detail FROM ` + userVetoesSQL + ` v
 CROSS JOIN LATERAL (
@@ -140,7 +142,7 @@ CROSS JOIN LATERAL (
   OFFSET 0) due
 ORDER BY v.user_id LIMIT $6`
 
-// VetoedPlaceholders are the first 100 placeholder users that would be due and are passed over.
+// VetoedPlaceholders returns the first 100 skipped placeholder users that would be due.
 func (d Users) VetoedPlaceholders(ctx context.Context, r PlaceholderRules) ([]Veto, error) {
 	_, words := listed(r.Kept, control.KindUser)
 	q := pg.NewQuery("look for placeholder users that are passed over", vetoedPlaceholdersSQL,
