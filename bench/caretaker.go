@@ -24,7 +24,7 @@ type caretaker struct {
 }
 
 // newCaretaker opens the worker on a database, and on shards beside it. Limits that are 0 are out of the way.
-func newCaretaker(ctx context.Context, d *database, keys []lfkrepo.LooseForeignKey, maxDeletes int64, shards ...*database) (*caretaker, error) {
+func newCaretaker(ctx context.Context, d *database, keys []lfkrepo.Definition, maxDeletes int64, shards ...*database) (*caretaker, error) {
 	c := &caretaker{}
 	for i, each := range append([]*database{d}, shards...) {
 		opened, err := repo.Open(ctx, databaseName(i), each.url)

@@ -29,8 +29,8 @@ func sides() []side {
 	}
 }
 
-func definition() []lfk.LooseForeignKey {
-	return []lfk.LooseForeignKey{{Table: "children", Columns: []string{"parent_id"}, Parent: "parents", OnDelete: lfk.AsyncDelete}}
+func definition() []lfk.Definition {
+	return []lfk.Definition{{Table: "children", Columns: []string{"parent_id"}, Parent: "parents", OnDelete: lfk.AsyncDelete}}
 }
 
 // readyCaretaker has a server behind it that has run before, with nothing to do.

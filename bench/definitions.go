@@ -14,10 +14,10 @@ const childless = 500
 
 // countStatements is (c): how often the child tables are asked when there is nothing to clean.
 func countStatements(ctx context.Context, l *lab) (*report, error) {
-	keys := make([]lfk.LooseForeignKey, l.definitions)
+	keys := make([]lfk.Definition, l.definitions)
 	statements := []string{`CREATE EXTENSION pg_stat_statements`}
 	for i := range keys {
-		keys[i] = lfk.LooseForeignKey{Table: fmt.Sprintf("child_%03d", i+1), Columns: []string{"parent_id"}, Parent: "parents", OnDelete: lfk.AsyncDelete}
+		keys[i] = lfk.Definition{Table: fmt.Sprintf("child_%03d", i+1), Columns: []string{"parent_id"}, Parent: "parents", OnDelete: lfk.AsyncDelete}
 		statements = append(statements,
 			fmt.Sprintf(`CREATE TABLE %s (id bigint PRIMARY KEY, parent_id bigint)`, keys[i].Table),
 			fmt.Sprintf(`INSERT INTO %s SELECT i, %d + i FROM generate_series(1, 1000) i`, keys[i].Table, childless),
@@ -60,7 +60,7 @@ func (l *lab) countsStatements(ctx context.Context) (bool, error) {
 }
 
 // statements returns the number of statements that named a child table, and how long it took.
-func (l *lab) statements(ctx context.Context, way string, keys []lfk.LooseForeignKey) (calls int64, took time.Duration, err error) {
+func (l *lab) statements(ctx context.Context, way string, keys []lfk.Definition) (calls int64, took time.Duration, err error) {
 	d, err := l.fresh(ctx, "many_definitions")
 	if err != nil {
 		return 0, 0, err

@@ -38,8 +38,8 @@ func (k keyKind) list(format string) string {
 	return strings.Join(parts, ", ")
 }
 
-func (k keyKind) definition() lfk.LooseForeignKey {
-	return lfk.LooseForeignKey{
+func (k keyKind) definition() lfk.Definition {
+	return lfk.Definition{
 		Table: "children_" + k.suffix, Parent: "parents_" + k.suffix, OnDelete: lfk.AsyncDelete,
 		Columns: strings.Split(k.list("parent_%[1]d"), ", "),
 	}
@@ -122,7 +122,7 @@ func (l *lab) buildKeys(ctx context.Context, kinds []keyKind) error {
 
 // ready has a server that has run before, with nothing to do, and deleted parents.
 func (k keyKind) ready(ctx context.Context, d *database) (work, error) {
-	c, err := newCaretaker(ctx, d, []lfk.LooseForeignKey{k.definition()}, 0)
+	c, err := newCaretaker(ctx, d, []lfk.Definition{k.definition()}, 0)
 	if err != nil {
 		return nil, err
 	}

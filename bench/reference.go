@@ -16,7 +16,7 @@ import (
 // the statements, as they do there.
 type reference struct {
 	conn *pgx.Conn
-	keys []lfk.LooseForeignKey
+	keys []lfk.Definition
 }
 
 const (
@@ -61,7 +61,7 @@ func (r reference) load(ctx context.Context) (ids, keys []int64, err error) {
 	return ids, keys, err
 }
 
-func (r reference) pass(ctx context.Context, key lfk.LooseForeignKey, keys []int64, lock string) error {
+func (r reference) pass(ctx context.Context, key lfk.Definition, keys []int64, lock string) error {
 	purge := fmt.Sprintf(`DELETE FROM %[1]s WHERE id IN (SELECT id FROM %[1]s WHERE %[2]s IN (%[3]s) LIMIT %[4]d %[5]s)`,
 		key.Table, key.Columns[0], literals(keys), referenceRows, lock)
 	for {

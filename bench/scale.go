@@ -25,7 +25,7 @@ type curve struct {
 type stage struct {
 	size      int
 	templates []string
-	keys      []lfk.LooseForeignKey
+	keys      []lfk.Definition
 	// queues are in the first databases: so many have records, each of which one run works off.
 	queues   int
 	replicas int

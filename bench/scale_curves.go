@@ -88,10 +88,10 @@ func (b bereaved) statements() []string {
 	return out
 }
 
-func (b bereaved) keys() []lfk.LooseForeignKey {
-	keys := make([]lfk.LooseForeignKey, b.tables)
+func (b bereaved) keys() []lfk.Definition {
+	keys := make([]lfk.Definition, b.tables)
 	for t := range keys {
-		keys[t] = lfk.LooseForeignKey{
+		keys[t] = lfk.Definition{
 			Table: b.child(t), Columns: []string{"parent_id"}, Parent: b.parent(), OnDelete: lfk.AsyncDelete,
 		}
 	}

@@ -239,6 +239,6 @@ func outsideQuotes(text string, separator rune) []string {
 }
 
 // matches reports whether a definition has these columns.
-func (r reference) matches(key lfk.LooseForeignKey) bool {
+func (r reference) matches(key lfk.Definition) bool {
 	return key.Table == r.table && slices.Equal(key.Columns, r.columns)
 }

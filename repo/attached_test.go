@@ -63,7 +63,7 @@ func TestPurge_RowsThatMoveToAPartitionAttachedMeanwhileAreFound(t *testing.T) {
 			b.exec(`DROP TABLE IF EXISTS parted, plain, moved; CREATE TABLE parted (id bigint, p_id bigint) PARTITION BY RANGE (id); CREATE INDEX ON parted (p_id);
 				CREATE TABLE parted_default PARTITION OF parted DEFAULT; INSERT INTO parted SELECT i, 7 FROM generate_series(1, 10) i;
 				CREATE TABLE plain AS SELECT 7::bigint AS p_id; CREATE INDEX ON plain (p_id)`)
-			children := assert.Must(servicetest.Open(t, b.url).Children.Children(t.Context(), []lfk.LooseForeignKey{
+			children := assert.Must(servicetest.Open(t, b.url).Children.Children(t.Context(), []lfk.Definition{
 				{Table: "parted", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete},
 				{Table: "plain", Columns: []string{"p_id"}, Parent: "parted", OnDelete: lfk.AsyncDelete},
 			}))(t)
@@ -131,7 +131,7 @@ func TestPurge_WhatComesWhileARunWorksIsSeen(t *testing.T) {
 				settings = "options=-c%20track_counts%3Doff"
 			}
 			b.exec(create + `; CREATE INDEX ON c (p_id); INSERT INTO c SELECT i, 7 FROM generate_series(1, 2) i`)
-			child := assert.Must(servicetest.Open(t, b.with(settings)).Children.Children(t.Context(), []lfk.LooseForeignKey{
+			child := assert.Must(servicetest.Open(t, b.with(settings)).Children.Children(t.Context(), []lfk.Definition{
 				{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete},
 			}))(t)[0]
 			b.exec(c.sql)

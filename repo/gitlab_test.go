@@ -66,7 +66,7 @@ type groupBench struct {
 	stores gitlab.GroupStores
 	fence  fencing.Fence
 	due    gitlab.Adjournment
-	queue  jobqueue.JobQueue
+	queue  jobqueue.Queue
 }
 
 func newGroupBench(t *testing.T, d *repo.Database) *groupBench {
@@ -305,7 +305,7 @@ func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
 
 // deadlocked is a queue whose first insert ends its transaction, after something else has happened.
 type deadlocked struct {
-	jobqueue.JobQueue
+	jobqueue.Queue
 	meanwhile func()
 	inserted  []jobqueue.Job
 }

@@ -240,7 +240,7 @@ func inactiveTokenCalls(d *repo.Database, f gitlab.UserFeatures) map[string]func
 }
 
 // deafQueue takes no jobs and ends none.
-type deafQueue struct{ jobqueue.JobQueue }
+type deafQueue struct{ jobqueue.Queue }
 
 // CompleteJob leaves the job as it is.
 func (deafQueue) CompleteJob(context.Context, jobqueue.Tx, int64) error { return nil }

@@ -191,7 +191,7 @@ func fencedSteps(b *bench) map[string]func(context.Context, fencing.Permit) erro
 		},
 	}
 	for _, action := range []string{lfk.AsyncDelete, lfk.AsyncNullify} {
-		children, err := b.Children.Children(ctx, []lfk.LooseForeignKey{{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: action}})
+		children, err := b.Children.Children(ctx, []lfk.Definition{{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: action}})
 		assert.Require(b.T, err == nil && children[0] != nil, "%v %v", children, err)
 		purge := lfk.Purge{Keys: lfk.IntKeys(1, 2, 3), Cap: 100}
 		steps[action+" all"] = func(ctx context.Context, p fencing.Permit) error {

@@ -175,9 +175,9 @@ func (b *big) parent(ctx context.Context) *lfk.ParentTable {
 }
 
 // childStatements are those of a definition. Its keys are 500 of which half have rows.
-func (b *big) childStatements(key lfk.LooseForeignKey) map[string]func(context.Context) error {
+func (b *big) childStatements(key lfk.Definition) map[string]func(context.Context) error {
 	b.t.Helper()
-	children, err := b.Children.Children(context.Background(), []lfk.LooseForeignKey{key})
+	children, err := b.Children.Children(context.Background(), []lfk.Definition{key})
 	assert.Require(b.t, err == nil && children[0] != nil, "%s: %v", key, err)
 	c := children[0]
 	if key.Table != "paired" { // its keys are no integers
@@ -232,7 +232,7 @@ func TestLooseForeignKeys_PlansKeepToIndexes(t *testing.T) {
 			}
 			for _, columns := range [][]string{{"one"}, {"p_id", "other"}} {
 				for _, action := range []string{lfk.AsyncDelete, lfk.AsyncNullify} {
-					key := lfk.LooseForeignKey{Table: "paired", Columns: columns, Parent: "p1", OnDelete: action}
+					key := lfk.Definition{Table: "paired", Columns: columns, Parent: "p1", OnDelete: action}
 					for name, call := range b.childStatements(key) {
 						calls[strings.Join([]string{"paired", columns[0], action, name}, " ")] = call
 					}
@@ -240,7 +240,7 @@ func TestLooseForeignKeys_PlansKeepToIndexes(t *testing.T) {
 			}
 			for _, table := range []string{"plain", "narrow", "dense", "composite", "parted"} {
 				for _, action := range []string{lfk.AsyncDelete, lfk.AsyncNullify, lfk.UpdateColumnTo} {
-					key := lfk.LooseForeignKey{Table: table, Columns: []string{"p_id"}, Parent: "p1", OnDelete: action}
+					key := lfk.Definition{Table: table, Columns: []string{"p_id"}, Parent: "p1", OnDelete: action}
 					if action == lfk.UpdateColumnTo {
 						key.TargetColumn, key.TargetValue = "x", "4"
 					}

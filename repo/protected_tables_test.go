@@ -23,7 +23,7 @@ func purgedChild(t *testing.T, before, after string) (*bench, error) {
 		ALTER TABLE users ADD c_id bigint REFERENCES c ON DELETE CASCADE; UPDATE users SET c_id = id;
 		INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 2, 'r', 'ann')`)
 	b.exec(before)
-	child := assert.Must(servicetest.Open(t, b.url).Children.Children(t.Context(), []lfk.LooseForeignKey{
+	child := assert.Must(servicetest.Open(t, b.url).Children.Children(t.Context(), []lfk.Definition{
 		{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete},
 	}))(t)[0]
 	b.exec(after)

@@ -123,7 +123,7 @@ func (q *Queue) newClient(c *river.Config) (*river.Client[jobqueue.Tx], error) {
 	return client, nil
 }
 
-// InsertJobs implements [jobqueue.JobQueue].
+// InsertJobs implements [jobqueue.Queue].
 func (q *Queue) InsertJobs(
 	ctx context.Context, tx jobqueue.Tx, jobs []jobqueue.Job,
 ) (inserted int, err error) {
@@ -152,7 +152,7 @@ func (q *Queue) InsertJobs(
 // attempt is the key of an attempt's row in its context.
 type attempt struct{}
 
-// CompleteJob implements [jobqueue.JobQueue]. It must be called in the attempt of that job. Its error
+// CompleteJob implements [jobqueue.Queue]. It must be called in the attempt of that job. Its error
 // is dberr.ErrJobLost if another attempt has the job now.
 func (q *Queue) CompleteJob(ctx context.Context, tx jobqueue.Tx, id int64) error {
 	row, ok := ctx.Value(attempt{}).(*rivertype.JobRow)

@@ -42,7 +42,7 @@ func (q *Queue) names() []string {
 
 // wakeDue makes River fetch if jobs of these kinds wait, and returns the time until the next check.
 func (q *Queue) wakeDue(ctx context.Context, kinds []string) (next time.Duration, err error) {
-	due, err := q.database.Jobs.DueJobs(ctx, jobqueue.JobsIn{Queues: q.names(), Kinds: kinds, Grace: takeTime})
+	due, err := q.database.Jobs.DueJobs(ctx, jobqueue.In{Queues: q.names(), Kinds: kinds, Grace: takeTime})
 	if err != nil {
 		return 0, err
 	}

@@ -88,7 +88,7 @@ func dropDuplicates(ctx context.Context, tx jobqueue.Tx, jobs []candidate) ([]ca
 	for i, c := range jobs {
 		duplicate := slices.Contains(running, int64(i+1))
 		if _, special := c.params.Args.(jobqueue.UniqueWhileWaiting); special {
-			if duplicate, err = jobqueue.JobWaits(ctx, tx, c.kind, c.unique); err != nil {
+			if duplicate, err = jobqueue.Waits(ctx, tx, c.kind, c.unique); err != nil {
 				return nil, err
 			}
 		}
@@ -100,7 +100,7 @@ func dropDuplicates(ctx context.Context, tx jobqueue.Tx, jobs []candidate) ([]ca
 }
 
 // uniqueArgs returns the arguments in River's unique key as JSON: the tagged ones, otherwise all.
-func uniqueArgs(args jobqueue.JobArgs) (string, error) {
+func uniqueArgs(args jobqueue.Args) (string, error) {
 	unique := map[string]any{}
 	v := reflect.ValueOf(args)
 	for i := range v.NumField() {

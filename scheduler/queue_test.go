@@ -82,7 +82,7 @@ var uniqueStates = map[string]bool{
 
 func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 	l, actor := newLab(assert.Parallel(t)), new(int64(3))
-	for _, c := range []struct{ first, same, other jobqueue.JobArgs }{
+	for _, c := range []struct{ first, same, other jobqueue.Args }{
 		{
 			jobqueue.DeletePlaceholderUser{PlaceholderUserID: 1},
 			jobqueue.DeletePlaceholderUser{PlaceholderUserID: 1},

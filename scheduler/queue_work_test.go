@@ -68,7 +68,7 @@ func TestQueue_JobEndsAsItsAttemptSays(t *testing.T) {
 			if c.also[0] != "" {
 				l.want(c.also[0], c.also[1])
 			}
-			listed := assert.Must(l.main.Jobs.ListJobs(context.Background(), jobqueue.JobList{Limit: 10}))(t)
+			listed := assert.Must(l.main.Jobs.ListJobs(context.Background(), jobqueue.List{Limit: 10}))(t)
 			assert.That(t, len(listed) == 1 && listed[0].TraceID == trace, "%+v", listed)
 			l.stop(l.Queue)
 			assert.Equal(t, len(w.seen()), 1, "times it was worked")
@@ -360,7 +360,7 @@ func TestFault_Queue_BehindAPoolerRiverLooksForJobs(t *testing.T) {
 
 func TestDatabase_DueJobsTellsWhatWaitsFromWhatComes(t *testing.T) {
 	l := newLab(assert.Parallel(t))
-	in := jobqueue.JobsIn{Queues: l.names(), Kinds: []string{"delete_user"}, Grace: time.Minute}
+	in := jobqueue.In{Queues: l.names(), Kinds: []string{"delete_user"}, Grace: time.Minute}
 	add := `INSERT INTO maintenance.river_job (kind, args, max_attempts, scheduled_at, state)
 		VALUES ($1, '{}', 25, now() + $2::interval, $3::text::maintenance.river_job_state)`
 	want := func(what string, waits, later bool, within time.Duration) {

@@ -116,7 +116,7 @@ func jobEnds() map[string]jobEnd {
 			return j.Postpone(job.Result{Attributes: []any{"note", said}}, fmt.Errorf("step: %w", err))
 		}
 	}
-	lost, refused := fmt.Errorf("step: %w", dberr.ErrJobLost), &fault.ReasonedError{Reason: reasons.ReasonInternalUser, Text: "no"}
+	lost, refused := fmt.Errorf("step: %w", dberr.ErrJobLost), &fault.ReasonedError{Reason: reasons.InternalUser, Text: "no"}
 	return map[string]jobEnd{
 		"succeeded":        {ends(job.Result{Outcome: job.Succeeded}, nil), 1, "INFO", "succeeded", "", "succeeded"},
 		"skipped":          {ends(job.Result{Outcome: job.Skipped, Reason: "SETTING_OFF"}, nil), 1, "INFO", "skipped", "SETTING_OFF", "skipped"},
@@ -270,7 +270,7 @@ func TestCatchUp_IsOnForDailyWorkersUnlessConfigured(t *testing.T) {
 }
 
 // brokenQueue is a queue that works no jobs.
-type brokenQueue struct{ jobqueue.JobQueue }
+type brokenQueue struct{ jobqueue.Queue }
 
 func (brokenQueue) Problem() (since time.Time, err error) { return since, dberr.ErrNotMigrated }
 

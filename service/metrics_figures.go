@@ -22,7 +22,7 @@ type figures struct {
 	runs    []control.RunFigures
 	// flags and jobs are nil if reading them failed.
 	flags map[string]bool
-	jobs  []jobqueue.JobCount
+	jobs  []jobqueue.Count
 	// used are the workers with gauges.
 	used map[*run.Worker]bool
 }
@@ -61,7 +61,7 @@ func (f *figures) read(ctx context.Context, s *Service) {
 		}
 		// Last, because this query can take the longest.
 		if f.jobs, err = s.Main.Jobs.CountJobs(ctx); err == nil && f.jobs == nil {
-			f.jobs = []jobqueue.JobCount{}
+			f.jobs = []jobqueue.Count{}
 		}
 	}
 	f.readAt = time.Now()

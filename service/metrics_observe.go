@@ -96,7 +96,7 @@ func (g gaugesAt) figures(s *Service, f *figures) {
 }
 
 // queue writes the kinds that this process knows. Other kinds are from older or newer versions.
-func (g gaugesAt) queue(s *Service, all []jobqueue.JobCount) {
+func (g gaugesAt) queue(s *Service, all []jobqueue.Count) {
 	states := gaugeStates()
 	for _, kind := range s.JobKinds() {
 		counts, oldest := map[string]int64{}, time.Duration(0)

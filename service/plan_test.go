@@ -60,7 +60,7 @@ func (p planned) works(kind string) {
 }
 
 // job queues a job, waits for its end, and returns what became of it, without the jobs that it has queued.
-func (p planned) job(args jobqueue.JobArgs) (state, reason string) {
+func (p planned) job(args jobqueue.Args) (state, reason string) {
 	p.T.Helper()
 	p.Insert(jobqueue.Job{Args: args})
 	p.Eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE finalized_at IS NULL AND kind = '`+args.Kind()+`'`, "0")

@@ -219,7 +219,7 @@ func userIsSkippedByTheWorkerAndRefusedByEveryJob(e *servicetest.Estate) {
 		protect(t, s, "user", id)
 	}
 	before := e.State("main", servicetest.Written...)
-	for _, args := range []jobqueue.JobArgs{
+	for _, args := range []jobqueue.Args{
 		servicetest.Authorized(7), servicetest.Authorized(8), servicetest.Authorized(9),
 		jobqueue.DeleteUser{UserID: 9, SkipAuthorization: true, Reason: jobqueue.TokenDeletionReason},
 		jobqueue.DeletePlaceholderUser{PlaceholderUserID: 8},

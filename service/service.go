@@ -34,7 +34,7 @@ type Config struct {
 	SchedulerOff bool
 	// Queue takes deferred jobs; nil: workers that queue jobs are not configured. With loose
 	// foreign keys only, there is no queue.
-	Queue jobqueue.JobQueue
+	Queue jobqueue.Queue
 	// Use is what caretaker is for here: gitlab, every worker, or loose_foreign_keys, these alone, which
 	// needs fewer tables of its own and shows nothing else: [guide](guide-any-postgresql.md).
 	Use string `key:"use" default:"gitlab" of:"gitlab loose_foreign_keys"`
@@ -101,10 +101,10 @@ type Service struct {
 	schedulerOff bool
 	// LooseForeignKeysOnly: see [Config.LooseForeignKeysOnly].
 	LooseForeignKeysOnly bool
-	queue                jobqueue.JobQueue
+	queue                jobqueue.Queue
 	gauges               metric.Registration
 	// definitions are the loose foreign keys in use, read from definitionsFile.
-	definitions atomic.Pointer[[]lfk.LooseForeignKey]
+	definitions atomic.Pointer[[]lfk.Definition]
 	// definitionsRefused is why the last reload of definitionsFile failed; nil: it succeeded.
 	definitionsRefused atomic.Pointer[string]
 	definitionsFile    string

@@ -179,7 +179,7 @@ func (s *Service) throttled(
 			return slow
 		}
 		// The run's server reports this with each heartbeat.
-		if slow := reasons.ReadReason(st.CurrentRun.Reason); slow.Code == fault.ReasonThrottled {
+		if slow := reasons.Read(st.CurrentRun.Reason); slow.Code == fault.ReasonThrottled {
 			return slow.Detail
 		}
 	}
@@ -192,7 +192,7 @@ func (s *Service) throttled(
 			return e.String()
 		}
 	}
-	resumed := early != "" && (reasons.ReadReason(st.LastRun.Reason).Code == fault.ReasonQueueFull ||
+	resumed := early != "" && (reasons.Read(st.LastRun.Reason).Code == fault.ReasonQueueFull ||
 		!s.schedulerOff && s.ResumesAfterLoad(w))
 	return when(resumed, early)
 }

@@ -150,15 +150,15 @@ func failedRun(record control.Failure) Failing {
 		Message: "last run" + on + " failed: " + what,
 	}
 	class, named := dberr.ConditionClass(record.Error)
-	switch reasons.ReadReason(record.Reason).Code {
-	case reasons.ReasonKeptByTrigger:
+	switch reasons.Read(record.Reason).Code {
+	case reasons.KeptByTrigger:
 		f.Class = FailureData
-	case reasons.ReasonKeyMismatch, reasons.ReasonQueueMoved:
+	case reasons.KeyMismatch, reasons.QueueMoved:
 		f.Class = FailureSchema
 	case fault.ReasonLeaseLost:
 		f.Class = FailureLeaseLost
 		f.Message += "; RunBatch starts it at once"
-	case fault.ReasonSettingInvalid, reasons.ReasonSettingOff:
+	case fault.ReasonSettingInvalid, reasons.SettingOff:
 		f.Class = FailureSetting
 	default:
 		if named {

@@ -114,7 +114,7 @@ func (s *Service) addWorkers(c Config) error {
 	return nil
 }
 
-func (s *Service) looseForeignKeys() []lfkrepo.LooseForeignKey { return *s.definitions.Load() }
+func (s *Service) looseForeignKeys() []lfkrepo.Definition { return *s.definitions.Load() }
 
 // ReloadDefinitions reads the file of loose foreign keys again, if there is one, and returns the
 // number of its definitions. A current run keeps its definitions. An error names what to fix, and

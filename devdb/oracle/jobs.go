@@ -8,7 +8,7 @@ import (
 // and groups that must stay: bots with a token that keeps them, groups whose time has not come, without a mark,
 // or protected.
 func (e *Estate) Jobs() (all []jobqueue.Job) {
-	add := func(args jobqueue.JobArgs) { all = append(all, jobqueue.Job{Args: args}) }
+	add := func(args jobqueue.Args) { all = append(all, jobqueue.Job{Args: args}) }
 	for _, u := range e.users {
 		if u.deletedBy > 0 {
 			add(jobqueue.DeleteUser{UserID: int64(u.id), DeletedByID: new(int64(u.deletedBy)), Reason: "asked for"})

@@ -45,7 +45,7 @@ type UserDeletionAttempt struct {
 	Args     jobqueue.DeleteUser
 	Features UserFeatures
 	// Queue completes the job, in the last transaction.
-	Queue jobqueue.JobQueue
+	Queue jobqueue.Queue
 }
 
 // deleting is the deletion of a user in its transaction.
@@ -129,7 +129,7 @@ func (u *deleting) lock(ctx context.Context) error {
 	}
 	err := u.tx.QueryRow(ctx, sql, u.args.UserID).Scan(&u.userType, &u.deletable)
 	if errors.Is(err, pgx.ErrNoRows) {
-		u.Skipped = reasons.ReasonTargetGone
+		u.Skipped = reasons.TargetGone
 		if u.judging {
 			return nil
 		}
@@ -187,7 +187,7 @@ const projectBotType = 6
 // checkType refuses system accounts.
 func (u *deleting) checkType(context.Context) error {
 	if !u.deletable {
-		u.Refused = reasons.ReasonInternalUser
+		u.Refused = reasons.InternalUser
 	}
 	return nil
 }
@@ -196,7 +196,7 @@ func (u *deleting) checkType(context.Context) error {
 func (u *deleting) checkProtection(ctx context.Context) (err error) {
 	u.Protection, err = protection.Protecting(ctx, u.tx, control.KindUser, u.args.UserID)
 	if u.Protection != nil {
-		u.Refused = reasons.ReasonProtected
+		u.Refused = reasons.Protected
 	}
 	return err
 }
@@ -214,7 +214,7 @@ func (u *deleting) checkTokens(ctx context.Context) error {
 		return nil
 	}
 	if u.userType != projectBotType {
-		u.Skipped = reasons.ReasonNotABot
+		u.Skipped = reasons.NotABot
 		return nil
 	}
 	setting, err := tokenSettingIn(ctx, u.tx, u.features)
@@ -225,14 +225,14 @@ func (u *deleting) checkTokens(ctx context.Context) error {
 		u.Setting = setting
 		return nil
 	case setting.Off:
-		u.Skipped = reasons.ReasonSettingOff
+		u.Skipped = reasons.SettingOff
 		return nil
 	}
 	var kept bool
 	rules := NewTokenRules(setting.Now, setting.Days)
 	err = u.tx.QueryRow(ctx, keptSQL, rules.args(u.args.UserID)...).Scan(&kept)
 	if kept {
-		u.Skipped = reasons.ReasonTokenActive
+		u.Skipped = reasons.TokenActive
 	}
 	return err
 }
@@ -254,7 +254,7 @@ func (u *deleting) authorize(ctx context.Context) error {
 		}
 	}
 	if !may {
-		u.Refused = reasons.ReasonNotAuthorized
+		u.Refused = reasons.NotAuthorized
 	}
 	return nil
 }

@@ -144,7 +144,7 @@ func (u *deleting) checkOrganizations(ctx context.Context) error {
 	sql := u.features.fill(solelyOwnedOrganizationsSQL)
 	err = u.tx.QueryRow(ctx, sql, u.args.UserID, ownedNamed).Scan(&u.Organizations)
 	if len(u.Organizations) > 0 {
-		u.Refused = reasons.ReasonSoleOwnerOfOrganization
+		u.Refused = reasons.SoleOwnerOfOrganization
 	}
 	return err
 }
@@ -169,7 +169,7 @@ func (u *deleting) checkGroups(ctx context.Context) error {
 		return len(u.Groups) < ownedNamed
 	}, ownedNamed)
 	if len(u.Groups) > 0 {
-		u.Refused = reasons.ReasonSoleOwnerOfGroup
+		u.Refused = reasons.SoleOwnerOfGroup
 	}
 	return err
 }

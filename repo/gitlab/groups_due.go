@@ -215,7 +215,7 @@ func readAncestors(
 // QueueGroupRemoval queues the removal of a group, and reports whether it was inserted. One waiting
 // or running job suffices.
 func (d Groups) QueueGroupRemoval(
-	ctx context.Context, p fencing.Permit, queue jobqueue.JobQueue, job jobqueue.Job,
+	ctx context.Context, p fencing.Permit, queue jobqueue.Queue, job jobqueue.Job,
 ) (inserted bool, err error) {
 	insert := func(ctx context.Context, tx *pg.Changing) error {
 		n, err := queue.InsertJobs(ctx, tx, []jobqueue.Job{job})

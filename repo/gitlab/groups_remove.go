@@ -157,7 +157,7 @@ type RemovedMembers struct {
 // RemoveMembers removes a page of members and queues the removal of the project bots among them, in
 // one transaction. job returns the job for a bot.
 func (d Groups) RemoveMembers(
-	ctx context.Context, p fencing.Permit, which Memberships, queue jobqueue.JobQueue, job func(bot int64) jobqueue.Job,
+	ctx context.Context, p fencing.Permit, which Memberships, queue jobqueue.Queue, job func(bot int64) jobqueue.Job,
 ) (r RemovedMembers, err error) {
 	condition := sourceMembersSQL
 	if which.SourceType == "" {

@@ -188,7 +188,7 @@ func (p PlaceholderPage) statement() (sql string, args []any) {
 // the row with index i in the run starts at T + i × Interval. First is the index of the page's
 // first row.
 type PlaceholderJobs struct {
-	Queue    jobqueue.JobQueue
+	Queue    jobqueue.Queue
 	Origin   jobqueue.Job
 	First    int
 	Interval time.Duration

@@ -86,7 +86,7 @@ type PlaceholderAttempt struct {
 	Others []*pg.Database
 	// Queue inserts the job that deletes the user, which is Origin with arguments, and completes this
 	// one.
-	Queue  jobqueue.JobQueue
+	Queue  jobqueue.Queue
 	Origin jobqueue.Job
 }
 

@@ -102,7 +102,7 @@ SELECT EXISTS (SELECT FROM guard), EXISTS (SELECT FROM advanced)`
 // returns how many jobs were inserted. If the pass was deleted or finished, the error is
 // [dberr.ErrNotFound].
 func (d Tokens) AdvanceTokenPass(
-	ctx context.Context, p fencing.Permit, pass string, step TokenStep, queue jobqueue.JobQueue,
+	ctx context.Context, p fencing.Permit, pass string, step TokenStep, queue jobqueue.Queue,
 ) (scheduled int, err error) {
 	const operation = "advance the pass over the bots"
 	var held, advanced bool
@@ -141,7 +141,7 @@ func (d Tokens) AdvanceTokenPass(
 const dueLaterSQL = `SELECT clock_timestamp() + $1::interval`
 
 func queueContinuation(
-	ctx context.Context, tx pgx.Tx, pass string, step TokenStep, queue jobqueue.JobQueue,
+	ctx context.Context, tx pgx.Tx, pass string, step TokenStep, queue jobqueue.Queue,
 ) error {
 	if step.Continue == nil {
 		return nil

@@ -84,7 +84,7 @@ func groupVetoes(
 	vetoes := map[int64]*Veto{}
 	for _, id := range groups {
 		if p := kept.Of(control.KindGroup, id); p != nil {
-			vetoes[id] = &Veto{id, reasons.ReasonProtected, p.String()}
+			vetoes[id] = &Veto{id, reasons.Protected, p.String()}
 		}
 	}
 	// They come last: they also hold started removals.

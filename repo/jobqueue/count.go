@@ -11,8 +11,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// JobCount is the number of jobs of a kind in a state.
-type JobCount struct {
+// Count is the number of jobs of a kind in a state.
+type Count struct {
 	Kind, State string
 	// Jobs is exact unless AtLeast: at most 10,000 of each kind and state are counted.
 	Jobs    int64
@@ -70,10 +70,10 @@ WHERE c.jobs > 0
 ORDER BY k.kind, s.state`
 
 // CountJobs counts the jobs that are not completed, by kind and state.
-func (d Jobs) CountJobs(ctx context.Context) ([]JobCount, error) {
+func (d Jobs) CountJobs(ctx context.Context) ([]Count, error) {
 	q := pg.NewQuery("count jobs", countJobsSQL)
 	l := fencing.Limits{Statement: stmt.StatementTimeout}
-	return pg.ReadRows(ctx, d.db, l, q, func(row pgx.CollectableRow) (c JobCount, err error) {
+	return pg.ReadRows(ctx, d.db, l, q, func(row pgx.CollectableRow) (c Count, err error) {
 		var due, now time.Time
 		err = row.Scan(&c.Kind, &c.State, &c.Jobs, &c.AtLeast, &due, &now)
 		c.Overdue = stmt.Since(due, now)

@@ -40,8 +40,8 @@ LEFT JOIN LATERAL (
 ) next ON true
 GROUP BY q.name`
 
-// JobsIn selects queues and kinds of jobs.
-type JobsIn struct {
+// In selects queues and kinds of jobs.
+type In struct {
 	Queues, Kinds []string
 	// Grace is how long a job may have been due.
 	Grace time.Duration
@@ -50,7 +50,7 @@ type JobsIn struct {
 // DueJobs returns which of these queues have jobs of these kinds that have been due for longer than
 // the grace, and when jobs of any kind become due. If the database is read-only, the error is
 // [dberr.ErrUnreachable].
-func (d Jobs) DueJobs(ctx context.Context, in JobsIn) ([]QueueDue, error) {
+func (d Jobs) DueJobs(ctx context.Context, in In) ([]QueueDue, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
 	defer cancel()
 	ctx, o := pg.BeginRoutine(ctx, d.db, "look for due jobs")

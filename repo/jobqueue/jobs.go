@@ -21,8 +21,8 @@ type Tx = pgx.Tx
 // JobSystem is the name of the queue in traces: messaging.system of the semantic conventions.
 const JobSystem = "river"
 
-// JobQueue inserts deferred jobs into the queue. Package scheduler implements it with River.
-type JobQueue interface {
+// Queue inserts deferred jobs into the queue. Package scheduler implements it with River.
+type Queue interface {
 	// InsertJobs inserts the jobs in a transaction of ours, so that a state change and its jobs exist
 	// both or neither. It returns the number of inserted jobs: it drops jobs that already wait or run.
 	InsertJobs(ctx context.Context, tx Tx, jobs []Job) (inserted int, err error)
@@ -32,7 +32,7 @@ type JobQueue interface {
 
 // Job is a deferred job to insert.
 type Job struct {
-	Args JobArgs
+	Args Args
 	// ScheduledAt is when it may start. Zero means now.
 	ScheduledAt time.Time
 	// RunID and TraceParent (W3C) are those of the run or job that queues it. They are stored with it.
@@ -41,9 +41,9 @@ type Job struct {
 	RequestedBy string
 }
 
-// JobArgs are the arguments of one kind of job. Fields tagged river:"unique" make a job unique
+// Args are the arguments of one kind of job. Fields tagged river:"unique" make a job unique
 // while one with the same values is available, pending, scheduled, retryable or running.
-type JobArgs interface{ Kind() string }
+type Args interface{ Kind() string }
 
 // DeletePlaceholderUser is the job delete_placeholder_user.
 type DeletePlaceholderUser struct {
@@ -99,10 +99,10 @@ SELECT EXISTS (
   WHERE kind = $1 AND args @> $2::jsonb
     AND state IN ('available', 'pending', 'scheduled', 'retryable'))`
 
-// JobWaits reports, in a transaction that is about to insert it, whether a job of this kind with
+// Waits reports, in a transaction that is about to insert it, whether a job of this kind with
 // these arguments (JSON) already waits. Until the transaction ends, others that request the same
 // job wait.
-func JobWaits(ctx context.Context, tx Tx, kind, args string) (waits bool, err error) {
+func Waits(ctx context.Context, tx Tx, kind, args string) (waits bool, err error) {
 	if _, err = tx.Exec(ctx, lockJobSQL, kind, args); err == nil {
 		err = tx.QueryRow(ctx, waitingJobSQL, kind, args).Scan(&waits)
 	}

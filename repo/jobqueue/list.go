@@ -94,7 +94,7 @@ func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 		}
 	}
 	if rescued && j.State != JobCompleted && j.State != JobCancelled {
-		j.Outcome, j.Reason = "failed", reasons.ReasonProcessGone
+		j.Outcome, j.Reason = "failed", reasons.ProcessGone
 		if j.State == JobDiscarded {
 			j.Outcome = JobDiscarded
 		}
@@ -134,8 +134,8 @@ page (id) AS MATERIALIZED (
 SELECT ` + jobColumns + `
 FROM maintenance.river_job WHERE id = ANY (ARRAY(SELECT id FROM page)) ORDER BY id DESC`
 
-// JobList selects jobs for a list.
-type JobList struct {
+// List selects jobs for a list.
+type List struct {
 	// Kind and State are names, "" for all. An unknown state is a bug of ours.
 	Kind, State string
 	// Since and Until bound the time of queueing: Since inclusive, Until exclusive. Zero means no
@@ -147,7 +147,7 @@ type JobList struct {
 }
 
 // ListJobs reads a page of jobs, the newest first.
-func (d Jobs) ListJobs(ctx context.Context, l JobList) ([]QueuedJob, error) {
+func (d Jobs) ListJobs(ctx context.Context, l List) ([]QueuedJob, error) {
 	after := cmp.Or(l.After, math.MaxInt64)
 	since, until := stmt.Bound(l.Since, pgtype.NegativeInfinity), stmt.Bound(l.Until, pgtype.Infinity)
 	q := pg.NewQuery("list jobs", listJobsSQL, after, l.Limit, since, until)

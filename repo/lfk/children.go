@@ -23,9 +23,9 @@ const (
 	UpdateColumnTo = "update_column_to"
 )
 
-// LooseForeignKey is one definition: what becomes of the rows of Table whose Columns refer to a
+// Definition is one definition: what becomes of the rows of Table whose Columns refer to a
 // deleted row of Parent. Tables are named as [catalog.ParseTable] reads them, columns literally.
-type LooseForeignKey struct {
+type Definition struct {
 	Table, Parent string
 	// Columns of the child, one to four, which refer one by one to those of Key.
 	Columns []string
@@ -47,7 +47,7 @@ type ColumnValue struct{ Column, Value string }
 
 // String is the definition's identity in messages: "child.column -> parent", or, of several columns,
 // "child.(one, other) -> parent".
-func (k LooseForeignKey) String() string {
+func (k Definition) String() string {
 	return k.Table + "." + ColumnList(k.Columns) + " -> " + k.Parent
 }
 
@@ -60,7 +60,7 @@ func ColumnList(columns []string) string {
 }
 
 // changes are the columns that the action sets; none: rows are deleted.
-func (k LooseForeignKey) changes() []string {
+func (k Definition) changes() []string {
 	switch k.OnDelete {
 	case AsyncNullify:
 		return k.Columns
@@ -72,7 +72,7 @@ func (k LooseForeignKey) changes() []string {
 
 // Child is one definition in one home of its child table.
 type Child struct {
-	Key      LooseForeignKey
+	Key      Definition
 	Database *pg.Database
 	Home     *childHome
 	// Detaching are the partitions of the table whose detachment is pending: statements on the table
@@ -185,7 +185,7 @@ type childRow struct {
 // Children finds the definitions whose child table has a home in this database. The result has an
 // entry a definition, nil where the table is not here. Without an application schema the error is a
 // [*dberr.NoSchemaError].
-func (d Children) Children(ctx context.Context, keys []LooseForeignKey) ([]*Child, error) {
+func (d Children) Children(ctx context.Context, keys []Definition) ([]*Child, error) {
 	written, columns := namesOf(keys)
 	schemas, names := catalog.SplitNames(written)
 	find := pg.NewQuery("find child tables", childTablesSQL, written, schemas, names, columns)
@@ -232,7 +232,7 @@ func (d Children) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chil
 }
 
 // child is a definition whose child is in this database.
-func child(d *pg.Database, key LooseForeignKey, home *childHome, r childRow) *Child {
+func child(d *pg.Database, key Definition, home *childHome, r childRow) *Child {
 	c := &Child{
 		Key: key, Database: d, Home: home, lock: "FOR UPDATE SKIP LOCKED", mayKeep: r.MayKeep,
 		key: cmp.Or(r.Key, textOf(key.Columns)),
@@ -266,7 +266,7 @@ func Referring(columns []string) string {
 	return strings.Join(names, ", ")
 }
 
-func namesOf(keys []LooseForeignKey) (tables, columns []string) {
+func namesOf(keys []Definition) (tables, columns []string) {
 	for _, k := range keys {
 		tables = append(tables, k.Table)
 		columns = append(append(columns, k.Columns...), k.TargetColumn)

@@ -58,7 +58,7 @@ func QueueMoved(ctx context.Context, d *pg.Database) string {
 }
 
 // TypedReason is QUEUE_MOVED.
-func (e *QueueMovedError) TypedReason() string { return reasons.ReasonQueueMoved }
+func (e *QueueMovedError) TypedReason() string { return reasons.QueueMoved }
 
 // Public means that the text is fit for clients.
 func (e *QueueMovedError) Public() {}

@@ -117,7 +117,7 @@ func (d Queue) RecordedKeys(ctx context.Context, q DeletedRecords, l fencing.Lim
 // Places are where each column of the definition has its value in a key that is recorded by these
 // columns, which may stand in another order. A definition that the key does not fit is a
 // [*KeyMismatchError].
-func (k LooseForeignKey) Places(recorded []string) ([]int, error) {
+func (k Definition) Places(recorded []string) ([]int, error) {
 	if len(k.Columns) != len(recorded) {
 		return nil, &KeyMismatchError{fmt.Sprintf("has %d columns, but the recorded key of %s is %s",
 			len(k.Columns), k.Parent, ColumnList(recorded))}

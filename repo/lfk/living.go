@@ -272,7 +272,7 @@ SELECT k.n, CASE
   WHEN (
     SELECT x.sqlstate FROM {failures} x
     WHERE x.partition = k.partition AND x.record_id = k.id AND x.failed_at >= q.created_at
-  ) = '` + reasons.ReasonKeyApproved + `' THEN 2
+  ) = '` + reasons.KeyApproved + `' THEN 2
   WHEN p.row_age IS NULL THEN 3
   WHEN coalesce(q.cleanup_attempts, 0) > 0 OR q.consume_after <> q.created_at THEN 3
   WHEN p.row_age >= age(q.xmin) THEN 1
@@ -288,7 +288,7 @@ const approvedSQL = `
 SELECT r.n FROM unnest($1::bigint[], $2::text[]::{id}[]) WITH ORDINALITY AS r (partition, id, n)
 JOIN {queue} q ON q.partition = r.partition AND q.id = r.id
 JOIN {failures} x ON x.partition = r.partition AND x.record_id = r.id AND x.failed_at >= q.created_at
-WHERE x.sqlstate = '` + reasons.ReasonKeyApproved + `'`
+WHERE x.sqlstate = '` + reasons.KeyApproved + `'`
 
 // Claims checks records against the rows of their parent's table. The result has an entry for each record.
 func (d Queue) Claims(

@@ -228,7 +228,7 @@ noted AS (
   ON CONFLICT (partition, record_id) DO UPDATE
   SET failures = EXCLUDED.failures, setbacks = EXCLUDED.setbacks,
       -- The operator's decision outlasts failures.
-      sqlstate = CASE WHEN x.sqlstate = '` + reasons.ReasonKeyApproved + `' AND EXCLUDED.setbacks > 1
+      sqlstate = CASE WHEN x.sqlstate = '` + reasons.KeyApproved + `' AND EXCLUDED.setbacks > 1
         THEN x.sqlstate ELSE EXCLUDED.sqlstate END,
       last_definition = EXCLUDED.last_definition, failed_at = EXCLUDED.failed_at
 ),
@@ -283,8 +283,8 @@ type FailingRecord struct {
 	Table string `json:"table"`
 	RecordKey
 	// Definition and SQLState of the last failure; the latter is empty if a database did not answer,
-	// "absent" if no configured database has the child, [reasons.ReasonKeptByTrigger] if a trigger or rule
-	// keeps the rows, and [reasons.ReasonKeyMismatch] if the definition has another key.
+	// "absent" if no configured database has the child, [reasons.KeptByTrigger] if a trigger or rule
+	// keeps the rows, and [reasons.KeyMismatch] if the definition has another key.
 	Definition string `json:"definition"`
 	SQLState   string `json:"sqlstate"`
 	// Failures are those known to be this record's own: the tenth makes it a dead one. Setbacks are

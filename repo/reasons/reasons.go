@@ -15,8 +15,8 @@ func (r Reason) String() string {
 	return r.Code + ": " + r.Detail
 }
 
-// ReadReason parses a reason from the text of a record.
-func ReadReason(text string) Reason {
+// Read parses a reason from the text of a record.
+func Read(text string) Reason {
 	code, detail, _ := strings.Cut(text, ": ")
 	if strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
 		return Reason{Detail: text}
@@ -26,41 +26,41 @@ func ReadReason(text string) Reason {
 
 // Typed reasons found in the transaction that would delete a user.
 const (
-	ReasonTargetGone              = "TARGET_GONE"
-	ReasonInternalUser            = "INTERNAL_USER"
-	ReasonNotABot                 = "NOT_A_BOT"
-	ReasonSettingOff              = "SETTING_OFF"
-	ReasonTokenActive             = "TOKEN_ACTIVE"
-	ReasonNotAuthorized           = "NOT_AUTHORIZED"
-	ReasonSoleOwnerOfGroup        = "SOLE_OWNER_OF_GROUP"
-	ReasonSoleOwnerOfOrganization = "SOLE_OWNER_OF_ORGANIZATION"
+	TargetGone              = "TARGET_GONE"
+	InternalUser            = "INTERNAL_USER"
+	NotABot                 = "NOT_A_BOT"
+	SettingOff              = "SETTING_OFF"
+	TokenActive             = "TOKEN_ACTIVE"
+	NotAuthorized           = "NOT_AUTHORIZED"
+	SoleOwnerOfGroup        = "SOLE_OWNER_OF_GROUP"
+	SoleOwnerOfOrganization = "SOLE_OWNER_OF_ORGANIZATION"
 )
 
 // ReasonProcessGone is the reason of an attempt that was presumed dead. ProcessGoneText is its
 // text.
 const (
-	ReasonProcessGone = "PROCESS_GONE"
-	ProcessGoneText   = "the process that worked it has died or lost the database"
+	ProcessGone     = "PROCESS_GONE"
+	ProcessGoneText = "the process that worked it has died or lost the database"
 )
 
-// ReasonKeptByTrigger is the reason of the rows of a [rowset.KeptError].
-const ReasonKeptByTrigger = "KEPT_BY_TRIGGER"
+// KeptByTrigger is the reason of the rows of a [rowset.KeptError].
+const KeptByTrigger = "KEPT_BY_TRIGGER"
 
 // Typed reasons of skipped or refused work.
 const (
-	ReasonProtected = "PROTECTED"
-	ReasonCancelled = "CANCELLED"
+	Protected = "PROTECTED"
+	Cancelled = "CANCELLED"
 )
 
 // ReasonKeyReused replaces the SQLSTATE of records that are held because their key is used again.
 // ReasonKeyApproved replaces it if the next run cleans their children all the same.
 const (
-	ReasonKeyReused   = "KEY_REUSED"
-	ReasonKeyApproved = "KEY_REUSED_CLEAN"
+	KeyReused   = "KEY_REUSED"
+	KeyApproved = "KEY_REUSED_CLEAN"
 )
 
-// ReasonKeyMismatch replaces the SQLSTATE of records with a [lfk.KeyMismatchError].
-const ReasonKeyMismatch = "KEY_MISMATCH"
+// KeyMismatch replaces the SQLSTATE of records with a [lfk.KeyMismatchError].
+const KeyMismatch = "KEY_MISMATCH"
 
-// ReasonQueueMoved is the reason of a [lfk.QueueMovedError].
-const ReasonQueueMoved = "QUEUE_MOVED"
+// QueueMoved is the reason of a [lfk.QueueMovedError].
+const QueueMoved = "QUEUE_MOVED"

@@ -11,7 +11,7 @@ func TestReason_ReadsWhatItHasWritten(t *testing.T) {
 		"1 users failed":                 {Detail: "1 users failed"},
 		"in words: with a colon":         {Detail: "in words: with a colon"},
 	} {
-		if got := ReadReason(text); got != want || got.String() != text {
+		if got := Read(text); got != want || got.String() != text {
 			t.Errorf("%q: %+v, %q", text, got, got.String())
 		}
 	}

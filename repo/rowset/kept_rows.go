@@ -50,7 +50,7 @@ func (e *KeptError) Error() string {
 	for i, k := range e.By {
 		names[i] = k.String()
 	}
-	return reasons.ReasonKeptByTrigger + ": " + rows + strings.Join(names, ", ") +
+	return reasons.KeptByTrigger + ": " + rows + strings.Join(names, ", ") +
 		" (let it pass these rows, or disable it)"
 }
 
@@ -58,7 +58,7 @@ func (e *KeptError) Error() string {
 func (e *KeptError) Public() {}
 
 // TypedReason is KEPT_BY_TRIGGER.
-func (e *KeptError) TypedReason() string { return reasons.ReasonKeptByTrigger }
+func (e *KeptError) TypedReason() string { return reasons.KeptByTrigger }
 
 // wanted is what rows are to be.
 func (c Change) wanted() string {

@@ -11,7 +11,7 @@ import (
 )
 
 // Count is the number of jobs of a kind in a state.
-type Count = jobqueue.JobCount
+type Count = jobqueue.Count
 
 // jobsSearched is the number of newest jobs that a search for the jobs of a run covers.
 const jobsSearched = 20_000

@@ -18,8 +18,8 @@ import (
 )
 
 // heldJobs are jobs that find nothing to do, by what they are.
-func heldJobs() map[string]jobqueue.JobArgs {
-	return map[string]jobqueue.JobArgs{
+func heldJobs() map[string]jobqueue.Args {
+	return map[string]jobqueue.Args{
 		"group":                  jobqueue.DestroyGroup{GroupID: 4711},
 		"placeholder":            jobqueue.DeletePlaceholderUser{PlaceholderUserID: 4711},
 		"continuation":           jobqueue.ContinueInactiveTokenDeletion{PassID: "00000000-0000-0000-0000-000000000000"},
@@ -129,15 +129,15 @@ func TestDestroyGroup_ASliceAtWorkEndsBeforeATableInALockQueue(t *testing.T) {
 }
 
 // fenced is an estate with a job to be worked: of each kind that destroys something in steps.
-var fenced = map[string]func(t *testing.T) (*servicetest.Estate, jobqueue.JobArgs){
-	"delete_user": func(t *testing.T) (*servicetest.Estate, jobqueue.JobArgs) {
+var fenced = map[string]func(t *testing.T) (*servicetest.Estate, jobqueue.Args){
+	"delete_user": func(t *testing.T) (*servicetest.Estate, jobqueue.Args) {
 		t.Helper()
 		e := servicetest.NewTokens(t)
 		e.User(7, 0, 1)
 		e.PersonalProjects(7, 701)
 		return e, servicetest.Authorized(7)
 	},
-	"destroy_group": func(t *testing.T) (*servicetest.Estate, jobqueue.JobArgs) {
+	"destroy_group": func(t *testing.T) (*servicetest.Estate, jobqueue.Args) {
 		t.Helper()
 		g := servicetest.NewGroups(t)
 		g.Owned(10, 15)

@@ -153,7 +153,7 @@ func TestMain(m *testing.M) {
 
 func everyKindCanBeWorkedAndOneThatThisVersionDoesNotKnowFailsAndWaits(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue)
-	for _, args := range []jobqueue.JobArgs{
+	for _, args := range []jobqueue.Args{
 		jobqueue.ContinueInactiveTokenDeletion{}, jobqueue.DeletePlaceholderUser{}, jobqueue.DeleteUser{}, jobqueue.DestroyGroup{},
 	} {
 		works := s.JobKinds()

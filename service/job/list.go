@@ -50,7 +50,7 @@ func (p *Pool) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	if err := oneOf("state", f.State, States()); err != nil && f.State != jobqueue.JobPending {
 		return nil, err
 	}
-	return p.Main.Jobs.ListJobs(ctx, jobqueue.JobList(f))
+	return p.Main.Jobs.ListJobs(ctx, jobqueue.List(f))
 }
 
 func oneOf(field, value string, allowed []string) error {

@@ -178,7 +178,7 @@ func (j *Attempt) Source() fencing.Source {
 }
 
 // Decode decodes the job's arguments.
-func Decode[T jobqueue.JobArgs](j *Attempt) (args T, err error) {
+func Decode[T jobqueue.Args](j *Attempt) (args T, err error) {
 	if err = json.Unmarshal(j.Args, &args); err != nil {
 		err = fmt.Errorf("arguments of job %d: %w", j.ID, err)
 	}
@@ -243,7 +243,7 @@ func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err erro
 // cancelled returns the end of a job that an operator cancelled: its work is kept.
 func (p *Pool) cancelled(ctx context.Context, j *Attempt, r Result) (Result, error) {
 	words, err := p.Main.Jobs.JobCancelled(ctx, j.ID)
-	r.Outcome, r.Reason, r.Message, r.Snooze = Cancelled, reasons.ReasonCancelled, words, 0
+	r.Outcome, r.Reason, r.Message, r.Snooze = Cancelled, reasons.Cancelled, words, 0
 	return r, err
 }
 

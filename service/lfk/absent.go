@@ -37,13 +37,13 @@ func (a Absences) on(child string, databases []string) bool {
 }
 
 // acceptedAbsent returns the children that were accepted as absent.
-func (k *looseForeignKeys) acceptedAbsent(ctx context.Context) (Absences, error) {
+func (k *worker) acceptedAbsent(ctx context.Context) (Absences, error) {
 	children, err := k.Main.Children.AbsentChildren(ctx)
 	return AbsencesOf(children), err
 }
 
 // endAbsence ends the acceptance of children that a run has found.
-func (k *looseForeignKeys) endAbsence(
+func (k *worker) endAbsence(
 	ctx context.Context, x *run.Execution, found map[lfk.AbsentPlace]bool,
 ) error {
 	if len(found) == 0 || x.DryRun {
@@ -65,7 +65,7 @@ func (k *looseForeignKeys) endAbsence(
 
 // hasLooked reports whether a run of this process has searched for the children. Where no record is
 // due, only the first run does.
-func (k *looseForeignKeys) hasLooked() bool {
+func (k *worker) hasLooked() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.absent != nil
@@ -73,7 +73,7 @@ func (k *looseForeignKeys) hasLooked() bool {
 
 // recordAbsent keeps the children that hold records for the worker's status, with remarks on views
 // and foreign tables, and warns of each child once.
-func (k *looseForeignKeys) recordAbsent(
+func (k *worker) recordAbsent(
 	ctx context.Context, x *run.Execution, absent []string, others map[string]string,
 ) {
 	k.mu.Lock()
@@ -99,7 +99,7 @@ func without(names, others []string) []string {
 const maxAbsentNamed = 5
 
 // absentText names absent children, with what to do.
-func (k *looseForeignKeys) absentText(children []string) string {
+func (k *worker) absentText(children []string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var texts, none []string

@@ -39,7 +39,7 @@ func (c *cleanup) reportMissingDefinitions(lacking map[string]string, due []stri
 }
 
 // missingDefinitionsRemark names the adopted keys that keep due records of a database.
-func (k *looseForeignKeys) missingDefinitionsRemark(
+func (k *worker) missingDefinitionsRemark(
 	ctx context.Context, d *repo.Database, schema string, due []string,
 ) []string {
 	adopted, _ := d.Capture.AdoptedKeys(ctx)
@@ -75,11 +75,11 @@ func (c *cleanup) missingDefinitions(ctx context.Context) (map[string]string, er
 // StandsFor returns the definition that replaces a foreign key: without conditions, and with the
 // same pairs of columns, or nil. schema is the application's.
 func StandsFor(
-	keys []lfk.LooseForeignKey, schema string, key capture.AdoptedKey,
-) *lfk.LooseForeignKey {
+	keys []lfk.Definition, schema string, key capture.AdoptedKey,
+) *lfk.Definition {
 	child := catalog.Table{Schema: key.Schema, Name: key.Table}.Recorded(schema)
 	parent := catalog.Table{Schema: key.ParentSchema, Name: key.Parent}.Recorded(schema)
-	at := slices.IndexFunc(keys, func(k lfk.LooseForeignKey) bool {
+	at := slices.IndexFunc(keys, func(k lfk.Definition) bool {
 		return catalog.RecordedName(k.Table, schema) == child &&
 			catalog.RecordedName(k.Parent, schema) == parent && len(k.Conditions) == 0 && samePairs(k, key)
 	})
@@ -93,7 +93,7 @@ func StandsFor(
 // samePairs reports whether each column of a definition refers to the same column as in a foreign
 // key. A definition without key refers to the recorded columns: an adoption has ensured that these
 // are the columns of the foreign key, in their order.
-func samePairs(k lfk.LooseForeignKey, key capture.AdoptedKey) bool {
+func samePairs(k lfk.Definition, key capture.AdoptedKey) bool {
 	parents := key.ParentColumns()
 	to := k.Key
 	if to == nil {

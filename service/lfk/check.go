@@ -35,7 +35,7 @@ type Inspected struct {
 
 // Check compares definitions with the databases.
 type Check struct {
-	Keys []lfk.LooseForeignKey
+	Keys []lfk.Definition
 	// Seen are the databases that were inspected.
 	Seen []Inspected
 	// Complete: all configured databases were inspected, so that an unseen table does not exist.

@@ -24,14 +24,14 @@ type Definitions struct {
 	// File is the path of the file.
 	File string
 	// Keys in file order, without identical repetitions.
-	Keys []lfk.LooseForeignKey
+	Keys []lfk.Definition
 	// Warnings are harmless faults of the file.
 	Warnings []Finding
 }
 
 // ByParent groups the definitions by parent table, each group in file order.
-func (d *Definitions) ByParent() map[string][]lfk.LooseForeignKey {
-	parents := map[string][]lfk.LooseForeignKey{}
+func (d *Definitions) ByParent() map[string][]lfk.Definition {
+	parents := map[string][]lfk.Definition{}
 	for _, k := range d.Keys {
 		parents[k.Parent] = append(parents[k.Parent], k)
 	}
@@ -175,14 +175,14 @@ func (f *definitionsFile) entries(child string, list *yaml.Node) {
 		f.problem(child, "is %s: write a list of entries", kind(list))
 		return
 	}
-	var known []lfk.LooseForeignKey
+	var known []lfk.Definition
 	for i, item := range list.Content {
 		place := fmt.Sprintf("%s[%d]", child, i)
-		e := entry{file: f, place: place, key: lfk.LooseForeignKey{Table: child}}
+		e := entry{file: f, place: place, key: lfk.Definition{Table: child}}
 		if !e.read(followed(item)) {
 			continue
 		}
-		if slices.ContainsFunc(known, func(k lfk.LooseForeignKey) bool {
+		if slices.ContainsFunc(known, func(k lfk.Definition) bool {
 			return reflect.DeepEqual(k,
 				e.key)
 		}) {

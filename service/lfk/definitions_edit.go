@@ -20,7 +20,7 @@ import (
 // definitions only by the edited entry. Else the file does not change: the operator must edit it.
 
 // Entry returns a definition as lines of the file, below its child table.
-func Entry(key lfk.LooseForeignKey) string {
+func Entry(key lfk.Definition) string {
 	text, err := marshal(mapping(key.Table, sequence(entryNode(key))))
 	if err != nil {
 		return err.Error()
@@ -29,7 +29,7 @@ func Entry(key lfk.LooseForeignKey) string {
 }
 
 // entryNode returns a definition as an item of its child's list.
-func entryNode(key lfk.LooseForeignKey) *yaml.Node {
+func entryNode(key lfk.Definition) *yaml.Node {
 	item := mapping("table", text(key.Parent))
 	item.Content = append(item.Content, text("column"), columnsOf(key.Columns))
 	if key.Key != nil {
@@ -79,13 +79,13 @@ var errNotEditable = errors.New("its form is one that this command does not edit
 
 // Add adds a definition to the file: after the others of its child, or where its child belongs by
 // name.
-func (d *Definitions) Add(key lfk.LooseForeignKey) error {
+func (d *Definitions) Add(key lfk.Definition) error {
 	return d.edit(append(slices.Clone(d.Keys), key), func(root *yaml.Node) { add(root, key) })
 }
 
 // Remove removes a definition from the file, and its child with its last entry.
-func (d *Definitions) Remove(key lfk.LooseForeignKey) error {
-	left := slices.DeleteFunc(slices.Clone(d.Keys), func(k lfk.LooseForeignKey) bool {
+func (d *Definitions) Remove(key lfk.Definition) error {
+	left := slices.DeleteFunc(slices.Clone(d.Keys), func(k lfk.Definition) bool {
 		return reflect.DeepEqual(k, key)
 	})
 	return d.edit(left, func(root *yaml.Node) { remove(root, key) })
@@ -93,7 +93,7 @@ func (d *Definitions) Remove(key lfk.LooseForeignKey) error {
 
 // edit changes the document of the file, and d with it. The definitions must then equal want, in
 // any order.
-func (d *Definitions) edit(want []lfk.LooseForeignKey, change func(root *yaml.Node)) error {
+func (d *Definitions) edit(want []lfk.Definition, change func(root *yaml.Node)) error {
 	// Behind a symbolic link, replace the target.
 	path, err := filepath.EvalSymlinks(d.File)
 	if err != nil {
@@ -132,7 +132,7 @@ func (d *Definitions) edit(want []lfk.LooseForeignKey, change func(root *yaml.No
 }
 
 // add adds an entry after the others of its child, or its child before the next one by name.
-func add(root *yaml.Node, key lfk.LooseForeignKey) {
+func add(root *yaml.Node, key lfk.Definition) {
 	at := len(root.Content)
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		switch name, list := root.Content[i], followed(root.Content[i+1]); {
@@ -148,9 +148,9 @@ func add(root *yaml.Node, key lfk.LooseForeignKey) {
 }
 
 // remove removes an entry.
-func remove(root *yaml.Node, key lfk.LooseForeignKey) {
+func remove(root *yaml.Node, key lfk.Definition) {
 	is := func(item *yaml.Node) bool {
-		e := entry{file: &definitionsFile{}, key: lfk.LooseForeignKey{Table: key.Table}}
+		e := entry{file: &definitionsFile{}, key: lfk.Definition{Table: key.Table}}
 		return e.read(followed(item)) && reflect.DeepEqual(e.key, key)
 	}
 	for i := 0; i+1 < len(root.Content); i += 2 {
@@ -164,8 +164,8 @@ func remove(root *yaml.Node, key lfk.LooseForeignKey) {
 }
 
 // sameKeys compares definitions in any order.
-func sameKeys(one, other []lfk.LooseForeignKey) bool {
-	text := func(keys []lfk.LooseForeignKey) []string {
+func sameKeys(one, other []lfk.Definition) bool {
+	text := func(keys []lfk.Definition) []string {
 		all := make([]string, len(keys))
 		for i, k := range keys {
 			all[i] = fmt.Sprintf("%+v", k)

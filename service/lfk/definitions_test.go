@@ -62,7 +62,7 @@ notes:
     on_delete: async_delete
   - {table: users, column: author_id, on_delete: async_nullify}
 `)
-	want := []lfk.LooseForeignKey{
+	want := []lfk.Definition{
 		{
 			Table: "packages", Columns: []string{"project_id"}, Parent: "projects", OnDelete: "update_column_to",
 			TargetColumn: "status", TargetValue: "4", DeleteLimit: 20,
@@ -346,7 +346,7 @@ func FuzzDefinitionsEdit(f *testing.F) {
 		if err != nil {
 			return
 		}
-		added := lfk.LooseForeignKey{Table: "zz_new", Parent: "zz_parent", Columns: []string{"zz_id"}, OnDelete: lfk.AsyncDelete}
+		added := lfk.Definition{Table: "zz_new", Parent: "zz_parent", Columns: []string{"zz_id"}, OnDelete: lfk.AsyncDelete}
 		keys := slices.Clone(before.Keys)
 		if err := before.Add(added); err != nil {
 			return
@@ -358,7 +358,7 @@ func FuzzDefinitionsEdit(f *testing.F) {
 		}
 		assert.NoError(t, after.Remove(added))
 		again, err := LoadDefinitions(before.File)
-		if err != nil || !slices.EqualFunc(again.Keys, keys, func(a, b lfk.LooseForeignKey) bool { return reflect.DeepEqual(a, b) }) {
+		if err != nil || !slices.EqualFunc(again.Keys, keys, func(a, b lfk.Definition) bool { return reflect.DeepEqual(a, b) }) {
 			t.Errorf("%v: %+v, want %+v", err, again, keys)
 		}
 	})

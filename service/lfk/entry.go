@@ -16,7 +16,7 @@ import (
 type entry struct {
 	file  *definitionsFile
 	place string
-	key   lfk.LooseForeignKey
+	key   lfk.Definition
 	// given are the keys of the entry, valid or not.
 	given []string
 }

@@ -59,7 +59,7 @@ func GoneText(child string, databases []string) string {
 
 // recordGone warns of children that are gone from databases, of each once until a run finds the
 // table there again. The gone children of a silent database stay known.
-func (k *looseForeignKeys) recordGone(ctx context.Context, x *run.Execution, h homes) {
+func (k *worker) recordGone(ctx context.Context, x *run.Execution, h homes) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	gone := maps.Clone(h.gone)

@@ -31,7 +31,7 @@ type silentDatabase struct {
 
 // unknown returns the tasks of the i-th definition that this run cannot do: one for each silent
 // database that may have the child, and at least one for a child that no other database has.
-func (h homes) unknown(key lfk.LooseForeignKey, i int) (tasks []*childTask) {
+func (h homes) unknown(key lfk.Definition, i int) (tasks []*childTask) {
 	others := 0
 	for _, children := range h.found {
 		if children[i] != nil {
@@ -54,8 +54,8 @@ const looksAtOnce = 8
 
 // homes searches every configured database for the children. A child is absent only if all
 // databases answer.
-func (k *looseForeignKeys) homes(
-	ctx context.Context, x *run.Execution, keys []lfk.LooseForeignKey,
+func (k *worker) homes(
+	ctx context.Context, x *run.Execution, keys []lfk.Definition,
 ) (h homes, _ error) {
 	h.gone = GoneChildren{}
 	found, errs := make([][]*lfk.Child, len(k.Databases)), make([]error, len(k.Databases))
@@ -121,7 +121,7 @@ func (k *looseForeignKeys) homes(
 // remember saves the children of a database for runs in which it does not answer, after a change or
 // once an hour. All servers share the state, so a server that has just started has it. A dry run
 // saves nothing.
-func (k *looseForeignKeys) remember(
+func (k *worker) remember(
 	ctx context.Context, x *run.Execution, before *lfk.SeenChildren, now lfk.SeenChildren,
 ) error {
 	known := before != nil && before.Fresh && slices.Equal(before.Asked, now.Asked)
@@ -138,7 +138,7 @@ func (k *looseForeignKeys) remember(
 // SeenIn returns the children of a database, in order. has reports whether it has the i-th
 // definition's.
 func SeenIn(
-	database string, keys []lfk.LooseForeignKey, has func(i int) bool,
+	database string, keys []lfk.Definition, has func(i int) bool,
 ) lfk.SeenChildren {
 	children, asked := []string{}, []string{}
 	for n, key := range keys {
@@ -156,7 +156,7 @@ func SeenIn(
 
 // ended returns the acceptances of the i-th definition, whose child was found.
 func (h homes) ended(
-	key lfk.LooseForeignKey, i int, accepted Absences,
+	key lfk.Definition, i int, accepted Absences,
 ) (places []lfk.AbsentPlace) {
 	for _, children := range h.found {
 		if children[i] == nil {

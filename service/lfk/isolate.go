@@ -184,7 +184,7 @@ func (t *taskRun) isolateProtected(ctx context.Context, keys []*openKey, err err
 // hold holds keys for a protected row.
 func (t *taskRun) hold(keys []*openKey, err error) {
 	f := newFailure(t.task, err, false)
-	f.held, f.sqlstate = true, reasons.ReasonProtected
+	f.held, f.sqlstate = true, reasons.Protected
 	records := 0
 	for _, k := range keys {
 		if k.failure == nil {

@@ -84,7 +84,7 @@ func (c *cleanup) settle(ctx context.Context, b *batch, keys []*openKey) error {
 
 // holdReused postpones the records of a key like failed ones, but without a failure.
 func (c *cleanup) holdReused(b *batch, k *openKey, claim lfk.Claim) {
-	k.settled, k.failure = true, &failure{held: true, sqlstate: reasons.ReasonKeyReused}
+	k.settled, k.failure = true, &failure{held: true, sqlstate: reasons.KeyReused}
 	c.outcome.addReused(b.recorded, claim, len(k.records))
 }
 
@@ -152,7 +152,7 @@ func (c *cleanup) reusedClaim() lfk.Claim {
 // failCheck fails keys whose parent cannot be checked, or postpones them if its lock is held.
 func (c *cleanup) failCheck(ctx context.Context, b *batch, keys []*openKey, err *dberr.Error) {
 	if err.Class() == dberr.ClassLock {
-		parent := &childTask{key: lfk.LooseForeignKey{Table: b.recorded}, database: c.x.Database.Name}
+		parent := &childTask{key: lfk.Definition{Table: b.recorded}, database: c.x.Database.Name}
 		for _, k := range keys {
 			k.settled, k.locked = true, parent
 		}

@@ -41,10 +41,10 @@ func newFailure(task *childTask, err error, isolated bool) *failure {
 		f.condition, f.sqlstate = refused.Condition(), refused.SQLState
 	}
 	if kept, ok := errors.AsType[*rowset.KeptError](err); ok {
-		f.condition, f.sqlstate = kept.Error(), reasons.ReasonKeptByTrigger
+		f.condition, f.sqlstate = kept.Error(), reasons.KeptByTrigger
 	}
 	if mismatch, ok := errors.AsType[*lfk.KeyMismatchError](err); ok {
-		f.condition, f.sqlstate = mismatch.Error(), reasons.ReasonKeyMismatch
+		f.condition, f.sqlstate = mismatch.Error(), reasons.KeyMismatch
 	}
 	return f
 }
@@ -76,9 +76,9 @@ func (t *tally) add(f *failure, records int) {
 	}
 	t.records[fmt.Sprintf("%s on %s: %s", f.definition, f.database, f.condition)] += records
 	switch f.sqlstate {
-	case reasons.ReasonKeptByTrigger:
+	case reasons.KeptByTrigger:
 		t.reason = cmp.Or(t.reason, f.condition)
-	case reasons.ReasonKeyMismatch:
+	case reasons.KeyMismatch:
 		t.reason = cmp.Or(t.reason, f.sqlstate)
 	}
 	switch class := cmp.Or(f.sqlstate, "unreachable"); t.class {

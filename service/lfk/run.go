@@ -16,10 +16,10 @@ import (
 
 // cleanup is one run of the worker.
 type cleanup struct {
-	*looseForeignKeys
+	*worker
 	x *run.Execution
 	// keys are the definitions at the start of the run.
-	keys    []lfk.LooseForeignKey
+	keys    []lfk.Definition
 	queue   lfk.DeletedRecords
 	budget  *budget
 	loader  *loader
@@ -33,7 +33,7 @@ type cleanup struct {
 }
 
 // work does one run, or a dry run.
-func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
+func (k *worker) work(ctx context.Context, x *run.Execution) error {
 	if x.Snapshot().Trigger == control.TriggerRequest {
 		k.looks.forget(x.Database)
 	}
@@ -42,7 +42,7 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 		return err
 	}
 	c := &cleanup{
-		looseForeignKeys: k, x: x, keys: k.LooseForeignKeys(), queue: queue, outcome: newOutcome(),
+		worker: k, x: x, keys: k.LooseForeignKeys(), queue: queue, outcome: newOutcome(),
 		downs: map[string]error{},
 	}
 	_, turbo := k.maxRuntime(x.Database.Name, x.Flags)

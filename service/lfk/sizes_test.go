@@ -16,7 +16,7 @@ import (
 func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 	const out = true // a timeout
 	type ms = time.Duration
-	s := &childTask{key: lfk.LooseForeignKey{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete}, database: "main"}
+	s := &childTask{key: lfk.Definition{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete}, database: "main"}
 	z := bulk.NewStatementSizes()
 	for i, test := range []struct {
 		took         ms
@@ -72,7 +72,7 @@ func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 }
 
 func TestStatementSizes_AreKeptForEachDefinitionAndHome(t *testing.T) {
-	key := lfk.LooseForeignKey{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete}
+	key := lfk.Definition{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete}
 	nullify := key
 	nullify.OnDelete = lfk.AsyncNullify
 	other := key
@@ -101,7 +101,7 @@ func TestLooseForeignKeysCleanup_TurboModeNeverLowersWhatIsConfigured(t *testing
 		{300_000, 50_000, time.Minute, 300_000, 150_000, time.Minute},
 		{100_000, 400_000, 30 * time.Second, 200_000, 400_000, 45 * time.Second},
 	} {
-		k := &looseForeignKeys{config: Config{MaxDeletes: test.deletes, MaxUpdates: test.updates, MaxRuntime: test.runtime}}
+		k := &worker{config: Config{MaxDeletes: test.deletes, MaxUpdates: test.updates, MaxRuntime: test.runtime}}
 		deletes, updates := k.maxRows(true)
 		runtime, turbo := k.maxRuntime("ci", map[string]bool{"loose_foreign_keys_turbo_mode_ci": true})
 		if deletes != test.wantDeletes || updates != test.wantUpdates || runtime != test.wantRuntime || !turbo {

@@ -24,7 +24,7 @@ import (
 // the children, and the tasks of each parent.
 
 // openQueue reads the queue, and maintains the partitions of a queue that caretaker has made.
-func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (lfk.DeletedRecords, error) {
+func (k *worker) openQueue(ctx context.Context, x *run.Execution) (lfk.DeletedRecords, error) {
 	queue, err := x.Database.Queue.DeletedRecords(ctx)
 	if none, ok := errors.AsType[*dberr.NoSchemaError](err); ok {
 		return queue, &fault.SkippedError{Reason: none.Error()}
@@ -72,7 +72,7 @@ func checkPartitioned(queue lfk.DeletedRecords, database string) error {
 
 // maintainPartitions repairs, rolls and drops partitions. The next run retries failures. Only a
 // lost lease ends this one.
-func (k *looseForeignKeys) maintainPartitions(
+func (k *worker) maintainPartitions(
 	ctx context.Context, x *run.Execution, queue lfk.DeletedRecords,
 ) (changed bool, _ error) {
 	for _, do := range []func(fencing.Permit) error{
@@ -115,7 +115,7 @@ func (k *looseForeignKeys) maintainPartitions(
 }
 
 // trackPartitions tracks the new partitions of tracked tables, unless it is disabled.
-func (k *looseForeignKeys) trackPartitions(
+func (k *worker) trackPartitions(
 	ctx context.Context, x *run.Execution, p fencing.Permit,
 ) error {
 	if k.config.TrackPartitions != nil && !*k.config.TrackPartitions {
@@ -141,7 +141,7 @@ type parentTasks struct {
 	tasks    []*childTask
 	// absent are the definitions whose child is in no configured database, and not accepted: they
 	// hold the records.
-	absent []lfk.LooseForeignKey
+	absent []lfk.Definition
 	// living: a parent was found alive in this run, so parents are checked before any change.
 	living atomic.Bool
 	// table is the table of the recorded name at the start of the run; nil: none.
@@ -156,7 +156,7 @@ type parentTasks struct {
 
 // childTask is one definition on one home of its child. Tasks are in the order of execution.
 type childTask struct {
-	key lfk.LooseForeignKey
+	key lfk.Definition
 	// child is nil if it is unknown whether database has the child, because it does not answer.
 	child    *lfk.Child
 	database string
@@ -247,7 +247,7 @@ func (c *cleanup) tasks(
 
 // add adds the tasks of the i-th definition: one for each database that has the child table, and
 // one for each partition of it whose detachment is pending. It reports whether there are any.
-func (p *parentTasks) add(key lfk.LooseForeignKey, i int, homes [][]*lfk.Child) (found bool) {
+func (p *parentTasks) add(key lfk.Definition, i int, homes [][]*lfk.Child) (found bool) {
 	for _, children := range homes {
 		child := children[i]
 		if child == nil {
@@ -266,7 +266,7 @@ func (p *parentTasks) add(key lfk.LooseForeignKey, i int, homes [][]*lfk.Child) 
 
 // refer sets the recorded key columns by which the tasks find their rows, and the parents theirs. A
 // definition that does not fit fails, and its records stay.
-func (k *looseForeignKeys) refer(
+func (k *worker) refer(
 	ctx context.Context, x *run.Execution, queue lfk.DeletedRecords, parents map[string]*parentTasks,
 ) error {
 	tables, keys, err := k.parentTables(ctx, x, queue, parents)
@@ -294,7 +294,7 @@ func (k *looseForeignKeys) refer(
 }
 
 // parentTables finds the tables of parents, and how keys are recorded.
-func (k *looseForeignKeys) parentTables(
+func (k *worker) parentTables(
 	ctx context.Context, x *run.Execution, queue lfk.DeletedRecords, parents map[string]*parentTasks,
 ) (map[string]*lfk.ParentTable, lfk.RecordedKeys, error) {
 	limits := run.ReadLimits()

@@ -26,7 +26,7 @@ import (
 // due reports whether records of parents with definitions are due in a database. A database that
 // cannot be read, or whose queue is damaged, counts as one with due records: its run repairs it, or
 // reports the fault.
-func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
+func (k *worker) due(ctx context.Context, d *repo.Database) bool {
 	if k.LooseForeignKeys() == nil {
 		return false
 	}
@@ -52,7 +52,7 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 
 // undefined returns the recorded names of parents without definitions. A parent whose children are
 // all accepted as absent counts as one without.
-func (k *looseForeignKeys) undefined(
+func (k *worker) undefined(
 	q lfk.DeletedRecords, recorded []string, accepted Absences,
 ) []string {
 	defined := map[string]bool{}
@@ -65,7 +65,7 @@ func (k *looseForeignKeys) undefined(
 }
 
 // backlog counts the records, with remarks on those that stay.
-func (k *looseForeignKeys) backlog(
+func (k *worker) backlog(
 	ctx context.Context, d *repo.Database,
 ) (control.Backlog, string, error) {
 	queue, err := d.Queue.DeletedRecordsShape(ctx)
@@ -112,7 +112,7 @@ const waitingShown = 100
 
 // waiting lists the dead records, or those that have failed and are retried. Only `caretaker lfk
 // dead` shows the server's messages, since they may quote rows.
-func (k *looseForeignKeys) waiting(
+func (k *worker) waiting(
 	ctx context.Context, d *repo.Database, dead bool,
 ) (list []jobqueue.Waiting, err error) {
 	queue, err := d.Queue.DeletedRecordsShape(ctx)
@@ -166,7 +166,7 @@ func failingRemark(d *repo.Database, failing []lfk.FailingRecord) []string {
 // absentRemark names the children that hold records and have not been accepted. The last run of
 // this process has found them, for all databases. Before the first run, they come from the held
 // records of this database.
-func (k *looseForeignKeys) absentRemark(
+func (k *worker) absentRemark(
 	d *repo.Database, accepted Absences, failing []lfk.FailingRecord,
 ) []string {
 	k.mu.Lock()
@@ -191,7 +191,7 @@ func (k *looseForeignKeys) absentRemark(
 }
 
 // holders returns the child tables that records are held for, by name.
-func (k *looseForeignKeys) holders(failing []lfk.FailingRecord) (children []string) {
+func (k *worker) holders(failing []lfk.FailingRecord) (children []string) {
 	for _, key := range k.LooseForeignKeys() {
 		if slices.ContainsFunc(failing, func(r lfk.FailingRecord) bool {
 			return r.SQLState == stateAbsent && r.Definition == key.String()

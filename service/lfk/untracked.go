@@ -33,14 +33,14 @@ type looks struct {
 // look is the result of an inspection of a database.
 type look struct {
 	at   time.Time
-	keys []lfk.LooseForeignKey
+	keys []lfk.Definition
 	seen admin.Inspection
 	// warned is what was last logged about it.
 	warned string
 }
 
 // isAbout reports whether the inspection used these definitions: a reload replaces all of them.
-func (l look) isAbout(keys []lfk.LooseForeignKey) bool {
+func (l look) isAbout(keys []lfk.Definition) bool {
 	return len(l.keys) == len(keys) && (len(keys) == 0 || &l.keys[0] == &keys[0])
 }
 
@@ -54,7 +54,7 @@ func (l *looks) forget(d *repo.Database) {
 }
 
 // renew inspects a database, unless its last inspection is recent.
-func (l *looks) renew(ctx context.Context, d *repo.Database, keys []lfk.LooseForeignKey) error {
+func (l *looks) renew(ctx context.Context, d *repo.Database, keys []lfk.Definition) error {
 	l.mu.Lock()
 	old := l.of[d.Name]
 	l.mu.Unlock()
@@ -72,7 +72,7 @@ func (l *looks) renew(ctx context.Context, d *repo.Database, keys []lfk.LooseFor
 }
 
 // untracked returns the parents whose deletions a database does not record.
-func (k *looseForeignKeys) untracked(
+func (k *worker) untracked(
 	ctx context.Context, d *repo.Database, accepted Absences,
 ) (parents []string, err error) {
 	keys := k.LooseForeignKeys()

@@ -56,7 +56,7 @@ type Config struct {
 }
 
 // Keys returns the definitions; nil: none are configured. The error is that of [LoadDefinitions].
-func (c Config) Keys() ([]lfk.LooseForeignKey, error) {
+func (c Config) Keys() ([]lfk.Definition, error) {
 	definitions, err := c.Definitions, error(nil)
 	if definitions == nil && c.DefinitionsFile != "" {
 		definitions, err = LoadDefinitions(c.DefinitionsFile)
@@ -64,7 +64,7 @@ func (c Config) Keys() ([]lfk.LooseForeignKey, error) {
 	if err != nil || definitions == nil {
 		return nil, err
 	}
-	return append([]lfk.LooseForeignKey{}, definitions.Keys...), nil
+	return append([]lfk.Definition{}, definitions.Keys...), nil
 }
 
 // DoneCounts are the counts of due records that a run has handled.
@@ -75,8 +75,8 @@ func (Config) DoneCounts() []string {
 	}
 }
 
-// looseForeignKeys is the worker; the package comment is its design.
-type looseForeignKeys struct {
+// worker is the worker; the package comment is its design.
+type worker struct {
 	run.Deps
 	config  Config
 	sizes   *bulk.StatementSizes
@@ -95,7 +95,7 @@ type looseForeignKeys struct {
 // New makes the worker without connecting, with the kinds of job that belong to it. An error names
 // the wrong configuration key.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
-	k := &looseForeignKeys{
+	k := &worker{
 		config: config, Deps: d, sizes: bulk.NewStatementSizes(),
 		failing: newFailing(), looks: looks{since: time.Now(), of: map[string]look{}},
 	}
@@ -133,7 +133,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 func turboFlag(database string) string { return "loose_foreign_keys_turbo_mode_" + database }
 
 // uses returns what runs do to children and queues. They read parents.
-func (k *looseForeignKeys) uses(string) (all []catalog.Use) {
+func (k *worker) uses(string) (all []catalog.Use) {
 	for _, queue := range lfk.QueueTables() {
 		all = append(all, catalog.Use{Table: queue, Rights: catalog.ToRemove})
 	}
@@ -148,7 +148,7 @@ func (k *looseForeignKeys) uses(string) (all []catalog.Use) {
 	return all
 }
 
-func (k *looseForeignKeys) maxRuntime(
+func (k *worker) maxRuntime(
 	database string, flags map[string]bool,
 ) (time.Duration, bool) {
 	if flags[turboFlag(database)] {
@@ -157,14 +157,14 @@ func (k *looseForeignKeys) maxRuntime(
 	return k.config.MaxRuntime, false
 }
 
-func (k *looseForeignKeys) maxRows(turbo bool) (deletes, updates int64) {
+func (k *worker) maxRows(turbo bool) (deletes, updates int64) {
 	if turbo {
 		return max(k.config.MaxDeletes, 200_000), max(k.config.MaxUpdates, 150_000)
 	}
 	return k.config.MaxDeletes, k.config.MaxUpdates
 }
 
-func (k *looseForeignKeys) missing(context.Context) (string, error) {
+func (k *worker) missing(context.Context) (string, error) {
 	if k.LooseForeignKeys() == nil {
 		return "no definitions: set workers.loose_foreign_keys_cleanup.definitions to a file in the " +
 			"format of GitLab's config/gitlab_loose_foreign_keys.yml", nil
@@ -173,7 +173,7 @@ func (k *looseForeignKeys) missing(context.Context) (string, error) {
 }
 
 // warnOfStarvation returns the databases that no fire works for the worker's status, and logs them.
-func (k *looseForeignKeys) warnOfStarvation() (remark string) {
+func (k *worker) warnOfStarvation() (remark string) {
 	var names []string
 	for _, i := range StarvedDatabases(k.config.Schedule, len(k.Databases)) {
 		names = append(names, k.Databases[i].Name)

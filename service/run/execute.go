@@ -145,7 +145,7 @@ func conclude(run *Run, workErr error) {
 	case workErr != nil:
 		run.State, run.Error = control.RunFailed, fault.PublicText(workErr)
 		run.OverLimit = run.OverLimit || stopped.Early
-		if reason := fault.ReasonOf(workErr); reason != reasons.ReasonKeyMismatch || run.Reason == "" {
+		if reason := fault.ReasonOf(workErr); reason != reasons.KeyMismatch || run.Reason == "" {
 			run.Reason = cmp.Or(reason, run.Reason)
 		}
 	default:

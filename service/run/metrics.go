@@ -89,7 +89,7 @@ func (m *Metrics) AddJob(ctx context.Context, kind, outcome string) {
 
 // AddHold counts a postponed job by the reason.
 func (m *Metrics) AddHold(ctx context.Context, kind, reason string) {
-	m.JobsHeld.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", reasons.ReadReason(reason).Code)))
+	m.JobsHeld.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", reasons.Read(reason).Code)))
 }
 
 // AddPause counts the time that a run on a database paused.

@@ -26,7 +26,7 @@ func endedByLoad(ctx context.Context, r *Runner, w *Worker) (bool, error) {
 		return false, err
 	}
 	reason := runs.Last.Reason
-	return reasons.ReadReason(reason).Code == fault.ReasonThrottled && r.Loads.Overloaded(ctx, r.Main, catalog.Table{}) == nil &&
+	return reasons.Read(reason).Code == fault.ReasonThrottled && r.Loads.Overloaded(ctx, r.Main, catalog.Table{}) == nil &&
 		r.Loads.StillExceeded(ctx, r.Main, reason) == nil, nil
 }
 

@@ -55,13 +55,13 @@ type Deps struct {
 	// Databases in the order of the rotation, main first.
 	Databases []*repo.Database
 	// Queue takes deferred jobs; nil: no queue.
-	Queue  jobqueue.JobQueue
+	Queue  jobqueue.Queue
 	Logger *slog.Logger
 	// RunBatch is [Runner.RunBatch].
 	RunBatch func(context.Context, Request) (Run, error)
 	// LooseForeignKeys returns the definitions in use; nil: none are configured. They change when
 	// the file is reloaded, so a run calls it once.
-	LooseForeignKeys func() []lfk.LooseForeignKey
+	LooseForeignKeys func() []lfk.Definition
 }
 
 // Worker is one kind of maintenance work, as a value. Its package defines what it does. start.go

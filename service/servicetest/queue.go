@@ -49,7 +49,7 @@ func (e *Estate) Insert(jobs ...jobqueue.Job) (inserted int) {
 }
 
 // JobOf is a job with nothing but its arguments.
-func JobOf(args jobqueue.JobArgs) jobqueue.Job { return jobqueue.Job{Args: args} }
+func JobOf(args jobqueue.Args) jobqueue.Job { return jobqueue.Job{Args: args} }
 
 // RescueSQL does what River's rescuer does for jobs whose attempts began too long ago.
 const RescueSQL = `
@@ -144,7 +144,7 @@ func (o oneAttempt) WorkJob(ctx context.Context, r job.Request) (job.Result, err
 }
 
 // Running puts a job that is at work into the queue, and returns its attempt as the queue would hand it over.
-func (e *Estate) Running(args jobqueue.JobArgs) job.Request {
+func (e *Estate) Running(args jobqueue.Args) job.Request {
 	e.T.Helper()
 	raw, err := json.Marshal(args)
 	if err != nil {
@@ -167,7 +167,7 @@ var Written = []string{
 }
 
 // Holds reports whether a job is held, by working it. The attempt of one that is not held ends as skipped.
-func (e *Estate) Holds(s *service.Service, args jobqueue.JobArgs) bool {
+func (e *Estate) Holds(s *service.Service, args jobqueue.Args) bool {
 	e.T.Helper()
 	request := e.Running(args)
 	defer e.Exec("main", `DELETE FROM maintenance.river_job WHERE id = $1`, request.ID)

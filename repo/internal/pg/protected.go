@@ -211,14 +211,14 @@ func (e *ProtectedError) Error() string {
 		by = ", and is deleted with rows of " + strings.Join(e.By, ", ")
 	}
 	return fmt.Sprintf("%s: %s%s; caretaker unprotect %s %d ends that",
-		reasons.ReasonProtected, e.String(), by, e.Kind, e.ID)
+		reasons.Protected, e.String(), by, e.Kind, e.ID)
 }
 
 // Public marks the text as fit for clients.
 func (e *ProtectedError) Public() {}
 
 // TypedReason returns PROTECTED.
-func (e *ProtectedError) TypedReason() string { return reasons.ReasonProtected }
+func (e *ProtectedError) TypedReason() string { return reasons.Protected }
 
 // Protection keeps a user or group from being deleted through caretaker: see
 // maintenance.protected_targets.

@@ -66,7 +66,7 @@ GROUP BY b.root, a.attname HAVING bool_or(a.attrelid = b.root)`
 
 // inspectChildren inspects the definitions whose child is here; nil for the others.
 func inspectChildren(
-	ctx context.Context, tx pgx.Tx, keys []lfk.LooseForeignKey, homes map[string]relation, trees trees,
+	ctx context.Context, tx pgx.Tx, keys []lfk.Definition, homes map[string]relation, trees trees,
 ) ([]*Child, error) {
 	var roots []uint32
 	for _, k := range keys {
@@ -106,7 +106,7 @@ func inspectChildren(
 // childCheck inspects one definition in one home.
 type childCheck struct {
 	tx      pgx.Tx
-	key     lfk.LooseForeignKey
+	key     lfk.Definition
 	home    relation
 	columns map[string]childColumn
 	indexes indexesByTable

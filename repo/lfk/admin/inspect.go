@@ -40,7 +40,7 @@ type Inspection struct {
 
 // Inspect reads all that lint asks of a database about these definitions: the catalogue in one
 // snapshot, then what is pending and what may keep rows.
-func (a Admin) Inspect(ctx context.Context, keys []lfk.LooseForeignKey) (Inspection, error) {
+func (a Admin) Inspect(ctx context.Context, keys []lfk.Definition) (Inspection, error) {
 	var i Inspection
 	var homes map[string]relation
 	err := a.read(ctx, "inspect loose foreign keys", func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -180,7 +180,7 @@ func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
 // findHomes finds the tables that definitions name, as children and as parents: ordinary and
 // partitioned ones that can be written to.
 func findHomes(
-	ctx context.Context, tx pgx.Tx, keys []lfk.LooseForeignKey,
+	ctx context.Context, tx pgx.Tx, keys []lfk.Definition,
 ) (map[string]relation, error) {
 	var names []string
 	for _, k := range keys {
@@ -207,7 +207,7 @@ func rootsOf(homes map[string]relation) (roots []uint32) {
 }
 
 // wantedKey is the key that the definitions of a parent name, or else id.
-func wantedKey(keys []lfk.LooseForeignKey, parent string) []string {
+func wantedKey(keys []lfk.Definition, parent string) []string {
 	for _, k := range keys {
 		if k.Parent == parent && k.Key != nil {
 			return k.Key

@@ -52,7 +52,7 @@ type Relation struct {
 // InspectParents reads how the deletions from the parents of these definitions are recorded, and which
 // children are here: of an [Inspection] Parents and Children, which are empty.
 func (a Admin) InspectParents(
-	ctx context.Context, keys []lfk.LooseForeignKey,
+	ctx context.Context, keys []lfk.Definition,
 ) (i Inspection, err error) {
 	if i.Queue.Schema, err = a.database.ApplicationSchema(ctx); err != nil {
 		return i, err
@@ -72,7 +72,7 @@ func (a Admin) InspectParents(
 			return err
 		}
 		maps.DeleteFunc(homes, func(name string, _ relation) bool {
-			return !slices.ContainsFunc(keys, func(k lfk.LooseForeignKey) bool { return k.Parent == name })
+			return !slices.ContainsFunc(keys, func(k lfk.Definition) bool { return k.Parent == name })
 		})
 		trees, err := readTrees(ctx, tx, rootsOf(homes)...)
 		if err == nil {
@@ -84,7 +84,7 @@ func (a Admin) InspectParents(
 }
 
 // inspectParents inspects the parents that are here, by the names that the definitions have for them.
-func inspectParents(ctx context.Context, tx pgx.Tx, keys []lfk.LooseForeignKey,
+func inspectParents(ctx context.Context, tx pgx.Tx, keys []lfk.Definition,
 	homes map[string]relation, trees trees, existing []Trigger,
 ) (map[string]Parent, error) {
 	byTable := map[uint32][]Trigger{}

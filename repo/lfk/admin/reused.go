@@ -27,13 +27,13 @@ due AS (
   UPDATE {queue} q SET consume_after = now() FROM reused r
   WHERE q.partition = r.partition AND q.id = r.id
 )
-UPDATE {failures} x SET sqlstate = '` + reasons.ReasonKeyApproved + `' FROM reused r
+UPDATE {failures} x SET sqlstate = '` + reasons.KeyApproved + `' FROM reused r
 WHERE x.partition = r.partition AND x.record_id = r.id`
 
 // CleanReused lets the next run clean the children of the keys of a table that are used again, and
 // returns how many records are due for it.
 func (a Admin) CleanReused(ctx context.Context, table string) (int64, error) {
-	return a.decideReused(ctx, "release reused keys", cleanReusedSQL, table, reasons.ReasonKeyReused)
+	return a.decideReused(ctx, "release reused keys", cleanReusedSQL, table, reasons.KeyReused)
 }
 
 const keepReusedSQL = `
@@ -48,7 +48,7 @@ SELECT FROM deleted`
 // that the children stay. It returns how many it closed.
 func (a Admin) KeepReused(ctx context.Context, table string) (int64, error) {
 	return a.decideReused(ctx, "close records of reused keys", keepReusedSQL, table,
-		reasons.ReasonKeyReused, reasons.ReasonKeyApproved)
+		reasons.KeyReused, reasons.KeyApproved)
 }
 
 func (a Admin) decideReused(

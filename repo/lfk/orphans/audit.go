@@ -93,7 +93,7 @@ func (p *Parent) Recorded() string { return p.rows.Home.Schema + "." + p.rows.Ho
 func (d Orphans) Parent(
 	ctx context.Context, table string, columns []string, values bool,
 ) (*Parent, error) {
-	rows, err := lfk.NewChildren(d.db).Children(ctx, []lfk.LooseForeignKey{
+	rows, err := lfk.NewChildren(d.db).Children(ctx, []lfk.Definition{
 		{Table: table, Columns: columns, Parent: table, OnDelete: lfk.AsyncDelete},
 	})
 	if err != nil || rows[0] == nil {

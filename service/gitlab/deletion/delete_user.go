@@ -111,7 +111,7 @@ func deletionResult(args jobqueue.DeleteUser, d gitlab.UserDeletion) (job.Result
 	case d.Setting.Invalid != "":
 		return job.Result{}, InvalidSetting(d.Setting)
 	case d.Skipped != "":
-		r.Outcome, r.Reason, r.LogAtDebug = job.Skipped, d.Skipped, d.Skipped == reasons.ReasonTargetGone
+		r.Outcome, r.Reason, r.LogAtDebug = job.Skipped, d.Skipped, d.Skipped == reasons.TargetGone
 	case d.Refused != "":
 		r.Outcome, r.Reason, r.Message = job.Refused, d.Refused, refusalWords(d)
 	default:
@@ -133,9 +133,9 @@ func refusalWords(d gitlab.UserDeletion) string {
 	switch {
 	case d.Protection != nil:
 		return d.Protection.String()
-	case d.Refused == reasons.ReasonInternalUser:
+	case d.Refused == reasons.InternalUser:
 		return "users of this type are accounts of the system, which are not deleted"
-	case d.Refused == reasons.ReasonNotAuthorized:
+	case d.Refused == reasons.NotAuthorized:
 		return "who asked for it is neither the user nor an active administrator"
 	case len(d.Groups) > 0:
 		return fmt.Sprintf("groups %v have no other owner: give them one", d.Groups)

@@ -99,7 +99,7 @@ func (u *userDeletion) plan(ctx context.Context, _ *run.Execution, p *plan.Plan)
 	switch {
 	case err != nil:
 		return err
-	case d.Skipped == reasons.ReasonTargetGone:
+	case d.Skipped == reasons.TargetGone:
 		return plan.ErrUnknownTarget
 	case d.Refused != "":
 		p.Refuse(d.Refused, refusalWords(d))
@@ -150,6 +150,6 @@ func PlanProtection(ctx context.Context, p *plan.Plan) error {
 	if err != nil || protection == nil {
 		return err
 	}
-	p.Refuse(reasons.ReasonProtected, protection.String())
+	p.Refuse(reasons.Protected, protection.String())
 	return nil
 }

@@ -51,7 +51,7 @@ func (s *Projects) removeProject(ctx context.Context, j *job.Attempt, p projectR
 type Remover struct {
 	*bulk.Sweeper
 	main    *repo.Database
-	queue   jobqueue.JobQueue
+	queue   jobqueue.Queue
 	attempt *job.Attempt
 	// Guard is the guard of every transaction.
 	Guard fencing.Guard

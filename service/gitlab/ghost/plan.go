@@ -42,12 +42,12 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *plan.Plan) e
 		return plan.ErrUnknownTarget
 	case target.Ghost == p.ID:
 		// To whom would it all go?
-		p.Refuse(reasons.ReasonInternalUser, "the user is the ghost")
+		p.Refuse(reasons.InternalUser, "the user is the ghost")
 		p.Exact = false
 		return nil
 	case !target.Migratable:
 		// The effects are counted anyway, without a ghost.
-		p.Refuse(reasons.ReasonInternalUser, fmt.Sprintf("users of type %d are not deleted", target.Type))
+		p.Refuse(reasons.InternalUser, fmt.Sprintf("users of type %d are not deleted", target.Type))
 	}
 	if target.Active {
 		p.Remark(activeAgain)

@@ -77,13 +77,13 @@ func (u *user) work(ctx context.Context) (err error) {
 	case !u.Due:
 		return nil
 	case !u.Exists:
-		u.candidate(run.ActionDelete, reasons.ReasonTargetGone+": only the row of the queue is left")
+		u.candidate(run.ActionDelete, reasons.TargetGone+": only the row of the queue is left")
 		return u.changeRow(ctx, d.Ghosts.RemoveOrphan)
 	case !u.Migratable:
 		text := fmt.Sprintf("users of type %d are not deleted", u.Type)
-		return &fault.ReasonedError{Reason: reasons.ReasonInternalUser, Text: text}
+		return &fault.ReasonedError{Reason: reasons.InternalUser, Text: text}
 	case u.Ghost == u.UserID:
-		return &fault.ReasonedError{Reason: reasons.ReasonInternalUser, Text: "the user is the ghost"}
+		return &fault.ReasonedError{Reason: reasons.InternalUser, Text: "the user is the ghost"}
 	}
 	if u.Protections {
 		p, err := d.Protections.Protecting(ctx, control.KindUser, u.UserID, false, run.ReadLimits())
@@ -233,7 +233,7 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 	case protected && !u.Exists:
 		u.keepRow(kept)
 		u.log.WarnContext(ctx, "queue row kept, end the protection",
-			"reason", reasons.ReasonProtected, "why", kept.String())
+			"reason", reasons.Protected, "why", kept.String())
 	case protected:
 		u.candidate(run.ActionPostpone, kept.Error())
 		u.reportProtected(ctx, kept)
@@ -326,9 +326,9 @@ func refuseProtected(p *repo.Protection, err error) error {
 // row comes again in half an hour.
 func (u *user) reportProtected(ctx context.Context, kept *repo.ProtectedError) {
 	u.protected++
-	spans.RecordOutcome(ctx, spans.OutcomeDeferred, reasons.ReasonProtected)
+	spans.RecordOutcome(ctx, spans.OutcomeDeferred, reasons.Protected)
 	u.log.WarnContext(ctx, "user kept, take the row off the queue or end the protection",
-		"reason", reasons.ReasonProtected, "why", kept.String(), "tables", u.tables)
+		"reason", reasons.Protected, "why", kept.String(), "tables", u.tables)
 }
 
 // reportFailed logs a user who has failed; the error is logged nowhere else. A user of a type that
@@ -350,7 +350,7 @@ func (u *user) reportFailed(ctx context.Context, cause error) {
 	if len(u.tables) > 0 {
 		attrs = append(attrs, "tables", u.tables)
 	}
-	if reason == reasons.ReasonInternalUser {
+	if reason == reasons.InternalUser {
 		u.log.WarnContext(ctx, "user refused", attrs...)
 	} else {
 		u.log.ErrorContext(ctx, "user failed", attrs...)

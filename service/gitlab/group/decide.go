@@ -82,7 +82,7 @@ func (r *workerRun) decidePage(ctx context.Context, page []int64) error {
 // decideGroup returns the outcome of a marked group.
 func decideGroup(g gitlab.DueGroup) (outcome, string) {
 	switch {
-	case g.Veto != nil && (!g.Begun || g.Veto.Reason == reasons.ReasonCancelled):
+	case g.Veto != nil && (!g.Begun || g.Veto.Reason == reasons.Cancelled):
 		return held, g.Veto.Reason
 	case g.Begun:
 		return destruction, ""

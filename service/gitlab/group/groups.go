@@ -185,8 +185,8 @@ func (r *workerRun) restore(ctx context.Context, g *group) error {
 	done, err := r.restoreGroup(ctx, g.ID)
 	switch protected, ok := errors.AsType[*repo.ProtectedError](err); {
 	case ok:
-		g.outcome, g.reason = held, reasons.ReasonProtected
-		g.Veto = &gitlab.Veto{Target: g.ID, Reason: reasons.ReasonProtected, Detail: protected.String()}
+		g.outcome, g.reason = held, reasons.Protected
+		g.Veto = &gitlab.Veto{Target: g.ID, Reason: reasons.Protected, Detail: protected.String()}
 		r.hold(ctx, g)
 	case err != nil:
 		return err

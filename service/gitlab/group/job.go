@@ -121,7 +121,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 	case ok:
 		// It would have been restored. Nothing has changed.
 		return job.Result{
-			Outcome: job.Refused, Reason: reasons.ReasonProtected, Message: protected.String(),
+			Outcome: job.Refused, Reason: reasons.Protected, Message: protected.String(),
 		}, nil
 	case err != nil:
 		return job.Result{}, err
@@ -137,7 +137,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 func (d *groupRemoval) refusal(b gitlab.GroupBeginning) job.Result {
 	switch b.Verdict {
 	case gitlab.GroupGone:
-		return job.Result{Outcome: job.Skipped, Reason: reasons.ReasonTargetGone, LogAtDebug: true}
+		return job.Result{Outcome: job.Skipped, Reason: reasons.TargetGone, LogAtDebug: true}
 	case gitlab.GroupUserMissing:
 		return job.Result{Outcome: job.Refused, Reason: reasonUserMissing}
 	case gitlab.GroupInProgress:
@@ -149,7 +149,7 @@ func (d *groupRemoval) refusal(b gitlab.GroupBeginning) job.Result {
 		}
 	case gitlab.GroupProtected:
 		return job.Result{
-			Outcome: job.Refused, Reason: reasons.ReasonProtected, Message: b.Protection.String(),
+			Outcome: job.Refused, Reason: reasons.Protected, Message: b.Protection.String(),
 		}
 	case gitlab.GroupNotDue, gitlab.GroupBegun:
 	}

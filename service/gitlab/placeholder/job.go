@@ -16,7 +16,7 @@ import (
 // placeholderDeletion is the job delete_placeholder_user; see the package comment.
 type placeholderDeletion struct {
 	databases []*repo.Database
-	queue     jobqueue.JobQueue
+	queue     jobqueue.Queue
 }
 
 // placeholderLimits bound each statement of the job.
@@ -46,11 +46,11 @@ func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Res
 	case verdict.Missing != "":
 		return job.Result{}, &fault.FailedError{Text: verdict.Missing}
 	case verdict.Gone:
-		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, reasons.ReasonTargetGone, true
+		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, reasons.TargetGone, true
 	case verdict.NotPlaceholder:
 		result.Outcome, result.Reason = job.Skipped, reasonNotAPlaceholder
 	case verdict.Protection != nil:
-		result.Outcome, result.Reason = job.Refused, reasons.ReasonProtected
+		result.Outcome, result.Reason = job.Refused, reasons.Protected
 		result.Message = verdict.Protection.String()
 	case verdict.Reference != nil:
 		by := verdict.Reference

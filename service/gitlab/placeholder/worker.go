@@ -46,7 +46,7 @@ func (Config) DoneCounts() []string { return []string{"scheduled_jobs", "exhaust
 type placeholderUserCleanup struct {
 	config Config
 	main   *repo.Database
-	queue  jobqueue.JobQueue
+	queue  jobqueue.Queue
 	logger *slog.Logger
 	schema run.SchemaLog
 }

@@ -76,7 +76,7 @@ func (w *tokenWalk) judge(ctx context.Context, limit int) (r gitlab.BotRange, er
 	r.Inactive, r.Organizations, w.protected = nil, nil, nil
 	for i, bot := range all.Inactive {
 		if p := w.kept.Of(control.KindUser, bot); p != nil {
-			w.protected = append(w.protected, gitlab.Veto{Target: bot, Reason: reasons.ReasonProtected, Detail: p.String()})
+			w.protected = append(w.protected, gitlab.Veto{Target: bot, Reason: reasons.Protected, Detail: p.String()})
 			continue
 		}
 		r.Inactive, r.Organizations = append(r.Inactive, bot), append(r.Organizations, all.Organizations[i])

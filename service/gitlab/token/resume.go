@@ -32,7 +32,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 	}
 	result := job.Result{Outcome: job.Succeeded, Attributes: []any{"pass_id", args.PassID}}
 	if !unfinished {
-		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, reasons.ReasonTargetGone, true
+		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, reasons.TargetGone, true
 		return result, nil
 	}
 	wait := func(reason string) (job.Result, error) {

@@ -117,7 +117,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 		return err
 	}
 	if w.pass.ID == "" {
-		return &fault.SkippedError{Reason: reasons.ReasonTargetGone}
+		return &fault.SkippedError{Reason: reasons.TargetGone}
 	}
 	return w.run(ctx)
 }
@@ -155,7 +155,7 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) erro
 			x.Log.InfoContext(ctx, "unfinished pass dropped, the setting is off")
 		}
 	}
-	return &fault.SkippedError{Reason: reasons.ReasonSettingOff, Text: gitlab.TokenSettingOff}
+	return &fault.SkippedError{Reason: reasons.SettingOff, Text: gitlab.TokenSettingOff}
 }
 
 func (k *inactiveTokens) backlog(

@@ -64,7 +64,7 @@ type Adoption struct {
 	at     admin.Admin
 	home   *repo.Database
 	real   admin.RealKey
-	key    lfkrepo.LooseForeignKey
+	key    lfkrepo.Definition
 	holder string
 	// defined, tracked: the definition is in the file, the parent is tracked.
 	defined, tracked bool
@@ -107,7 +107,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.key = lfkrepo.LooseForeignKey{
+	a.key = lfkrepo.Definition{
 		Table: writtenIn(a.real.Table, schema), Parent: writtenIn(a.real.Parent, schema),
 		Columns: a.real.Columns, OnDelete: r.OnDelete,
 	}
@@ -155,7 +155,7 @@ func writtenIn(t catalog.Table, schema string) string {
 }
 
 // known returns the definition that replaces the foreign key; nil: the file has none.
-func (a *Adoption) known(schema string) *lfkrepo.LooseForeignKey {
+func (a *Adoption) known(schema string) *lfkrepo.Definition {
 	return lfk.StandsFor(a.admin.Definitions.Keys, schema, capture.AdoptedKey{
 		Schema: a.real.Table.Schema, Table: a.real.Table.Name, Columns: a.real.Columns,
 		ParentSchema: a.real.Parent.Schema, Parent: a.real.Parent.Name, Definition: a.real.Definition,
@@ -296,7 +296,7 @@ func (a *Adoption) checkHomes(ctx context.Context) error {
 
 // check refuses what lint would report as an error.
 func (a *Adoption) check(ctx context.Context) error {
-	alone := &lfk.Definitions{File: a.admin.Definitions.File, Keys: []lfkrepo.LooseForeignKey{a.key}}
+	alone := &lfk.Definitions{File: a.admin.Definitions.File, Keys: []lfkrepo.Definition{a.key}}
 	result, err := Admin{Databases: a.admin.Databases, Only: a.Database, Definitions: alone}.Lint(ctx)
 	if err != nil {
 		return err
@@ -370,7 +370,7 @@ func (a *Adoption) Drop(ctx context.Context) error {
 }
 
 // withEntry adds the lines of a definition to an error, each as an error of its own.
-func withEntry(err error, key lfkrepo.LooseForeignKey) error {
+func withEntry(err error, key lfkrepo.Definition) error {
 	all := []error{err}
 	for line := range strings.Lines(lfk.Entry(key)) {
 		all = append(all, errors.New(strings.TrimSuffix(line, "\n")))

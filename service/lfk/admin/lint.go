@@ -236,7 +236,7 @@ func (l *lint) children(d lfk.Inspected) {
 }
 
 // indexColumns returns the columns of an index that would suffice.
-func indexColumns(key lfkrepo.LooseForeignKey) string {
+func indexColumns(key lfkrepo.Definition) string {
 	var columns []string
 	for _, c := range key.Conditions {
 		columns = append(columns, c.Column)

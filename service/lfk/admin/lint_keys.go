@@ -68,7 +68,7 @@ func missingColumn(parent admin.Parent) string {
 
 // needsValues reports whether a definition's parent in a database has a key that is not one integer.
 func (l *lint) needsValues(d lfk.Inspected) bool {
-	return slices.ContainsFunc(l.Keys, func(key lfkrepo.LooseForeignKey) bool {
+	return slices.ContainsFunc(l.Keys, func(key lfkrepo.Definition) bool {
 		parent, here := d.Parents[key.Parent]
 		return here && (len(parent.Key) > 1 ||
 			slices.ContainsFunc(parent.Columns, func(c admin.KeyColumn) bool {
@@ -79,7 +79,7 @@ func (l *lint) needsValues(d lfk.Inspected) bool {
 
 // recordedKey returns the key of a definition's parent: the columns that the definition's refer to,
 // one by one. Nil: no database has the parent, or its key differs from the definition's.
-func (l *lint) recordedKey(key lfkrepo.LooseForeignKey) (columns []admin.KeyColumn) {
+func (l *lint) recordedKey(key lfkrepo.Definition) (columns []admin.KeyColumn) {
 	for _, d := range l.Seen {
 		parent, here := d.Parents[key.Parent]
 		places, err := key.Places(parent.Key)
@@ -120,7 +120,7 @@ func (l *lint) keyFaults(d lfk.Inspected) {
 
 // mismatches returns the columns of the child that cannot be compared with those of the recorded
 // key. If that is unknown, it returns those that can be compared with no possible key.
-func (l *lint) mismatches(key lfkrepo.LooseForeignKey, child *admin.Child) (mismatches []string) {
+func (l *lint) mismatches(key lfkrepo.Definition, child *admin.Child) (mismatches []string) {
 	recorded := l.recordedKey(key)
 	for i, column := range child.Columns {
 		kinds, of := allKinds, "a deleted row"

@@ -109,14 +109,14 @@ func revokeCommand(children []string) string {
 // them no rows.
 func (l *lint) foreignKeys(d lfk.Inspected) {
 	for _, f := range d.ForeignKeys {
-		if key := l.definition(d, func(k lfkrepo.LooseForeignKey) bool {
+		if key := l.definition(d, func(k lfkrepo.Definition) bool {
 			return f.Blocks && d.Is(k.Table, f.Parent) && k.OnDelete == lfkrepo.AsyncDelete
 		}); key != nil {
 			l.at(d.Name, f.String()).fail("fk_blocks_deletion", "rows of %s that it refers to cannot be "+
 				"deleted by %s (23503): give it ON DELETE CASCADE or SET NULL, or replace it by a "+
 				"definition", key.Table, key)
 		}
-		if key := l.definition(d, func(k lfkrepo.LooseForeignKey) bool {
+		if key := l.definition(d, func(k lfkrepo.Definition) bool {
 			return d.Is(k.Table, f.Child) && d.Is(k.Parent, f.Parent) &&
 				slices.Contains(f.Columns, k.Columns[0])
 		}); key != nil {
@@ -128,7 +128,7 @@ func (l *lint) foreignKeys(d lfk.Inspected) {
 
 // finish returns what to do about a real foreign key beside a definition. If an adoption may have
 // left both, the operator must finish it or undo it.
-func finish(d lfk.Inspected, f admin.ForeignKey, key lfkrepo.LooseForeignKey) string {
+func finish(d lfk.Inspected, f admin.ForeignKey, key lfkrepo.Definition) string {
 	same := slices.Equal(slices.Sorted(slices.Values(f.Columns)), slices.Sorted(slices.Values(key.Columns)))
 	if !same || len(key.Conditions) > 0 || !d.Is(key.Table, f.Table.Recorded("")) {
 		return "drop one of the two"
@@ -139,7 +139,7 @@ func finish(d lfk.Inspected, f admin.ForeignKey, key lfkrepo.LooseForeignKey) st
 }
 
 // definition returns the first of its kind whose child is in a database, or nil.
-func (l *lint) definition(d lfk.Inspected, is func(lfkrepo.LooseForeignKey) bool) *lfkrepo.LooseForeignKey {
+func (l *lint) definition(d lfk.Inspected, is func(lfkrepo.Definition) bool) *lfkrepo.Definition {
 	for i, key := range l.Keys {
 		if d.Children[i] != nil && is(key) {
 			return &key

@@ -18,7 +18,7 @@ func (l Admin) Reused(ctx context.Context, table string) ([]FailingRecord, error
 	all, err := l.Failing(ctx, table)
 	held := []FailingRecord{}
 	for _, r := range all {
-		if r.SQLState == reasons.ReasonKeyReused {
+		if r.SQLState == reasons.KeyReused {
 			held = append(held, r)
 		}
 	}

@@ -21,12 +21,12 @@ type Audit struct {
 	// Databases from the configuration, main first.
 	Databases []*repo.Database
 	// Keys are the definitions.
-	Keys []lfk.LooseForeignKey
+	Keys []lfk.Definition
 }
 
 // Task is one definition in one database that has its child.
 type Task struct {
-	Key lfk.LooseForeignKey
+	Key lfk.Definition
 	// Fault is why it cannot be audited, and what to do; "": it can.
 	Fault string
 
@@ -104,7 +104,7 @@ func (a Audit) Tasks(ctx context.Context) (tasks []*Task, err error) {
 }
 
 // childFault returns why the keys of a child cannot be read from an index; "": they can.
-func childFault(key lfk.LooseForeignKey, child *admin.Child) string {
+func childFault(key lfk.Definition, child *admin.Child) string {
 	switch {
 	case len(child.MissingColumns) > 0:
 		return fmt.Sprintf("%s has no column %s: caretaker lfk lint says what to do", key.Table,

@@ -47,7 +47,7 @@ type Found struct {
 	// Guess is why the keys may differ from the recorded ones; "": they do not.
 	Guess string `json:"guess,omitempty"`
 	// Key is the definition.
-	Key lfk.LooseForeignKey `json:"-"`
+	Key lfk.Definition `json:"-"`
 }
 
 // ErrNoTask means that no definition is selected, or none has its child in a configured database.
@@ -101,7 +101,7 @@ func (s *Search) leaveOut(ctx context.Context, tasks []*Task) error {
 	if err != nil {
 		return err
 	}
-	var keys []lfk.LooseForeignKey
+	var keys []lfk.Definition
 	var children []string
 	for _, key := range s.Keys {
 		if !slices.ContainsFunc(tasks, func(t *Task) bool { return t.Key.Table == key.Table }) &&

@@ -58,6 +58,6 @@ func SkipReason(err error) reasons.Reason {
 
 // EndedEarly reports whether the reason means an early end because of the load or a full queue.
 func EndedEarly(reason string) bool {
-	code := reasons.ReadReason(reason).Code
+	code := reasons.Read(reason).Code
 	return code == ReasonThrottled || code == ReasonQueueFull
 }

@@ -101,7 +101,7 @@ func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table catalog.
 // StillExceeded returns the limit that ended a run with this reason if it is still exceeded, else
 // nil.
 func (l *Loads) StillExceeded(ctx context.Context, d *repo.Database, reason string) *Excess {
-	ended := reasons.ReadReason(reason)
+	ended := reasons.Read(reason)
 	worst, _ := l.worst(ctx, d, func(e *Excess) bool {
 		return ended.Code == fault.ReasonThrottled && strings.HasPrefix(ended.Detail, e.measure+": ")
 	})
