@@ -290,8 +290,8 @@ SELECT ` + runColumns + ` FROM maintenance.runs WHERE id = ANY (ARRAY(SELECT id 
 // RunSummary is the state of a worker. A missing run is nil.
 type RunSummary struct{ Current, Last, LastSuccess *Run }
 
-// RunSummary reads the newest running run, the newest ended run that was not skipped, and the
-// newest that succeeded. Only the first may be a dry run.
+// RunSummary reads the newest running run, the newest run that ended (of skipped runs only those
+// that a setting skipped), and the newest that succeeded. Only the first may be a dry run.
 func (d Runs) RunSummary(ctx context.Context, worker string) (s RunSummary, err error) {
 	runs, err := pg.Collect(ctx, d.db, pg.NewQuery("read the newest runs", runSummarySQL, worker), scanRun)
 	for i := range runs {

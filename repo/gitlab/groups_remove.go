@@ -148,7 +148,7 @@ const membersPage = 500
 
 // RemovedMembers is the result of a page of removed members.
 type RemovedMembers struct {
-	// Rows is the number of removed rows, and jobs those queued for the project bots among them.
+	// Rows is the number of removed rows, Bots the number of jobs queued for project bots among them.
 	Rows, Bots int64
 	// More members may remain.
 	More bool

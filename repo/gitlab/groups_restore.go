@@ -81,7 +81,7 @@ func lockGroup(ctx context.Context, tx pgx.Tx, id int64) error {
 	return err
 }
 
-// restoringSQL: a group without a route has the route of its parent as its prefix.
+// restoringSQL locates a group without a route by the route of its parent.
 const restoringSQL = `
 SELECT n.path, n.name, coalesce(own.path, concat_ws('/', above.path, n.path)),
   coalesce(own.name, concat_ws(' / ', above.name, n.name)),
