@@ -297,7 +297,7 @@ func worksWithoutStates(g *servicetest.Groups) {
 	plant(g, "10 owner=1 mark=1@15", "11 path=restored-deletion_scheduled-11 mark=1@15", "12 path=lost-deletion_scheduled-12")
 	g.Run("scheduled_jobs=1 restored_groups=1 held_groups=1")
 	g.Run("held_groups=1")
-	g.WantLog(1, "the schema has changed", "level=INFO")
+	g.WantLog(1, "schema changed, missing", "level=INFO")
 	g.Want("main", `SELECT path FROM namespaces WHERE id = 11`, "restored")
 }
 

@@ -352,6 +352,6 @@ func changesOfTheSchemaAreLoggedOnce(e *servicetest.Estate) {
 	servicetest.RunTokens(t, s)
 	servicetest.RunTokens(t, s)
 	e.Work(s, "delete_user")
-	n := strings.Count(log.String(), "the schema has changed")
+	n := strings.Count(log.String(), "schema changed, missing")
 	assert.That(t, n == 1, "said %d times, want once: %s", n, log)
 }
