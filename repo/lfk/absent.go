@@ -12,14 +12,14 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// AbsentPlace is where a child table is absent.
+// AbsentPlace names a child table and the database that does not have it.
 type AbsentPlace struct {
 	Child string `json:"child"`
-	// Database no longer has the table, while others have it; "": no configured database has the table.
+	// Database no longer has the table, but others do. "" means that no configured database has it.
 	Database string `json:"database"`
 }
 
-// String names the table, with the database.
+// String returns the name of the table, with the database.
 func (p AbsentPlace) String() string {
 	if p.Database == "" {
 		return p.Child
@@ -27,8 +27,8 @@ func (p AbsentPlace) String() string {
 	return p.Child + " on " + p.Database
 }
 
-// AbsentChild is an absent child table that the operator has accepted, so that its definitions are skipped
-// there: a row of maintenance.absent_children or, with a database, of maintenance.gone_children, in main.
+// AbsentChild is an accepted absent child table, whose definitions are skipped there: a row of
+// maintenance.absent_children in main or, with a database, of maintenance.gone_children.
 type AbsentChild struct {
 	AbsentPlace
 	AcceptedAt time.Time `json:"accepted_at"`
@@ -46,14 +46,14 @@ func (d Children) AbsentChildren(ctx context.Context) ([]AbsentChild, error) {
 		pgx.RowToStructByPos[AbsentChild])
 }
 
-// notTablesSQL finds what bears the name of a child and is no table.
+// notTablesSQL finds relations that have the name of a child but are not tables.
 const notTablesSQL = `
 SELECT w.written, CASE c.relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' ELSE 'foreign table' END
 FROM ` + catalog.NamedSQL + `
 WHERE c.relkind IN ('v', 'm', 'f')`
 
-// NotTables returns the names that are those of a view, a materialized view or a foreign table in some
-// databases, with what to do about them. A run finds no child of that name: it holds the records.
+// NotTables returns the names that belong to a view, a materialized view or a foreign table in some
+// databases, with the fix for each. A run finds no child of that name: it holds the records.
 func NotTables(ctx context.Context, all []*pg.Database, written []string) (map[string]string, error) {
 	others := map[string]string{}
 	schemas, names := catalog.SplitNames(written)
@@ -83,7 +83,7 @@ gone AS (
 INSERT INTO maintenance.absent_children (child, accepted_by)
 SELECT child, $3 FROM p WHERE database = '' ON CONFLICT DO NOTHING`
 
-// AcceptAbsent accepts children as absent. One that is accepted already keeps its time and name.
+// AcceptAbsent accepts children as absent. An accepted child keeps its time and name.
 func (d Children) AcceptAbsent(ctx context.Context, places []AbsentPlace, by string) error {
 	children, databases := splitPlaces(places)
 	_, err := pg.Exec(ctx, d.db, "accept absent children", acceptAbsentSQL, children, databases, by)
@@ -111,21 +111,21 @@ func splitPlaces(places []AbsentPlace) (children, databases []string) {
 	return children, databases
 }
 
-// SeenChildren are the child tables that a configured database had when it last answered a run, and those
-// that it had before and that the operator has not accepted as absent: a row of maintenance.seen_children, in
-// main.
+// SeenChildren is a row of maintenance.seen_children in main: the child tables that a configured
+// database had when it last answered a run. It includes tables that the database had before, unless
+// the operator has accepted them as absent.
 type SeenChildren struct {
 	Database string
-	// Children that it had. Some are unknown to a run with another definitions file.
+	// Children that the database had, some unknown to a run with other definitions.
 	Children []string
-	// Asked are those that the last run looked for.
+	// Asked lists the children that the last run checked.
 	Asked []string
-	// Fresh: that was less than an hour ago.
+	// Fresh means that the last answer is less than an hour old.
 	Fresh bool
 }
 
 // MayHave reports whether the database may have a child table: it had the table, or was not asked
-// for it. Nil means that the database never answered.
+// for it. A nil receiver means that the database never answered.
 func (s *SeenChildren) MayHave(child string) bool {
 	return s == nil || slices.Contains(s.Children, child) || !slices.Contains(s.Asked, child)
 }
@@ -138,7 +138,7 @@ SELECT s.database, ARRAY(
   s.asked, s.seen_at > clock_timestamp() - interval '1 hour'
 FROM maintenance.seen_children s`
 
-// SeenChildren reads what all databases had, by their names.
+// SeenChildren reads the children that each database had, by the database's name.
 func (d Children) SeenChildren(ctx context.Context) (map[string]*SeenChildren, error) {
 	all, err := pg.Collect(ctx, d.db, pg.NewQuery("list seen children", seenChildrenSQL),
 		pgx.RowToAddrOfStructByPos[SeenChildren])
@@ -149,8 +149,8 @@ func (d Children) SeenChildren(ctx context.Context) (map[string]*SeenChildren, e
 	return seen, err
 }
 
-// saveSeenChildrenSQL keeps what the run did not look for: a server with another definitions file needs it.
-// Without a definition it has no effect. So has what is accepted as gone; a revocation brings it back.
+// saveSeenChildrenSQL keeps unchecked children: a server with other definitions needs them. Without
+// a definition they have no effect. Nor has a child accepted as gone, until a revocation.
 const saveSeenChildrenSQL = `
 INSERT INTO maintenance.seen_children AS s (database, children, asked)
 VALUES ($1, $2, $3)
@@ -161,7 +161,7 @@ SET children = EXCLUDED.children || ARRAY(
       SELECT FROM maintenance.gone_children g WHERE g.child = c AND g.database = s.database)),
   asked = EXCLUDED.asked, seen_at = EXCLUDED.seen_at`
 
-// SaveSeenChildren remembers what a database has.
+// SaveSeenChildren records the children that a database has.
 func (d Children) SaveSeenChildren(ctx context.Context, s SeenChildren) error {
 	_, err := pg.Exec(ctx, d.db, "save seen children", saveSeenChildrenSQL, s.Database, s.Children, s.Asked)
 	return err
@@ -170,7 +170,7 @@ func (d Children) SaveSeenChildren(ctx context.Context, s SeenChildren) error {
 const leftoversSQL = `
 SELECT w.written FROM ` + catalog.NamedSQL + ` WHERE c.relkind IN ('r', 'p') AND ` + catalog.ProtectedSQL
 
-// Leftovers returns those of the children that a split of the database has left behind here, write-protected.
+// Leftovers returns the children that a split of the database has left here, write-protected.
 func (d Children) Leftovers(ctx context.Context, children []string) ([]string, error) {
 	schemas, names := catalog.SplitNames(children)
 	find := pg.NewQuery("find write-protected child tables", leftoversSQL, children, schemas, names)

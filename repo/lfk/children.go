@@ -1,5 +1,5 @@
-// Package lfk has the SQL of loose_foreign_keys_cleanup: records of deleted rows, the tables that refer to them, and the
-// statements that delete, nullify or mark the children.
+// Package lfk contains the SQL of loose_foreign_keys_cleanup: records of deleted rows, the tables
+// that refer to them, and the statements that delete, nullify or mark the children.
 package lfk
 
 import (
@@ -16,20 +16,20 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Actions of a loose foreign key, in the words of the definitions file.
+// Actions of a loose foreign key, as the definitions file spells them.
 const (
 	AsyncDelete    = "async_delete"
 	AsyncNullify   = "async_nullify"
 	UpdateColumnTo = "update_column_to"
 )
 
-// Definition is one definition: what becomes of the rows of Table whose Columns refer to a
-// deleted row of Parent. Tables are named as [catalog.ParseTable] reads them, columns literally.
+// Definition describes what a run does with the rows of Table whose Columns refer to a deleted row
+// of Parent. Tables are named as [catalog.ParseTable] reads them, columns literally.
 type Definition struct {
 	Table, Parent string
-	// Columns of the child, one to four, which refer one by one to those of Key.
+	// Columns of the child, one to four, each referring to the column of Key at its place.
 	Columns []string
-	// Key are the parent's columns; none: those that are recorded, in their order.
+	// Key lists the parent's columns. If empty, these are the recorded columns in their order.
 	Key []string
 	// OnDelete is one of the actions above.
 	OnDelete string
@@ -37,21 +37,20 @@ type Definition struct {
 	TargetColumn, TargetValue string
 	// Conditions narrow the rows: all of them must hold.
 	Conditions []ColumnValue
-	// DeleteLimit caps the rows of one statement, whatever the action; 0: adaptive.
+	// DeleteLimit caps the rows of one statement for every action. 0 means adaptive.
 	DeleteLimit int
 }
 
-// ColumnValue is an equality, the value in the text form that PostgreSQL converts to the column's
-// type.
+// ColumnValue is an equality. PostgreSQL converts the text of Value to the column's type.
 type ColumnValue struct{ Column, Value string }
 
-// String is the definition's identity in messages: "child.column -> parent", or, of several columns,
-// "child.(one, other) -> parent".
+// String returns the definition's identity in messages: "child.column -> parent", or for several
+// columns "child.(one, other) -> parent".
 func (k Definition) String() string {
 	return k.Table + "." + ColumnList(k.Columns) + " -> " + k.Parent
 }
 
-// ColumnList names columns: "one", or "(one, other)".
+// ColumnList formats columns: "one", or "(one, other)".
 func ColumnList(columns []string) string {
 	if len(columns) == 1 {
 		return columns[0]
@@ -59,7 +58,7 @@ func ColumnList(columns []string) string {
 	return "(" + strings.Join(columns, ", ") + ")"
 }
 
-// changes are the columns that the action sets; none: rows are deleted.
+// changes returns the columns that the action sets, none if the action deletes rows.
 func (k Definition) changes() []string {
 	switch k.OnDelete {
 	case AsyncNullify:
@@ -70,79 +69,79 @@ func (k Definition) changes() []string {
 	return nil
 }
 
-// Child is one definition in one home of its child table.
+// Child is a definition in one database that contains its child table.
 type Child struct {
 	Key      Definition
 	Database *pg.Database
 	Home     *childHome
-	// Detaching are the partitions of the table whose detachment is pending: statements on the table
-	// leave their rows out.
+	// Detaching lists the partitions whose detachment is pending: statements on the table leave
+	// their rows out.
 	Detaching []*Child
-	// detaching are their names, in SQL; those of the partitions have the same.
+	// detaching lists the SQL names of these partitions, also in each of the partitions.
 	detaching []string
-	// lock is how rows are locked before they are changed: an update that leaves unique columns alone
-	// gets along with the checks of foreign keys.
+	// lock is the row lock taken before a change: an update that leaves unique columns alone does
+	// not conflict with foreign key checks.
 	lock string
-	// key is what a statement can return of the rows it changes: see keyOfSQL.
+	// key is the SQL of the key that a statement returns for changed rows: see keyOfSQL.
 	key string
-	// mayKeep: see [Child.MayKeep]; tree: the table's name, if it is partitioned, for [lockTrees].
+	// mayKeep: see [Child.MayKeep]. tree is the table's name, if partitioned, for [lockTrees].
 	mayKeep bool
 	tree    []string
-	// order[i] is the position of column i's value in the recorded key; nil: the same order.
+	// order[i] is the position of column i's value in the recorded key. nil is the same order.
 	Order []int
-	// integers: the key is recorded as one integer.
+	// integers means that the key is recorded as one integer.
 	integers bool
-	// parent is the table that the keys are of, where it is in the same database; else nil.
+	// parent is the table that the keys belong to, or nil if it is in another database.
 	parent *ParentTable
 }
 
 // childHome is a child table with the columns that definitions name.
 type childHome struct {
 	catalog.Table
-	// columns by name; one that the table does not have is not there.
+	// columns by name, without those that the table does not have.
 	columns map[string]childColumn
 }
 
 // childColumn is a column of a child.
 type childColumn struct {
-	// Type without its modifiers: a cast to character(3) or bit would cut values off. Stored has them.
-	// Compared is the one that keys are compared as: bigint for all integers, of a domain the type that
-	// it is of.
+	// Type has no modifiers, because a cast to character(3) or bit would cut values off. Stored has
+	// them. Compared is the type that keys are compared as: bigint for all integers, and for a
+	// domain its base type.
 	Type, Stored, Compared string
-	// Class is that of KeyClassSQL.
+	// Class as KeyClassSQL defines it.
 	Class  string
 	Unique bool
 }
 
-// MayKeep reports whether a row that a statement finds may be left as it is without an error: by a
-// BEFORE trigger, a rule, another server, or a move to a partition or a table that inherits.
+// MayKeep reports whether a row that a statement finds may stay unchanged without an error. Causes:
+// a BEFORE trigger, a rule, another server, or a move to a partition or an inheriting table.
 func (c *Child) MayKeep() bool { return c.mayKeep }
 
-// Table is the child table.
+// Table returns the child table.
 func (c *Child) Table() catalog.Table { return c.Home.Table }
 
-// comparedSQL is the type that keys are compared with the column a as: any integer finds a bigint,
-// and a value that is out of a domain's range is not refused.
+// comparedSQL is the type for comparing keys with the column a. All integers compare as bigint. A
+// value outside a domain's range is not refused.
 const comparedSQL = `(
   SELECT CASE WHEN t.oid IN ('smallint'::regtype, 'integer'::regtype) THEN 'bigint'
     ELSE format_type(t.oid, -1) END
   FROM ` + pg.BaseTypeSQL + ` t (oid))`
 
-// keepsRowsSQL: rows of the table k may be kept as they are, without an error, by a rule or by a trigger as in
-// keepingTriggersSQL. A foreign table has triggers and rules that are not known.
+// keepsRowsSQL reports whether a rule, or a trigger as in keepingTriggersSQL, may keep rows of the
+// table k unchanged without an error. The triggers and rules of a foreign table are unknown.
 const keepsRowsSQL = `(k.relkind = 'f' OR k.relhasrules OR k.relhastriggers AND EXISTS (
     SELECT FROM pg_trigger t
     WHERE t.tgrelid = k.oid AND t.tgenabled IN ('O', 'A') AND t.tgtype & 3 = 3 AND t.tgtype & 24 > 0))`
 
-// childTablesSQL: ordinary and partitioned tables count. A table whose enabled trigger refuses every
-// write is a leftover of a split database and is no home.
+// childTablesSQL finds ordinary and partitioned tables. A table whose enabled trigger refuses every
+// write is a leftover of a split database and does not count.
 //
-// A partition whose detachment was begun and not finished is no part of its table for statements: it is
-// a home of its own.
+// A partition whose detachment is pending is not part of its table for statements: it counts as a
+// table of its own.
 //
-// keeping are the tables of which rows may be kept, or rows of one that inherits from them. DELETE and INSERT
-// move a row between partitions, or tables that inherit, and a statement whose snapshot is older finds the
-// deleted row alone. See also lockTreesSQL.
+// keeping lists the tables that may keep rows, or whose inheriting tables may. DELETE and INSERT
+// move a row between partitions or inheriting tables, and a statement with an older snapshot finds
+// only the deleted row. See also lockTreesSQL.
 const childTablesSQL = `
 WITH RECURSIVE named AS (
   SELECT c.oid, w.written, n.nspname, c.relname, n.nspname = current_schema() AS here
@@ -176,14 +175,14 @@ LEFT JOIN pg_attribute a
 // childRow is a row of childTablesSQL: a column of a table.
 type childRow struct {
 	Written, Schema, Table string
-	// Detaching: the table is a partition of the one named, and its detachment is pending.
+	// Detaching means that the table is a partition of the named table whose detachment is pending.
 	Here, Detaching, MayKeep, Partitioned bool
 	Key, Name                             string
 	childColumn
 }
 
-// Children finds the definitions whose child table has a home in this database. The result has an
-// entry a definition, nil where the table is not here. Without an application schema the error is a
+// Children finds the definitions whose child table is in this database. The result has an entry for
+// each definition, nil where the table is missing. Without an application schema the error is a
 // [*dberr.NoSchemaError].
 func (d Children) Children(ctx context.Context, keys []Definition) ([]*Child, error) {
 	written, columns := namesOf(keys)
@@ -231,7 +230,7 @@ func (d Children) Children(ctx context.Context, keys []Definition) ([]*Child, er
 	return children, nil
 }
 
-// child is a definition whose child is in this database.
+// child returns a definition whose child is in this database.
 func child(d *pg.Database, key Definition, home *childHome, r childRow) *Child {
 	c := &Child{
 		Key: key, Database: d, Home: home, lock: "FOR UPDATE SKIP LOCKED", mayKeep: r.MayKeep,
@@ -249,7 +248,7 @@ func child(d *pg.Database, key Definition, home *childHome, r childRow) *Child {
 	return c
 }
 
-// textOf is what a statement can return of rows without a primary key.
+// textOf returns the SQL that identifies changed rows of a table without a primary key.
 func textOf(columns []string) string {
 	if len(columns) == 1 {
 		return "t." + stmt.Quote(columns[0]) + "::text"
@@ -257,7 +256,7 @@ func textOf(columns []string) string {
 	return "ROW(" + Referring(columns) + ")::text"
 }
 
-// Referring are columns of the child t.
+// Referring returns the SQL of columns of the child t.
 func Referring(columns []string) string {
 	names := make([]string, len(columns))
 	for i, c := range columns {
@@ -277,7 +276,7 @@ func namesOf(keys []Definition) (tables, columns []string) {
 	return tables, columns
 }
 
-// keyArguments are keys as the parameters of a statement, an array of texts a column.
+// keyArguments contains keys as the parameters of a statement: one array of texts for each column.
 type keyArguments [][]string
 
 func (c *Child) arguments(keys []Key) (keyArguments, error) {
@@ -302,8 +301,8 @@ func (c *Child) arguments(keys []Key) (keyArguments, error) {
 }
 
 // Query fills the child's identifiers into a statement whose parameters are the keys' first column
-// as $1, and own. Behind them come the other columns' and the values of the definition. A column
-// that does not exist has no type: the statement then fails by its name.
+// as $1, and own. After them it adds the keys' other columns and the values of the definition. A
+// column that does not exist has no type: the statement then fails by its name.
 func (c *Child) Query(
 	operation, template string, keys []Key, own []any, more ...string,
 ) (pg.Query, error) {
@@ -316,7 +315,7 @@ func (c *Child) Query(
 	for i, column := range c.Key.Columns {
 		compared := cmp.Or(c.Home.columns[column].Compared, "text")
 		if c.integers {
-			// A column of another type is refused, as PostgreSQL has it.
+			// PostgreSQL refuses a column of another type.
 			compared = "bigint"
 		}
 		value := "$1::text[]"

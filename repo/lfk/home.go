@@ -13,30 +13,30 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// The first existing schema of the search_path is the application's. A schema that is created later, such as
-// one with the role's name, can come before it: then all tables resolve to others, or to none. So the
-// queue that runs work is remembered by its OID, which no dump keeps.
+// The application schema is the first existing schema of the search_path. A schema created later,
+// such as one with the role's name, can come before it: then all tables resolve to others, or to
+// none. So caretaker remembers the queue that runs work on by its OID, which no dump keeps.
 
 // QueueMovedError means that the search_path no longer leads to the queue.
 type QueueMovedError struct {
-	// Database is the configured name, Was the schema of the queue, Now the first one of Path.
+	// Database is the configured name. Was is the schema of the queue, Now the first one of Path.
 	Database, Was, Now, Path string
-	// Exists: there is a queue in Now, too.
+	// Exists means that Now has a queue, too.
 	Exists bool
 }
 
-// Error says what has changed, and what to do.
+// Error returns what has changed, and what to do.
 func (e *QueueMovedError) Error() string { return "database " + e.Database + ": " + e.Reason() }
 
-// Reason is Error without the database.
+// Reason returns Error without the database.
 func (e *QueueMovedError) Reason() string { return e.Changed() + ": " + e.Advice() }
 
-// Advice says what to do.
+// Advice returns what to do.
 func (e *QueueMovedError) Advice() string {
 	return fmt.Sprintf("set search_path so that %s comes first, for the role or in databases.%s.url", e.Was, e.Database)
 }
 
-// Changed says what has changed.
+// Changed returns what has changed.
 func (e *QueueMovedError) Changed() string {
 	changed := fmt.Sprintf("%s is in schema %s, but schema %s comes first in the search_path (%s) and has none",
 		queueTable, e.Was, e.Now, e.Path)
@@ -47,8 +47,8 @@ func (e *QueueMovedError) Changed() string {
 	return changed
 }
 
-// QueueMoved returns the text of the [QueueMovedError] of a database, "" if it has none: tables that are missing may be
-// where the queue is.
+// QueueMoved returns the text of the [QueueMovedError] of a database, "" if it has none. Missing
+// tables may be in the schema of the queue.
 func QueueMoved(ctx context.Context, d *pg.Database) string {
 	_, err := NewQueue(d).DeletedRecordsShape(ctx)
 	if moved, ok := errors.AsType[*QueueMovedError](err); ok {
@@ -57,15 +57,15 @@ func QueueMoved(ctx context.Context, d *pg.Database) string {
 	return ""
 }
 
-// TypedReason is QUEUE_MOVED.
+// TypedReason returns QUEUE_MOVED.
 func (e *QueueMovedError) TypedReason() string { return reasons.QueueMoved }
 
-// Public means that the text is fit for clients.
+// Public marks the text as safe for clients.
 func (e *QueueMovedError) Public() {}
 
-// queueHomeSQL finds the remembered queue; else that of the application schema, else one in another schema of
-// the search_path. One that does not exist any more, as after a restore, is forgotten. A queue elsewhere is
-// that of another application, unless caretaker has made one here.
+// queueHomeSQL finds the remembered queue, else that of the application schema, else one in another
+// schema of the search_path. It forgets a queue that no longer exists, as after a restore. A queue
+// in another schema belongs to another application, unless caretaker has made one here.
 const queueHomeSQL = `
   SELECT known.nspname, h.queue IS NOT NULL
   FROM pg_class c JOIN pg_namespace known ON known.oid = c.relnamespace
@@ -74,14 +74,14 @@ const queueHomeSQL = `
     OR known.nspname = ANY (current_schemas(false)) OR EXISTS (SELECT FROM maintenance.queue_partitions))
   ORDER BY h.queue IS NULL, known.nspname = current_schema() DESC, known.nspname LIMIT 1`
 
-// checkHome returns a [*QueueMovedError] if the queue that was read is not the one that is known.
+// checkHome returns a [*QueueMovedError] if the queue that was read is not the remembered one.
 func (q *DeletedRecords) checkHome(database string) error {
 	if q.was == q.Schema {
 		return nil
 	}
 	q.Remembered = false
 	if !q.Exists {
-		// Names of partitions are taken where those of the other queue are.
+		// The schema of the other queue's partitions already uses the names of partitions.
 		q.leafSchema = q.Schema
 	}
 	return &QueueMovedError{Database: database, Was: q.was, Now: q.Schema, Path: q.path, Exists: q.Exists}
@@ -91,12 +91,12 @@ const rememberQueueSQL = `
 INSERT INTO maintenance.queue_home (queue) SELECT to_regclass($1)
 ON CONFLICT (only_row) DO UPDATE SET queue = EXCLUDED.queue`
 
-// RememberQueue lets runs work this queue, and no other one until it is gone.
+// RememberQueue makes runs work on this queue, and on no other until it no longer exists.
 func RememberQueue(ctx context.Context, tx pgx.Tx, q DeletedRecords) error {
 	return pg.ExecAll(ctx, tx, stmt.Statement{SQL: rememberQueueSQL, Args: []any{q.SQL}})
 }
 
-// RememberQueue is the function of that name as a step of its own.
+// RememberQueue runs the function [RememberQueue] as a separate step.
 func (d Queue) RememberQueue(ctx context.Context, p fencing.Permit, q DeletedRecords) error {
 	return pg.Transaction(ctx, d.db, "remember the queue", p, func(ctx context.Context, tx *pg.Changing) error {
 		return RememberQueue(ctx, tx, q)

@@ -13,29 +13,29 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 )
 
-// KeyMismatchError means that a definition does not fit the key that is recorded of its parent: it
-// would find the rows of others, or none.
+// KeyMismatchError reports that a definition does not fit the recorded key of its parent: it would
+// find the rows of other parents, or none.
 type KeyMismatchError struct{ text string }
 
-// Error says what does not fit.
+// Error returns what does not fit.
 func (e *KeyMismatchError) Error() string { return e.text }
 
-// Public means that the text is fit for clients.
+// Public marks the text as safe for clients.
 func (e *KeyMismatchError) Public() {}
 
-// RecordedKey is how the key of a table is recorded.
+// RecordedKey describes how the key of a table is recorded.
 type RecordedKey struct {
-	// Columns of the key; none: they are unknown.
+	// Columns of the key, none if they are unknown.
 	Columns []string
-	// Values: as texts, else as one integer. Classes are those of the columns then, as [pg.KeyClassSQL]
-	// has them; of an integer they are empty.
+	// Values means that the key is recorded as texts, and Classes has the [pg.KeyClassSQL] of each
+	// column. Otherwise the key is one integer, and Classes is empty.
 	Values  bool
 	Classes []string
 }
 
-// recordedKeysSQL are the functions that record deletions, with the triggers that call them. A
-// partition's say the same as its parent's, and do not count. Only those that record values ($2) have the table's columns: each costs a look at
-// all types, and GitLab's tables have thousands.
+// recordedKeysSQL finds the functions that record deletions, with the triggers that call them.
+// Triggers of partitions repeat those of the table and do not count. Only functions that record
+// values ($2) have columns: each costs a search of all types, and GitLab's tables have thousands.
 const recordedKeysSQL = `
 SELECT f.proname, n.nspname, coalesce(cn.nspname || '.' || c.relname, ''), coalesce(encode(t.tgargs, 'hex'), ''),
   ARRAY(
@@ -55,15 +55,15 @@ WHERE starts_with(f.proname, $1) AND f.pronargs = 0`
 
 // captureTrigger is a row of recordedKeysSQL.
 type captureTrigger struct {
-	// Function and its Schema, the name of the Table with its own.
+	// Function is in Schema. Table is the name of the table, with its schema.
 	Function, Schema, Table string
 	Arguments               string
-	// Names and Classes of the table's columns; none if an integer is recorded.
+	// Names and Classes of the table's columns, none if an integer is recorded.
 	Names, Classes []string
 }
 
-// key is what the trigger records, and under which names; none if it is not one of these triggers. The
-// last name is that of the table on which it stands now. Records may bear the one that it had before.
+// key returns the key that the trigger records, and the recorded table names, none for other
+// triggers. The last name is that of its table now. Records may have an earlier name.
 func (t captureTrigger) key() (tables []string, key RecordedKey) {
 	arguments := capture.TriggerArguments(t.Arguments)
 	key.Columns = capture.TriggerKey(t.Function, arguments)
@@ -87,15 +87,15 @@ func (t captureTrigger) key() (tables []string, key RecordedKey) {
 	return tables, key
 }
 
-// RecordedKeys are how the keys of tables are recorded.
+// RecordedKeys describes how the keys of tables are recorded.
 type RecordedKeys struct {
-	// Of tables, by their recorded names.
+	// Of has the keys of tables, by their recorded names.
 	Of map[string]RecordedKey
-	// OnlyID: no function of the queue's schema records anything else, and never did.
+	// OnlyID means that no function of the queue's schema records, or ever recorded, anything else.
 	OnlyID bool
 }
 
-// RecordedKeys reads the keys of tables that are recorded now.
+// RecordedKeys reads how the keys of tables are recorded now.
 func (d Queue) RecordedKeys(ctx context.Context, q DeletedRecords, l fencing.Limits) (RecordedKeys, error) {
 	find := pg.NewQuery("find recorded keys", recordedKeysSQL, capture.TriggerFunctions, capture.ValuesFunctionPrefix)
 	found, err := pg.ReadRows(ctx, d.db, l, find, pgx.RowToStructByPos[captureTrigger])
@@ -114,9 +114,8 @@ func (d Queue) RecordedKeys(ctx context.Context, q DeletedRecords, l fencing.Lim
 	return keys, err
 }
 
-// Places are where each column of the definition has its value in a key that is recorded by these
-// columns, which may stand in another order. A definition that the key does not fit is a
-// [*KeyMismatchError].
+// Places returns the position of each column of the definition in a key recorded by these columns,
+// which may have another order. If the key does not fit, the error is a [*KeyMismatchError].
 func (k Definition) Places(recorded []string) ([]int, error) {
 	if len(k.Columns) != len(recorded) {
 		return nil, &KeyMismatchError{fmt.Sprintf("has %d columns, but the recorded key of %s is %s",
@@ -136,9 +135,9 @@ func (k Definition) Places(recorded []string) ([]int, error) {
 	return places, nil
 }
 
-// MatchKey lets the child find its rows by a recorded key. parent is the table that the key is of, if it
-// is in the child's database, else nil: purges check there that the key has no row. A key that the
-// child does not fit is a [*KeyMismatchError].
+// MatchKey lets the child find its rows by a recorded key. parent is the table of the key if it is
+// in the child's database, else nil: purges check there that the key has no row. If the key does
+// not fit the child, the error is a [*KeyMismatchError].
 func (c *Child) MatchKey(to RecordedKey, parent *ParentTable) (err error) {
 	c.integers = !to.Values
 	if parent.Exists() && parent.columns() == len(c.Key.Columns) {
@@ -165,14 +164,14 @@ func (c *Child) MatchKey(to RecordedKey, parent *ParentTable) (err error) {
 	return nil
 }
 
-// CheckKey reports whether the child can look for a key: nil, or a [*KeyMismatchError].
+// CheckKey returns nil if the child can look up a key, else a [*KeyMismatchError].
 func (c *Child) CheckKey(key Key) error {
 	switch {
 	case key.Columns() != len(c.Key.Columns):
 		return &KeyMismatchError{fmt.Sprintf("has %d columns, but a key of %d values was recorded",
 			len(c.Key.Columns), key.Columns())}
 	case len(c.Key.Key) > 1 && c.Order == nil:
-		// In another order they would find the rows of others.
+		// In another order the values would find the rows of other parents.
 		return &KeyMismatchError{fmt.Sprintf("%s is no longer tracked, so nobody knows the order in which "+
 			"its columns %s were recorded: leave key out of the definition and give column in that order",
 			c.Key.Parent, ColumnList(c.Key.Key))}

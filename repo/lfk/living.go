@@ -16,45 +16,45 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// A queue record claims that a row was deleted. The claim can be false: partition maintenance deletes
-// a row and inserts it again, a table and its copy swap names, an application uses a key again. A
-// parent row that exists is a living parent, and its children stay.
+// A queue record claims that a row was deleted. The claim can be false: partition maintenance
+// deletes a row and inserts it again, a table and its copy swap names, an application reuses a key.
+// A parent row that exists is a living parent, and its children stay.
 
-// ParentTable is the table that the records of a parent name, in the database of their queue. A name
-// with several dots can be that of two tables: a row of either is a living parent.
+// ParentTable is the table that the records of a parent name, in the database of their queue. A
+// name with several dots can belong to two tables: a row of either is a living parent.
 type ParentTable struct {
 	tables []parentRelation
-	// Unknown: the table exists, and its key columns cannot be told. Every key may be alive.
+	// Unknown means that the table exists but its key columns are unknown. Every key may be alive.
 	Unknown bool
 }
 
-// Exists reports whether there is a table that may have living parents.
+// Exists reports whether a table exists that may have living parents.
 func (p *ParentTable) Exists() bool { return p != nil && (p.Unknown || len(p.tables) > 0) }
 
 // parentRelation is a relation of that name with the key columns in the order of the record.
 type parentRelation struct {
 	sql     string
 	columns []parentColumn
-	// versioned: its rows have an xmin.
+	// versioned means that the rows have an xmin.
 	versioned, partitioned bool
 }
 
 type parentColumn struct {
 	name string
-	// compared is the type that keys are compared as, as [childColumn] has it.
+	// compared is the type that keys are compared as: see [childColumn].
 	compared string
 }
 
-// parentTablesSQL finds relations by the names that records have, with the columns that may be their
-// key: those named by a trigger or a definition ($2), and the primary key. A table that GitLab
-// write-protected after a split counts as well: its rows have not changed since this queue got its last record
-// for them, and later deletions are recorded in the other database.
+// parentTablesSQL finds relations by their recorded names, with the columns that may be their key.
+// These are columns named by a trigger or a definition ($2), and the primary key. A table that
+// GitLab write-protected after a split counts. Its rows have not changed since this queue's last
+// record for them, and the other database records later deletions.
 //
-// It counts the keys by which deletions can have been recorded: those of unique indexes, and in GitLab's
-// own queue ($3) id.
+// It counts the keys by which deletions can have been recorded: those of unique indexes, and in
+// GitLab's own queue ($3) id.
 //
-// Rows of a partition whose detachment is pending are not found through the table. A table that was renamed or
-// moved to another schema still has its trigger. $4 are names without schemas, for the index.
+// Rows of a partition whose detachment is pending are not found through the table. A table that was
+// renamed or moved to another schema keeps its trigger. $4 are the bare names, for the index.
 const parentTablesSQL = `
 WITH named AS (
   SELECT c.oid, n.nspname || '.' || c.relname AS recorded
@@ -94,12 +94,12 @@ type parentRow struct {
 	Versioned, Partitioned bool
 	Keys                   int
 	Column, Compared       string
-	// Primary: part of the primary key.
+	// Primary means that the column is part of the primary key.
 	Primary bool
 }
 
 // ParentTables finds the tables that the records of some parents name, by the recorded names. keys
-// are those that triggers record; wanted are the columns that the definitions of a parent refer to.
+// are those that triggers record. wanted are the columns that a parent's definitions refer to.
 func (d Queue) ParentTables(
 	ctx context.Context, recorded []string, keys RecordedKeys, wanted map[string][]string,
 	l fencing.Limits,
@@ -134,9 +134,9 @@ func (d Queue) ParentTables(
 	return found, err
 }
 
-// add adds a relation. Its key is what a trigger records. Where there is no such trigger it is one
-// column: what definitions refer to, or id or the primary key where no other key can have been recorded.
-// In which order several columns were recorded only a trigger can tell.
+// add adds a relation. Its key is what a trigger records. Without such a trigger the key is the one
+// column that definitions refer to. Else it is id or the primary key, if no other key can have been
+// recorded. Only a trigger shows the order in which several columns were recorded.
 func (p *ParentTable) add(t catalog.Table, rows []parentRow, recorded, wanted []string) {
 	byName, primary := map[string]parentRow{}, []string{}
 	for _, r := range rows {
@@ -167,7 +167,7 @@ func (p *ParentTable) add(t catalog.Table, rows []parentRow, recorded, wanted []
 	p.Unknown = true
 }
 
-// columns is how many columns the key has; 0 if that is not known.
+// columns returns the number of columns of the key, 0 if unknown.
 func (p *ParentTable) columns() (n int) {
 	for _, t := range p.tables {
 		if p.Unknown || n > 0 && n != len(t.columns) {
@@ -178,14 +178,14 @@ func (p *ParentTable) columns() (n int) {
 	return n
 }
 
-// Takes reports whether a row of the table can have the key, so that it can be looked up.
+// Takes reports whether a row of the table can have the key, so that a query can look it up.
 func (p *ParentTable) Takes(k Key) bool {
 	n := p.columns()
 	return n > 0 && n == k.Columns()
 }
 
 // matched returns the lists of the keys' values, their names k1, k2 … and the condition on the
-// relation's rows t. list is the SQL of the values for a column of the recorded key.
+// relation's rows t. list returns the SQL of the values for a column of the recorded key.
 func (r parentRelation) matched(list func(i int, compared string) string) (lists, names, matches string) {
 	var all, named, equal []string
 	for i, c := range r.columns {
@@ -196,24 +196,24 @@ func (r parentRelation) matched(list func(i int, compared string) string) (lists
 	return strings.Join(all, ", "), strings.Join(named, ", "), strings.Join(equal, " AND ")
 }
 
-// livingPartSQL are the keys, by their numbers, whose parents are alive. It reads the index once for all keys
-// of one column, which takes half the time of a look-up for each.
+// livingPartSQL returns the numbers of the keys whose parents are alive. For keys of one column it
+// reads the index once, which takes half the time of a lookup for each.
 const livingPartSQL = `
   SELECT k.n FROM {parent} t
   JOIN unnest({lists}) WITH ORDINALITY AS k ({names}, n) ON {matches}
   WHERE t.{parent_column} = ANY ({lists}) AND NOT k.n = ANY ({approved}::bigint[])`
 
-// livingSeveralSQL is livingPartSQL for a key of several columns. LIMIT 1 makes it look up key by key.
+// livingSeveralSQL is livingPartSQL for keys of several columns. LIMIT 1: one lookup for each.
 const livingSeveralSQL = `
   SELECT k.n FROM unnest({lists}) WITH ORDINALITY AS k ({names}, n)
   CROSS JOIN LATERAL (SELECT FROM {parent} t WHERE {matches} LIMIT 1) x
   WHERE NOT k.n = ANY ({approved}::bigint[])`
 
-// livingSQL reports whether a key has a parent row; it has a part for each relation. It runs after the change, in
-// the same transaction, with a new snapshot. So it also sees parents that were committed while the change ran.
+// livingSQL reports whether a key has a parent row, with a part for each relation. It runs after
+// the change in the same transaction, with a new snapshot: it sees parents committed meanwhile.
 const livingSQL = `EXISTS ({parts})`
 
-// living is livingSQL for some keys; "": the parent is in another database, or has no table.
+// living returns livingSQL for some keys, "" if the parent has no table or is in another database.
 func (c *Child) living(p Purge, args *stmt.Parameters) (string, error) {
 	arrays, err := c.arguments(p.Keys)
 	if err != nil || !c.parent.Exists() {
@@ -254,18 +254,18 @@ const (
 	ClaimObsolete
 	// ClaimApproved means that the operator has released the children of a reused key.
 	ClaimApproved
-	// ClaimReused means that the parent row is newer than the record, or that which of the two is newer
-	// cannot be told. The operator decides.
+	// ClaimReused means that the parent row is newer than the record, or that their order is
+	// unknown. The operator decides.
 	ClaimReused
-	// ClaimUnknown means that it is unknown by which columns the row was recorded. The operator decides.
+	// ClaimUnknown means that the columns of the recorded key are unknown. The operator decides.
 	ClaimUnknown
 )
 
-// claimsSQL finds the living parents of records. The newest row of a key counts. Transaction ids are
-// compared by their age. A record that was changed since it was written has another xmin: it was
-// postponed, when its key had no row or could not be checked, so a row is taken for newer. One that is
-// gone was closed by the operator. A failure that is older than the record belongs to an earlier record
-// with the same id.
+// claimsSQL finds the living parents of records. The newest row of a key counts. Transaction ids
+// are compared by their age. A record that was changed later has another xmin. It was postponed
+// when its key had no row or could not be checked, so a row counts as newer. A missing record was
+// closed by the operator. A failure that is older than the record belongs to an earlier record with
+// the same id.
 const claimsSQL = `
 SELECT k.n, CASE
   WHEN q.id IS NULL THEN 1
@@ -290,7 +290,7 @@ JOIN {queue} q ON q.partition = r.partition AND q.id = r.id
 JOIN {failures} x ON x.partition = r.partition AND x.record_id = r.id AND x.failed_at >= q.created_at
 WHERE x.sqlstate = '` + reasons.KeyApproved + `'`
 
-// Claims checks records against the rows of their parent's table. The result has an entry for each record.
+// Claims checks records against the rows of their parent's table. The result has an entry for each.
 func (d Queue) Claims(
 	ctx context.Context, q DeletedRecords, p *ParentTable, records []Record, l fencing.Limits,
 ) ([]Claim, error) {
@@ -341,7 +341,7 @@ func (d Queue) Claims(
 	return claims, nil
 }
 
-// numberedRecords are some records of a list with their places in it.
+// numberedRecords contains some records of a list with their positions in it.
 type numberedRecords struct {
 	records []Record
 	places  []int

@@ -21,17 +21,17 @@ type Record struct {
 	Key Key
 }
 
-// RecordID names a record.
+// RecordID identifies a record.
 type RecordID struct {
 	// Queue is the index of the record's table among [QueueTables].
 	Queue     int
 	Partition int64
-	// ID is the text of a bigint, or of a UUID in a routed queue.
+	// ID is the text of a bigint, or in a routed queue of a UUID.
 	ID string
 }
 
-// Position is where loading goes on in each table of the queue: behind this record. The zero value is
-// the beginning of the queue.
+// Position has the last record that was loaded from each table of the queue: loading continues
+// after it. The zero value is the beginning of the queue.
 type Position struct{ places map[int]place }
 
 // place is a position in one table.
@@ -41,10 +41,10 @@ type place struct {
 	consumeAfter pgtype.Timestamptz
 }
 
-// loadRecordsSQL names the partition: without it the index's first column is unused. Records
-// without a time are due, and come last. A record that no run has tried since then has the time at
-// which it was recorded; who postpones one gives it a later one, so that it does not come back to
-// the run that has done so, however soon it is due again. Keys are as keySQL has them.
+// loadRecordsSQL names the partition: otherwise the index's first column is unused. Records without
+// a time are due and come last. A record that no run has tried has the time at which it was
+// recorded. Postponing gives a record a later time, so that the same run does not load it again,
+// however soon it is due. Keys are as keySQL has them.
 const loadRecordsSQL = `
 (SELECT partition, id::text AS record, {key_number} AS number, {key_values} AS key_values, consume_after FROM {queue}
  WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1
@@ -58,9 +58,9 @@ UNION ALL
  ORDER BY id LIMIT $6)
 LIMIT $6`
 
-// sameKeysSQL are the due records of some keys, among the oldest ones: tables have the records of one
-// deletion in the same order. A bound keeps the cost of a large backlog linear. IS TRUE makes PostgreSQL
-// hash the keys: on a queue without statistics it would join by a nested loop.
+// sameKeysSQL reads the due records of some keys, among the oldest ones: tables have the records of
+// one deletion in the same order. The bound keeps the cost of a large backlog linear. IS TRUE makes
+// PostgreSQL hash the keys: on a queue without statistics it would use a nested loop.
 const sameKeysSQL = `
 SELECT r.partition, r.id::text, r.number, r.key_values, r.consume_after FROM (
   SELECT partition, id, {key_number} AS number, {key_values} AS key_values, consume_after, created_at FROM {queue}
@@ -70,33 +70,33 @@ SELECT r.partition, r.id::text, r.number, r.key_values, r.consume_after FROM (
 WHERE (r.consume_after <= $3 OR $4 AND r.consume_after = r.created_at)
   AND (r.number IN (SELECT unnest($5::bigint[]))) IS TRUE`
 
-// RecordPage says which records are wanted: up to Limit pending ones of Parent behind After that
-// were due when the queue was read, and if Since those, too, that were recorded since and never
-// tried.
+// RecordPage selects up to Limit pending records of Parent after After that were due when the queue
+// was read. With Since, it adds records that were recorded since then and never tried.
 type RecordPage struct {
 	Parent string
 	After  Position
 	Limit  int
 	Since  bool
-	// Queues are the tables to read, by their index; none: the one that every trigger can write to.
+	// Queues are the tables to read, by index. None means the one that every trigger can write to.
 	Queues []int
 	// Together adds the due records of the same keys in the other tables, beyond the limit, so that
-	// they end together. InHand are records that others work on, which are left out.
+	// they end together. InHand lists records to leave out: others are processing them.
 	Together bool
 	InHand   []RecordID
 }
 
-// Page is what was loaded.
+// Page is the result of a load.
 type Page struct {
 	Records []Record
-	// Full: the limit was reached, so there may be more.
+	// Full means that the limit was reached, so there may be more.
 	Full bool
-	// After is the position behind it.
+	// After is the position after the last record.
 	After Position
 }
 
-// LoadRecords reads records: of each table in numeric order of the partitions, then by consume_after,
-// then by id, and of several tables those first whose consume_after is the oldest.
+// LoadRecords reads records of each table in numeric order of the partitions, then by
+// consume_after, then by id. Of several tables it reads the records with the oldest consume_after
+// first.
 func (d Queue) LoadRecords(
 	ctx context.Context, q DeletedRecords, want RecordPage, l fencing.Limits,
 ) (page Page, err error) {
@@ -161,7 +161,7 @@ func loadTable(
 	return all, nil
 }
 
-// setOf are the records of one table.
+// setOf returns the set of the records of one table.
 func setOf(records []RecordID, queue int) map[RecordID]bool {
 	set := map[RecordID]bool{}
 	for _, r := range records {
@@ -172,7 +172,7 @@ func setOf(records []RecordID, queue int) map[RecordID]bool {
 	return set
 }
 
-// addSameKeys adds the records of the same keys, behind the others.
+// addSameKeys appends the records of the same keys.
 func addSameKeys(
 	ctx context.Context, d *pg.Database, q DeletedRecords, want RecordPage, records []Record, l fencing.Limits,
 ) ([]Record, error) {
@@ -201,7 +201,7 @@ func addSameKeys(
 	return records, nil
 }
 
-// sameKeysAmong is among how many due records of a table those of the same keys are looked for.
+// sameKeysAmong bounds the due records of a table that are searched for the same keys.
 const sameKeysAmong = 10_000
 
 type queueRow struct {
@@ -215,8 +215,8 @@ func (r queueRow) record(queue int) Record {
 	return Record{RecordID{queue, r.Partition, r.ID}, r.Key()}
 }
 
-// before reports whether the record is older than one of another table. One without a time is the
-// youngest.
+// before reports whether the record is older than one of another table. A record without a time is
+// the youngest.
 func (r queueRow) before(other queueRow) bool {
 	if !r.ConsumeAfter.Valid || !other.ConsumeAfter.Valid {
 		return r.ConsumeAfter.Valid
@@ -224,9 +224,9 @@ func (r queueRow) before(other queueRow) bool {
 	return r.ConsumeAfter.Time.Before(other.ConsumeAfter.Time)
 }
 
-// Fill puts the table with the index into a statement, and what depends on it: the type of its ids, the
-// table of their failures, and the number or the values of a record's key. Only a queue that is Wide has
-// values: NULL for one integer, which is in primary_key_value then.
+// Fill puts the table with the index into a statement. The type of ids, the table of failures, and
+// the number or values of a record's key depend on the table. Only a Wide queue has values. They
+// are NULL for one integer, which is in primary_key_value.
 func (q *DeletedRecords) Fill(queue int, sql string) string {
 	table := q.tables()[queue]
 	number, values := "primary_key_value", "NULL::text[]"
@@ -243,8 +243,8 @@ func (q *DeletedRecords) Fill(queue int, sql string) string {
 		"{owner}", owner, "{queue_name}", capture.Literal(table.Name))
 }
 
-// keyset is where to begin in a partition: behind (time, id) among the records with a time, behind
-// nullID among those without.
+// keyset returns where to begin in a partition: after (time, id) among the records with a time,
+// after nullID among those without.
 func (t *QueueTable) keyset(p place, begun bool) (after pgtype.Timestamptz, id, nullID string) {
 	first := t.firstID()
 	switch {
@@ -256,7 +256,7 @@ func (t *QueueTable) keyset(p place, begun bool) (after pgtype.Timestamptz, id, 
 	return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}, first, p.id
 }
 
-// firstID is not above any id.
+// firstID returns an id that is not above any other.
 func (t *QueueTable) firstID() string {
 	if t.routed() {
 		return "00000000-0000-0000-0000-000000000000"

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// MaxKeyColumns is how many columns a recorded key has at most.
+// MaxKeyColumns is the maximum number of columns of a recorded key.
 const MaxKeyColumns = 4
 
-// Key is the recorded key of a deleted row: one to four values in PostgreSQL's text form. Keys can
-// be compared; equal ones are of the same row.
+// Key is the recorded key of a deleted row: one to four values in PostgreSQL's text form. Keys are
+// comparable: equal keys belong to the same row.
 type Key struct {
-	// values, each with a zero byte behind it, which no text of PostgreSQL has.
+	// values has a zero byte after each value. No text of PostgreSQL contains one.
 	values string
 }
 
-// KeyOf is the key of some values, in the order in which they are recorded.
+// KeyOf returns the key of some values, in the order in which they are recorded.
 func KeyOf(values ...string) Key {
 	var all strings.Builder
 	for _, v := range values {
@@ -25,10 +25,10 @@ func KeyOf(values ...string) Key {
 	return Key{all.String()}
 }
 
-// IntKey is the key of a row that is known by an integer.
+// IntKey returns the key of a row that an integer identifies.
 func IntKey(n int64) Key { return KeyOf(strconv.FormatInt(n, 10)) }
 
-// IntKeys are keys of rows that are known by integers.
+// IntKeys returns the keys of rows that integers identify.
 func IntKeys(numbers ...int64) []Key {
 	keys := make([]Key, len(numbers))
 	for i, n := range numbers {
@@ -37,7 +37,7 @@ func IntKeys(numbers ...int64) []Key {
 	return keys
 }
 
-// Values are those of the key's columns.
+// Values returns the values of the key's columns.
 func (k Key) Values() []string {
 	if k.values == "" {
 		return nil
@@ -45,17 +45,17 @@ func (k Key) Values() []string {
 	return strings.Split(k.values[:len(k.values)-1], "\x00")
 }
 
-// Columns is how many values the key has.
+// Columns returns the number of values of the key.
 func (k Key) Columns() int { return strings.Count(k.values, "\x00") }
 
-// Int is the number of a key that is one integer.
+// Int returns the number of a key that is one integer.
 func (k Key) Int() (n int64, ok bool) {
 	text, one := strings.CutSuffix(k.values, "\x00")
 	n, err := strconv.ParseInt(text, 10, 64)
 	return n, one && err == nil
 }
 
-// String is for people: 7, or (7, abc). A value that could be misread is quoted.
+// String returns the key for messages: 7, or (7, abc). It quotes a value that could be misread.
 func (k Key) String() string {
 	values := k.Values()
 	for i, v := range values {
@@ -70,14 +70,14 @@ func (k Key) String() string {
 	return "(" + strings.Join(values, ", ") + ")"
 }
 
-// RecordKey is the key of a record, as documents have it: a number, or texts.
+// RecordKey is the key of a record in documents: a number, or texts.
 type RecordKey struct {
-	// Number is nil if the row was not known by one integer; then Values has its values.
+	// Number is nil if the key is not one integer. Then Values has its values.
 	Number *int64   `json:"key"`
 	Values []string `json:"key_values,omitempty"`
 }
 
-// Key is the key.
+// Key returns the key.
 func (k RecordKey) Key() Key {
 	if k.Number != nil {
 		return IntKey(*k.Number)

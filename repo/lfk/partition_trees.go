@@ -6,18 +6,18 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// lockTreesSQL comes before a statement on partitioned tables, in its transaction. A statement that
-// waits for a lock, while another transaction attaches a partition and moves rows from the default
-// partition into it, leaves those rows out: PostgreSQL has planned it without the new partition. For a
-// child that is a lost deletion, and a living parent would look deleted. With the locks neither can
-// happen. The statement itself says which privileges it lacks.
+// lockTreesSQL runs before a statement on partitioned tables, in its transaction. A statement can
+// wait for a lock while another transaction attaches a partition and moves rows into it from the
+// default partition. The statement then misses those rows: PostgreSQL has planned it without the
+// new partition. A child would lose a deletion, and a living parent would look deleted. The locks
+// prevent both. The statement itself reports missing privileges.
 const lockTreesSQL = `
 DO 'BEGIN
   LOCK TABLE {quoted} IN ACCESS SHARE MODE;
 EXCEPTION WHEN insufficient_privilege THEN NULL;
 END'`
 
-// lockTrees returns what locks partitioned tables, named in SQL, and their partitions; "" for none.
+// lockTrees returns the SQL that locks partitioned tables and their partitions, "" for no tables.
 func lockTrees(tables []string) string {
 	if len(tables) == 0 {
 		return ""
@@ -25,7 +25,7 @@ func lockTrees(tables []string) string {
 	return stmt.Fill(lockTreesSQL, "{quoted}", strings.ReplaceAll(strings.Join(tables, ", "), "'", "''"))
 }
 
-// trees are the partitioned ones of the parent's tables.
+// trees returns the partitioned ones of the parent's tables.
 func (p *ParentTable) trees() (tables []string) {
 	if p == nil {
 		return nil

@@ -19,9 +19,9 @@ import (
 )
 
 // Partitions of a queue that caretaker made. Every step is one transaction that waits at most 100
-// ms for each lock, so that no deletion of the application waits longer for us than that.
+// ms for each lock, so that it delays no deletion of the application for longer.
 
-// PartitionLimits bound each statement of a step on partitions.
+// PartitionLimits returns the limits of each statement of a step on partitions.
 func PartitionLimits() fencing.Limits {
 	return fencing.Limits{Statement: 2 * time.Second, Lock: 100 * time.Millisecond}
 }
@@ -29,7 +29,7 @@ func PartitionLimits() fencing.Limits {
 // leavesOfGitLab is the schema where GitLab has its partitions.
 const leavesOfGitLab = "gitlab_partitions_dynamic"
 
-// addLeaves takes the schemas and bounds of the leaves. The next leaf goes where the newest one is.
+// addLeaves reads the schemas and bounds of the leaves. The newest leaf's schema is the next one's.
 func (q *DeletedRecords) addLeaves(leaves [][]string) {
 	q.Leaves = len(leaves)
 	newest := int64(math.MinInt64)
@@ -55,12 +55,12 @@ func (q *DeletedRecords) addLeaves(leaves [][]string) {
 	slices.Sort(q.Partitions)
 }
 
-// createLeafSQL makes a partition. Removal is by DELETE, so vacuum must keep up.
+// createLeafSQL creates a partition. Records are removed by DELETE, so vacuum must keep up.
 const createLeafSQL = `
 CREATE TABLE {leaf} PARTITION OF {queue} FOR VALUES IN ({number})
 WITH (autovacuum_vacuum_scale_factor = 0.01)`
 
-// CreatePartition makes a partition and marks it as active from now on.
+// CreatePartition creates a partition and marks it as active from now on.
 func CreatePartition(ctx context.Context, tx pgx.Tx, q DeletedRecords, number int64) error {
 	return pg.ExecAll(ctx, tx, stmt.Statement{SQL: createLeaf(q, number), Args: nil},
 		stmt.Statement{SQL: markPartitionSQL, Args: []any{number}})
@@ -76,8 +76,8 @@ const markPartitionSQL = `
 INSERT INTO maintenance.queue_partitions (partition, active_since) VALUES ($1, now())
 ON CONFLICT (partition) DO UPDATE SET active_since = EXCLUDED.active_since`
 
-// RepairPartition makes the partition that new records are sent to if it is missing: without it
-// every deletion from a tracked table fails. It returns whether it had to.
+// RepairPartition creates the partition that new records are sent to if it is missing: without it
+// every deletion from a tracked table fails. It returns whether it was missing.
 func (d Queue) RepairPartition(
 	ctx context.Context, p fencing.Permit, q DeletedRecords,
 ) (repaired bool, err error) {
@@ -91,7 +91,7 @@ func (d Queue) RepairPartition(
 	return err == nil, err
 }
 
-// rollDueSQL: an unwritten partition has an empty file, however long it has been active.
+// rollDueSQL skips an unwritten partition, whose file is empty, however long it has been active.
 const rollDueSQL = `
 SELECT p.active_since <= now() - interval '24 hours' AND pg_relation_size(leaf.oid) > 0
 FROM maintenance.queue_partitions p
@@ -100,8 +100,8 @@ JOIN pg_class leaf ON leaf.oid = i.inhrelid AND pg_get_expr(leaf.relpartbound, l
   IN (format('FOR VALUES IN (%s)', $1::bigint), format('FOR VALUES IN (''%s'')', $1::bigint))
 WHERE p.partition = $1`
 
-// RollPartition lets new records go to a new partition once the active one has been so for 24 hours
-// and was ever written to. It returns the new partition's number, 0 when there was nothing to do.
+// RollPartition lets new records go to a new partition once the active one has been active for 24
+// hours and was written to. It returns the new partition's number, 0 if nothing was due.
 func (d Queue) RollPartition(ctx context.Context, p fencing.Permit, q DeletedRecords) (next int64, err error) {
 	var due bool
 	err = pg.QueryRow(ctx, d.db, "read the active partition", []any{&due}, rollDueSQL, q.Active, q.SQL)
@@ -129,7 +129,7 @@ func (d Queue) RollPartition(ctx context.Context, p fencing.Permit, q DeletedRec
 	return next, nil
 }
 
-// emptyPartitionsSQL: in a queue of our own records with another status are not used.
+// emptyPartitionsSQL ignores other statuses: a queue of our own does not use such records.
 const emptyPartitionsSQL = `
 SELECT number, format('%I.%I', n.nspname, leaf.relname)
 FROM unnest($1::bigint[]) AS number
@@ -153,9 +153,9 @@ const forgetTracesSQL = `DELETE FROM maintenance.record_traces WHERE partition =
 
 const unmarkPartitionSQL = `DELETE FROM maintenance.queue_partitions WHERE partition = $1`
 
-// DropPartitions drops every partition, at any position, that is neither the active nor the highest
-// and has no pending record, and returns their numbers. A partition that cannot be locked within
-// 100 ms stays for the next run.
+// DropPartitions drops every partition without pending records, at any position, except the active
+// and the highest one. It returns their numbers. A partition that cannot be locked within 100 ms
+// stays for the next run.
 func (d Queue) DropPartitions(
 	ctx context.Context, p fencing.Permit, q DeletedRecords,
 ) (dropped []int64, err error) {
@@ -186,8 +186,8 @@ func (d Queue) DropPartitions(
 	return dropped, err
 }
 
-// dropIfEmpty checks again under the partition's lock: a deletion that was not yet committed at the
-// first check may be now. Only then it locks the queue, which every deletion of the application
+// dropIfEmpty checks again under the partition's lock: a deletion that was uncommitted at the first
+// check may have committed. Only then it locks the queue, which every deletion of the application
 // needs, for the time of the drop.
 func dropIfEmpty(
 	ctx context.Context, tx pgx.Tx, q DeletedRecords, number int64, leaf string,
@@ -214,8 +214,8 @@ const queueOwnerSQL = `
 SELECT quote_ident(pg_get_userbyid(c.relowner)), pg_has_role(c.relowner, 'USAGE')
 FROM pg_class c WHERE c.oid = to_regclass($1)`
 
-// RollsQueue says whose the queue of deleted records is, if caretaker made it and has to roll its
-// partitions, and our role may not; else "".
+// RollsQueue returns the owner of the queue if caretaker made the queue and must roll its
+// partitions, but our role has no permission to. Otherwise it returns "".
 func (d Queue) RollsQueue(ctx context.Context) (owner string, err error) {
 	q, err := d.DeletedRecordsShape(ctx)
 	if err != nil || !q.Managed || !q.Exists {

@@ -16,7 +16,7 @@ import (
 
 // The statements that delete or update the children of deleted parents.
 
-// receipt is of what the definition changes.
+// receipt returns the receipt for the changes of the definition.
 func (c *Child) receipt() pg.Receipt {
 	action := pg.ReceiptDeleted
 	switch c.Key.OnDelete {
@@ -28,9 +28,9 @@ func (c *Child) receipt() pg.Receipt {
 	return pg.Receipt{Table: c.Key.Table, Action: action, Rule: c.Key.String()}
 }
 
-// changeSQL is the beginning of the change, the conditions on the rows, and the one that a row it returns
-// has indeed become so. A value is set as it is, so a text that is too long is refused, and compared as
-// the column stores it, maybe rounded.
+// changeSQL returns the start of the change, the conditions on the rows, and the condition that a
+// returned row was changed. A value is set as it is, so PostgreSQL refuses a text that is too long.
+// It is compared as the column stores it, maybe rounded.
 func (c *Child) changeSQL(args *stmt.Parameters) (change, conditions, done string) {
 	conditions = c.Equalities(args)
 	columns, value, is := c.Key.changes(), "NULL", " IS NULL"
@@ -51,7 +51,7 @@ func (c *Child) changeSQL(args *stmt.Parameters) (change, conditions, done strin
 	return change, conditions, strings.Join(has, " AND ")
 }
 
-// Equalities are the definition's conditions on the rows.
+// Equalities returns the definition's conditions on the rows.
 func (c *Child) Equalities(args *stmt.Parameters) string {
 	var all strings.Builder
 	for _, want := range c.Key.Conditions {
@@ -60,14 +60,14 @@ func (c *Child) Equalities(args *stmt.Parameters) string {
 	return all.String()
 }
 
-// Value is a parameter of the type of a column.
+// Value returns a parameter of the type of a column.
 func (c *Child) Value(args *stmt.Parameters, column, value string) string {
 	return args.Add(value) + "::text::" + cmp.Or(c.Home.columns[column].Type, "text")
 }
 
-// purgeAllSQL changes all rows of the keys, if there are no more than $2, else none. Counting and
-// changing see one snapshot, so the cap holds whatever others commit meanwhile; a row that moves to
-// another parent is left alone.
+// purgeAllSQL changes all rows of the keys, or none if there are more than $2. Counting and
+// changing use one snapshot, so the cap holds whatever others commit meanwhile. A row that moves to
+// another parent is skipped.
 const purgeAllSQL = `
 WITH {guard},
 counted AS MATERIALIZED (
@@ -85,7 +85,7 @@ tally AS MATERIALIZED (
 )`
 
 // purgeUncountedSQL changes all rows of the keys without counting them first, which costs a third
-// less. If there are more than $2 the statement fails with a division by zero, and changes nothing.
+// less. If there are more than $2, the statement fails with a division by zero and changes nothing.
 const purgeUncountedSQL = `
 WITH {guard},
 changed AS (
@@ -101,8 +101,8 @@ tally AS MATERIALIZED (
 )`
 
 // purgeSeveralSQL is purgeAllSQL for a key of several columns. A join with the keys might read the
-// whole table, or a whole index, where a LATERAL look-up of each key does not; the rows that it finds
-// are changed where they stand, as by purgeSharesSQL.
+// whole table or a whole index. A LATERAL lookup of each key does not. The statement changes the
+// rows by position, as purgeSharesSQL does.
 const purgeSeveralSQL = `
 WITH {guard},
 found AS MATERIALIZED (
@@ -126,13 +126,13 @@ tally AS MATERIALIZED (
   SELECT (SELECT n FROM counted) AS found, (SELECT count(*) FROM changed WHERE done) AS changed
 )`
 
-// purgeAllResultSQL ends the statement where no records are to be removed.
+// purgeAllResultSQL ends the statement if no records are to be removed.
 const purgeAllResultSQL = `
 SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, 0::bigint FROM tally`
 
-// purgeAllRemovalSQL ends it where the child is in the queue's database and this is the last
-// definition of the keys: their records go with their rows. They stay if the cap was reached or not
-// every row was changed; whether a key has rows left is then for [Child.Remaining] to say.
+// purgeAllRemovalSQL ends the statement if the child is in the queue's database and this is the
+// last definition of the keys: records are removed with their rows. They stay if the cap was
+// reached or not every row was changed. [Child.Remaining] then finds the keys that still have rows.
 const purgeAllRemovalSQL = `,
 deleted AS (
   DELETE FROM {queue} q USING tally, unnest($3::bigint[], $4::text[]::{id}[]) AS r (partition, id)
@@ -142,12 +142,12 @@ deleted AS (
 ){forget}{journal}
 SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, (SELECT count(*) FROM deleted) FROM tally`
 
-// purgeSharesSQL changes at most $3 rows of each key and $2 in all, where they stand: found by
-// (tableoid, ctid), because ctid alone is not unique in a partitioned table and a child may have no
-// primary key. Rows that others have changed since are skipped. A row counts as kept
-// if the statement has not changed it although its snapshot still shows it. LIMIT 1 makes seen
-// look at them one by one, by ctid. IS TRUE keeps the comparison a hash look-up for the row at
-// hand. Of the keys it tells the numbers, n.
+// purgeSharesSQL changes at most $3 rows of each key and $2 in all. It finds them by (tableoid,
+// ctid), because ctid alone is not unique in a partitioned table and a child may have no primary
+// key. Rows that others have changed since are skipped. A row counts as kept if the statement has
+// not changed it although its snapshot still shows it. LIMIT 1 makes seen read rows one by one, by
+// ctid. IS TRUE keeps the comparison with such a row a hash lookup. The result has n, the numbers
+// of the keys.
 const purgeSharesSQL = `
 WITH {guard},
 found AS MATERIALIZED (
@@ -181,35 +181,35 @@ SELECT EXISTS (SELECT FROM guard) AND {noted},
 // Purge is one statement on a child.
 type Purge struct {
 	fencing.Permit
-	// Keys of deleted parents, without duplicates, with as many values as the definition has columns.
+	// Keys of deleted parents, without duplicates, with one value per column of the definition.
 	Keys []Key
-	// Approved are those of the keys whose children are changed although their parent is alive.
+	// Approved are the keys whose children are changed although their parent is alive.
 	Approved []Key
-	// Cap is how many rows the statement may change.
+	// Cap is the maximum number of rows that the statement may change.
 	Cap int64
-	// Uncounted lets PurgeAll change the rows without counting them first. It is an error if they
-	// are more than the cap. It must not be set if [Child.MayKeep] is true: kept rows are not found then.
+	// Uncounted lets PurgeAll change the rows without counting them first. More rows than the cap
+	// are an error. It must not be set if [Child.MayKeep] is true: kept rows are not found then.
 	// For keys of several columns the rows are always counted.
 	Uncounted bool
 }
 
-// PurgeResult is what a statement did.
+// PurgeResult is the result of a statement.
 type PurgeResult struct {
-	// Found rows, at most one more than the cap, and how many of them were Changed: a trigger may
-	// restore what an update sets.
+	// Found rows are at most one more than the cap. Changed counts those that were changed: a
+	// trigger may restore what an update sets.
 	Found, Changed int64
-	// Shares counts the rows found of each key that had any; PurgeAll does not know them.
+	// Shares counts the rows found of each key that had any. PurgeAll does not set it.
 	Shares map[Key]int64
-	// Kept are keys of which there are rows that the statement has locked and not changed, although
-	// no other transaction has changed them: triggers do that. Only PurgeShares with skipLocked knows them.
+	// Kept are keys with rows that the statement has locked but not changed, although no other
+	// transaction has changed them: triggers do that. Only PurgeShares with skipLocked sets it.
 	Kept []Key
-	// Removed records.
+	// Removed is the number of removed records.
 	Removed int64
 }
 
 // PurgeAll deletes or updates all rows of some keys in one transaction, or none if there are more
-// than the cap. If it changes all rows it finds, it removes the given records from the queue, which are
-// of one table; that is possible in the queue's own database only.
+// than the cap. If it changes all rows it finds, it removes the given records, which are of one
+// table of the queue. That is possible in the queue's own database only.
 func (c *Child) PurgeAll(
 	ctx context.Context, p Purge, q DeletedRecords, records []Record,
 ) (r PurgeResult, err error) {
@@ -233,7 +233,7 @@ func (c *Child) PurgeAll(
 	return r, err
 }
 
-// approved are the numbers of the approved keys.
+// approved returns the numbers of the approved keys.
 func (p Purge) approved() []int64 {
 	numbers := []int64{}
 	for _, key := range p.Approved {
@@ -242,9 +242,8 @@ func (p Purge) approved() []int64 {
 	return numbers
 }
 
-// PurgeShares deletes or updates at most perKey rows of each key, and no more than the cap in all,
-// in one transaction. With skipLocked it leaves locked rows out instead of waiting for them under
-// Limits.Lock.
+// PurgeShares deletes or updates at most perKey rows of each key, and at most the cap in all, in
+// one transaction. With skipLocked it skips locked rows instead of waiting under Limits.Lock.
 func (c *Child) PurgeShares(
 	ctx context.Context, p Purge, perKey int64, skipLocked bool,
 ) (r PurgeResult, err error) {
@@ -267,21 +266,21 @@ func (c *Child) PurgeShares(
 	return r, err
 }
 
-// keepsSQL says that rows of the child {oid} may be kept. The preceding statement locks the table, so no such
-// trigger can be created before the commit.
+// keepsSQL reports whether rows of the child {oid} may be kept. The preceding statement locks the
+// table, so no such trigger can be created before the commit.
 const keepsSQL = `EXISTS (
     SELECT FROM pg_class k
     WHERE k.oid = {oid} AND (` + keepsRowsSQL + ` OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = k.oid)))`
 
-// detachingSQL says that the detachment of a partition is pending that was not known ({known}): it has no task of
-// its own.
+// detachingSQL reports whether the detachment of an unknown partition is pending. The known ones
+// ({known}) have tasks of their own.
 const detachingSQL = `EXISTS (
     SELECT FROM pg_inherits i
     WHERE i.inhdetachpending AND {oid} IN (SELECT relid FROM pg_partition_ancestors(i.inhparent))
       AND NOT EXISTS (SELECT FROM unnest({known}::text[]) AS d (name) WHERE to_regclass(d.name) = i.inhrelid))`
 
-// changed are the conditions under which a statement on the child may leave rows out, because it finds or
-// keeps others than the run knows of.
+// changed returns the conditions under which a statement on the child may leave rows out, because
+// it finds or keeps rows other than the run expects.
 func (c *Child) changed(writes bool, args *stmt.Parameters) (all []pg.Condition) {
 	keeps := writes && !c.mayKeep
 	if !keeps && len(c.tree) == 0 {
@@ -298,7 +297,7 @@ func (c *Child) changed(writes bool, args *stmt.Parameters) (all []pg.Condition)
 	return all
 }
 
-// purge is a statement on the child with its check.
+// purge returns a statement on the child with its check.
 func (c *Child) purge(template string, p Purge, own []any, more ...string) (q pg.Query, err error) {
 	if q, err = c.Query("clean", template, p.Keys, own, more...); err != nil {
 		return q, err
@@ -313,7 +312,7 @@ func (c *Child) purge(template string, p Purge, own []any, more ...string) (q pg
 	return q, err
 }
 
-// numbered are some of the keys, by their numbers from 1.
+// numbered returns some of the keys, by their numbers from 1.
 func numbered(keys []Key, numbers []int64) []Key {
 	some := make([]Key, len(numbers))
 	for i, n := range numbers {

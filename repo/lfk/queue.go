@@ -21,8 +21,8 @@ import (
 // queueTable is GitLab's name of the table of deleted parents that every trigger can write to.
 const queueTable = "loose_foreign_keys_deleted_records"
 
-// QueueTables returns GitLab's names of the tables of deleted parents. GitLab's triggers route records to
-// all but the first one by the owner of the deleted row.
+// QueueTables returns GitLab's names of the tables of deleted parents. GitLab's triggers route
+// records to all but the first one by the owner of the deleted row.
 func QueueTables() []string {
 	return []string{
 		queueTable, "loose_foreign_keys_organization_deleted_records",
@@ -31,29 +31,29 @@ func QueueTables() []string {
 	}
 }
 
-// QueueTable is one table of deleted parents, as it was when it was read.
+// QueueTable is the state of one table of deleted parents when it was read.
 type QueueTable struct {
 	// Name without the schema.
 	Name string
-	// Exists is false where nothing has made the table yet. Partitioned is false for a table of
+	// Exists is false if the table has not been created. Partitioned is false for a table of
 	// another shape.
 	Exists, Partitioned bool
-	// Leaves are the tables that it is made of.
+	// Leaves is the number of tables that it consists of.
 	Leaves int
-	// Partitions are the numbers that the leaves are for, by their bounds, ascending; a leaf may have
-	// several. Besides them those of the pending records in a DEFAULT leaf, if it has one.
+	// Partitions are the numbers that the leaves are for, by their bounds, ascending. A leaf may
+	// have several. A DEFAULT leaf adds the numbers of its pending records.
 	Partitions []int64
 	HasDefault bool
-	// Active is the number of the partition that new records go to; 0 if the column's default names
+	// Active is the number of the partition that new records go to, 0 if the column's default names
 	// none.
 	Active int64
 	SQL    string
 }
 
-// routed reports whether it is one of GitLab's queues by owner, whose ids are UUIDs.
+// routed reports whether the table is a queue of GitLab's by owner, whose ids are UUIDs.
 func (t *QueueTable) routed() bool { return t.Name != queueTable }
 
-// Owner is the column of a routed queue that names the owner of the deleted row, "" for the other one.
+// Owner returns the column of a routed queue that names the deleted row's owner, else "".
 func (t *QueueTable) Owner() string {
 	owner, _ := strings.CutPrefix(t.Name, "loose_foreign_keys_")
 	owner, _, ok := strings.Cut(owner, "_deleted_records")
@@ -64,35 +64,34 @@ func (t *QueueTable) Owner() string {
 }
 
 // DeletedRecords is the queue of the loose foreign keys: the tables of deleted parents of one
-// database, as they were when they were read. The embedded one is that which every trigger can write
-// to.
+// database, as they were when read. Every trigger can write to the embedded one.
 type DeletedRecords struct {
 	QueueTable
-	// Routed are GitLab's queues by owner, in the order of [QueueTables], whether they exist or not.
+	// Routed are GitLab's queues by owner, in the order of [QueueTables], existing or not.
 	Routed []QueueTable
 	// Schema is the application schema: the first existing one of the connection's search_path.
 	Schema string
-	// Managed by caretaker: made by `caretaker lfk install`. Marked: its partitions are on record, as
-	// they are not after a restore of the application's schema alone.
+	// Managed means that `caretaker lfk install` made the queue. Marked means that its partitions
+	// are on record, unlike after a restore of the application's schema alone.
 	Managed, Marked bool
-	// Wide: it is managed by caretaker and has the column key_values, for keys that are not one
-	// integer.
+	// Wide means that caretaker manages the queue and that it has the column key_values, for keys
+	// that are not one integer.
 	Wide bool
-	// Remembered: runs know that this is their queue.
+	// Remembered means that runs know this queue.
 	Remembered bool
-	// At is when it was read, by the clock of the database: what is due is decided by it.
+	// At is the time of reading, by the clock of the database. It decides which records are due.
 	At time.Time
-	// leafSchema is where its newest leaf lies, and the next one will; before there is any, that of
-	// GitLab's partitions where there is such a schema, else our own.
+	// leafSchema is the schema of the newest leaf, and of the next one. Before the first leaf it is
+	// that of GitLab's partitions if that schema exists, else our own.
 	leafSchema string
-	// was is the schema of the queue that is known, path the search_path.
+	// was is the schema of the remembered queue, path the search_path.
 	was, path string
 }
 
-// Table is where the queue is.
+// Table returns the queue table that every trigger can write to.
 func (q *DeletedRecords) Table() catalog.Table { return catalog.Table{Schema: q.Schema, Name: q.Name} }
 
-// tables are all tables of the queue, whether they exist or not. [Record.Queue] is an index of them.
+// tables returns all tables of the queue, existing or not. [Record.Queue] is an index of them.
 func (q *DeletedRecords) tables() []*QueueTable {
 	all := []*QueueTable{&q.QueueTable}
 	for i := range q.Routed {
@@ -101,7 +100,7 @@ func (q *DeletedRecords) tables() []*QueueTable {
 	return all
 }
 
-// Existing are the tables of the queue that exist, by their index.
+// Existing returns the tables of the queue that exist, by their index.
 func (q *DeletedRecords) Existing() iter.Seq2[int, *QueueTable] {
 	return func(yield func(int, *QueueTable) bool) {
 		for i, t := range q.tables() {
@@ -112,8 +111,8 @@ func (q *DeletedRecords) Existing() iter.Seq2[int, *QueueTable] {
 	}
 }
 
-// Union joins a statement's texts for each existing table. {partitions} is the list of the table's
-// partitions: as a parameter it would have PostgreSQL plan the statement for each call.
+// Union joins the SQL for each existing table. {partitions} is the list of the table's partitions:
+// if it were a parameter, PostgreSQL would plan the statement for each call.
 func (q *DeletedRecords) Union(sql, operator string) string {
 	var parts []string
 	for i, t := range q.Existing() {
@@ -123,14 +122,14 @@ func (q *DeletedRecords) Union(sql, operator string) string {
 	return strings.Join(parts, operator)
 }
 
-// list is the array of the table's partitions in SQL.
+// list returns the array of the table's partitions in SQL.
 func (t *QueueTable) list() string {
 	return stmt.Fill(fmt.Sprint(t.Partitions), "[", "'{", " ", ",", "]", "}'::bigint[]")
 }
 
-// queueSQL has no parameters, so that a connection plans it once. It looks at each table with subqueries that
-// PostgreSQL cannot hash: else it may ask for the bounds of all partitions of the database, and wait for the
-// transaction that has locked one.
+// queueSQL has no parameters, so that a connection plans it once. It reads each table with
+// subqueries that PostgreSQL cannot hash. Otherwise PostgreSQL may read the bounds of all
+// partitions of the database, and wait for a transaction that has locked one.
 const queueSQL = `
 SELECT n.nspname, w.name, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
   EXISTS (SELECT FROM maintenance.queue_partitions),
@@ -153,7 +152,7 @@ LEFT JOIN (` + queueHomeSQL + `) AS home (was, remembered) ON true
 WHERE n.nspname = current_schema()
 ORDER BY w.place`
 
-// readQueueSQL is queueSQL for [QueueTables].
+// readQueueSQL returns queueSQL for [QueueTables].
 func readQueueSQL() string {
 	names := QueueTables()
 	for i, name := range names {
@@ -190,7 +189,7 @@ func scanQueue(row pgx.CollectableRow) (q DeletedRecords, err error) {
 }
 
 // DeletedRecords reads the queue and its partitions. Without an application schema the error is a
-// [*dberr.NoSchemaError]. Where the search_path leads to another queue, or to none, it is a
+// [*dberr.NoSchemaError]. If the search_path leads to another queue, or to none, the error is a
 // [*QueueMovedError].
 func (d Queue) DeletedRecords(ctx context.Context) (DeletedRecords, error) {
 	q, err := d.DeletedRecordsShape(ctx)
@@ -200,7 +199,7 @@ func (d Queue) DeletedRecords(ctx context.Context) (DeletedRecords, error) {
 	return q, err
 }
 
-// ReadDefault adds the numbers of the records in DEFAULT leaves to a shape.
+// ReadDefault adds the numbers of the records in DEFAULT leaves to the shape of a queue.
 func (d Queue) ReadDefault(ctx context.Context, q *DeletedRecords) error {
 	l := fencing.Limits{Statement: 5 * time.Second, Lock: time.Second}
 	for _, t := range q.Existing() {
@@ -218,8 +217,8 @@ func (d Queue) ReadDefault(ctx context.Context, q *DeletedRecords) error {
 	return nil
 }
 
-// ReadDeletedRecords is [Queue.DeletedRecordsShape] within a transaction. Without an application schema the error
-// is [pgx.ErrNoRows].
+// ReadDeletedRecords is [Queue.DeletedRecordsShape] within a transaction. Without an application
+// schema the error is [pgx.ErrNoRows].
 func (d Queue) ReadDeletedRecords(ctx context.Context, tx pgx.Tx) (DeletedRecords, error) {
 	rows, _ := tx.Query(ctx, readQueueSQL())
 	read, err := pgx.CollectRows(rows, scanQueue)
@@ -233,8 +232,8 @@ func (d Queue) ReadDeletedRecords(ctx context.Context, tx pgx.Tx) (DeletedRecord
 	return q, err
 }
 
-// DeletedRecordsShape is [DeletedRecords] without the numbers of the records in a DEFAULT
-// leaf: it reads the catalogue alone. Its errors are those of DeletedRecords.
+// DeletedRecordsShape is [Queue.DeletedRecords] without the numbers of the records in a DEFAULT
+// leaf: it reads only the catalogue. The errors are the same.
 func (d Queue) DeletedRecordsShape(ctx context.Context) (DeletedRecords, error) {
 	read, err := pg.Collect(ctx, d.db, pg.NewQuery("read the queue", readQueueSQL()), scanQueue)
 	if err != nil {
@@ -249,7 +248,7 @@ func (d Queue) DeletedRecordsShape(ctx context.Context) (DeletedRecords, error) 
 	return q, err
 }
 
-// joinQueue makes one queue of the rows of queueSQL. Without any the error is [pgx.ErrNoRows].
+// joinQueue joins the rows of queueSQL to one queue. Without rows the error is [pgx.ErrNoRows].
 func joinQueue(read []DeletedRecords) (DeletedRecords, error) {
 	if len(read) == 0 {
 		return DeletedRecords{}, pgx.ErrNoRows
@@ -261,9 +260,9 @@ func joinQueue(read []DeletedRecords) (DeletedRecords, error) {
 	return q, nil
 }
 
-// otherPartitionsSQL are the numbers of pending records in the DEFAULT leaf, by a skip scan of its
-// index: the list of the others excludes all other leaves. The limit bounds the statement; the next
-// run finds what follows.
+// otherPartitionsSQL reads the numbers of pending records in the DEFAULT leaf, by a skip scan of
+// its index: the list of the others excludes all other leaves. The limit bounds the statement. The
+// next run finds later numbers.
 const otherPartitionsSQL = `
 WITH RECURSIVE found (partition) AS (
   SELECT '-9223372036854775808'::bigint
@@ -276,8 +275,8 @@ WITH RECURSIVE found (partition) AS (
 )
 SELECT partition FROM found WHERE partition > '-9223372036854775808'::bigint LIMIT 1000`
 
-// ActiveMissing reports whether new records are sent to a partition that does not exist: every deletion
-// from a tracked table fails.
+// ActiveMissing reports whether new records are sent to a partition that does not exist. Then every
+// deletion from a tracked table fails.
 func (t *QueueTable) ActiveMissing() bool {
 	return !t.HasDefault && !slices.Contains(t.Partitions, t.Active)
 }
@@ -285,8 +284,8 @@ func (t *QueueTable) ActiveMissing() bool {
 // Repairable reports whether the active partition is missing and known, so that it can be created.
 func (t *QueueTable) Repairable() bool { return t.Active != 0 && t.ActiveMissing() }
 
-// leafParentsSQL are the recorded table names with pending records in one leaf, by a skip scan of
-// its partial index: the cost grows with the names it finds, not with the records.
+// leafParentsSQL reads the recorded table names with pending records in one leaf. It uses a skip
+// scan of its partial index: the cost grows with the names, not with the records.
 const leafParentsSQL = `
   WITH RECURSIVE parents (name) AS (
     (SELECT fully_qualified_table_name FROM {queue} WHERE partition = leaf.number AND status = 1
@@ -299,8 +298,8 @@ const leafParentsSQL = `
     FROM parents p WHERE p.name IS NOT NULL
   )`
 
-// dueParentsSQL: a time that is NULL sorts last and is due. LIMIT 1 keeps the planner from reading
-// all records at once, which it may for EXISTS.
+// dueParentsSQL treats NULL as due: it sorts last. LIMIT 1 keeps the planner from reading all
+// records at once, which it may do for EXISTS.
 const dueParentsSQL = `
 SELECT DISTINCT due.name, {place}
 FROM unnest({partitions}) AS leaf (number)
@@ -318,14 +317,13 @@ CROSS JOIN LATERAL (` + leafParentsSQL + `
     ORDER BY q.id LIMIT 1)
 ) due`
 
-// QueuedParent is a recorded table name, and the tables of the queue that have such records, by their
-// index.
+// QueuedParent is a recorded table name, and the indexes of the queue's tables with such records.
 type QueuedParent struct {
 	Name   string
 	Queues []int
 }
 
-// DueParents are the recorded table names that have pending records due now.
+// DueParents returns the recorded table names that have pending records due now.
 func (d Queue) DueParents(ctx context.Context, q DeletedRecords, l fencing.Limits) ([]QueuedParent, error) {
 	return q.parents(ctx, d.db, l, "find parents with due records", dueParentsSQL)
 }
@@ -337,7 +335,7 @@ CROSS JOIN LATERAL (` + leafParentsSQL + `
   SELECT p.name FROM parents p WHERE p.name IS NOT NULL
 ) pending`
 
-// PendingParents are the recorded table names that have pending records, due or not.
+// PendingParents returns the recorded table names that have pending records, due or not.
 func (d Queue) PendingParents(ctx context.Context, q DeletedRecords, l fencing.Limits) ([]QueuedParent, error) {
 	return q.parents(ctx, d.db, l, "find parents with pending records", pendingParentsSQL)
 }
@@ -365,7 +363,7 @@ func (q *DeletedRecords) parents(
 	return parents, err
 }
 
-// ParentNames are the recorded names of some parents.
+// ParentNames returns the recorded names of some parents.
 func ParentNames(parents []QueuedParent) []string {
 	names := make([]string, len(parents))
 	for i, p := range parents {
@@ -374,8 +372,8 @@ func ParentNames(parents []QueuedParent) []string {
 	return names
 }
 
-// queueBacklogSQL reads in the order of the queue's index, so that it ends where the bound is: else
-// PostgreSQL may first make a bitmap of all that is pending.
+// queueBacklogSQL reads in the order of the queue's index, so that it stops at the bound. Otherwise
+// PostgreSQL may first build a bitmap of all pending records.
 const queueBacklogSQL = `
 SELECT count(*), count(*) FILTER (WHERE consume_after IS NULL OR consume_after <= now()),
   min(created_at),

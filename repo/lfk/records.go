@@ -16,12 +16,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo/spans"
 )
 
-// The fates of records. Each names records by (partition, id) and touches pending ones only: a
-// record with another status belongs to another system. IS TRUE keeps the planner to the primary
-// key: without statistics it takes the index of the pending ones for a small one and reads all of
-// it. All return how many records they changed.
+// Statements that end or postpone records. Each names records by (partition, id) and changes
+// pending ones only: a record with another status belongs to another system. IS TRUE keeps the
+// planner on the primary key: without statistics it takes the index of the pending ones for small
+// and reads all of it. All return the number of changed records.
 
-// recordArrays are the parameters partitions, ids.
+// recordArrays returns the parameters partitions and ids.
 func recordArrays(records []Record) []any {
 	partitions, ids := make([]int64, len(records)), make([]string, len(records))
 	for i, r := range records {
@@ -30,8 +30,8 @@ func recordArrays(records []Record) []any {
 	return []any{partitions, ids}
 }
 
-// forgetSQL follows a CTE named deleted, with the partition and id of deleted records, and removes what
-// is kept beside them. Only the queue that every trigger can write to has traces.
+// forgetSQL follows a CTE named deleted, with the partition and id of deleted records, and removes
+// their failures and traces. Only the queue that every trigger can write to has traces.
 const (
 	forgetSQL = `,
 cleaned AS (
@@ -44,7 +44,7 @@ untraced AS (
 )`
 )
 
-// byQueue groups records by their table. Most runs see one.
+// byQueue groups records by their table. Most runs have one group.
 func byQueue[R any](records []R, queue func(R) int) (groups [][]R) {
 	groups = make([][]R, len(QueueTables()))
 	for _, r := range records {
@@ -56,9 +56,9 @@ func byQueue[R any](records []R, queue func(R) int) (groups [][]R) {
 
 func queueOf(r Record) int { return r.Queue }
 
-// changeRecords changes records of one or several tables of the queue, all or none: one key can have
-// records in several, which end together. statement makes that for those of one table; counts are what it returns
-// behind whether the guard held, and 0 if it fails: its rows come before its commit.
+// changeRecords changes records of one or several tables of the queue, all or none: one key can
+// have records in several, which end together. statement returns the SQL for those of one table.
+// counts are its results after the guard, 0 if it fails: its rows come before its commit.
 func changeRecords[R any](
 	ctx context.Context, d *pg.Database, p fencing.Permit, records [][]R, counts []*int64,
 	statement func(queue int, records []R) pg.Query,
@@ -118,7 +118,7 @@ deleted AS (
 ){forget}{journal}
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM deleted)`
 
-// RemoveRecords deletes records all of whose definitions are complete.
+// RemoveRecords deletes records whose definitions are all complete.
 func (d Queue) RemoveRecords(
 	ctx context.Context, p fencing.Permit, q DeletedRecords, records []Record,
 ) (n int64, err error) {
@@ -144,7 +144,7 @@ changed AS (
 ){journal}
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed)`
 
-// PostponeRecords postpones records by a minute whose rows another transaction holds.
+// PostponeRecords postpones records by a minute because another transaction locks their rows.
 func (d Queue) PostponeRecords(
 	ctx context.Context, p fencing.Permit, q DeletedRecords, records []Record,
 ) (n int64, err error) {
@@ -177,8 +177,8 @@ changed AS (
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed WHERE cleanup_attempts > 0),
   (SELECT count(*) FROM changed WHERE cleanup_attempts = 0)`
 
-// ChargeRecords counts an attempt for records that a limit left incomplete; the fourth postpones
-// the record by five minutes and starts again at 0.
+// ChargeRecords counts an attempt for records that a limit left incomplete. The fourth postpones
+// the record by five minutes and resets the count to 0.
 func (d Queue) ChargeRecords(
 	ctx context.Context, p fencing.Permit, q DeletedRecords, records []Record,
 ) (incremented, rescheduled int64, err error) {
@@ -192,7 +192,7 @@ func (d Queue) ChargeRecords(
 // RecordFailure is a record that a definition failed for.
 type RecordFailure struct {
 	Record
-	// Isolated failures are known to be this record's own; only they count towards dead.
+	// Isolated failures are known to be this record's own. Only they count towards dead.
 	Isolated bool
 	// Definition, SQLState and Message of the failure.
 	Definition, SQLState, Message string
@@ -201,7 +201,8 @@ type RecordFailure struct {
 // DeadAfter is the number of isolated failures that moves a record to maintenance.dead_records.
 const DeadAfter = 10
 
-// failRecordsSQL: as in claimsSQL, an older failure is that of another record. EXCLUDED.setbacks is 1 then.
+// failRecordsSQL treats an older failure as that of another record, like claimsSQL. Then
+// EXCLUDED.setbacks is 1.
 const failRecordsSQL = `
 WITH {guard},
 failed AS MATERIALIZED (
@@ -248,8 +249,8 @@ moved_to_dead AS (
 ){forget}{journal}
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM postponed), (SELECT count(*) FROM deleted)`
 
-// FailRecords records failures: the record is postponed by a minute, doubled with every setback up
-// to an hour; the tenth isolated failure moves it to maintenance.dead_records.
+// FailRecords records failures and postpones the record: by a minute, doubled with every setback up
+// to an hour. The tenth isolated failure moves it to maintenance.dead_records.
 func (d Queue) FailRecords(
 	ctx context.Context, p fencing.Permit, q DeletedRecords, failures []RecordFailure,
 ) (rescheduled, dead int64, err error) {
@@ -272,32 +273,31 @@ func (d Queue) FailRecords(
 	return rescheduled, dead, err
 }
 
-// FailingRecord is a deleted parent in the queue whose children could not be cleaned, and which is
-// tried again.
+// FailingRecord is a deleted parent in the queue whose children could not be cleaned. Runs retry
+// it.
 type FailingRecord struct {
 	Queue     QueueName `json:"queue,omitzero"`
 	Partition int64     `json:"partition"`
 	// ID is a number, or a UUID in a routed queue.
 	ID RecordNumber `json:"id"`
-	// Table is the recorded name, with its schema; the key is that of the deleted row.
+	// Table is the recorded name, with its schema. The key is that of the deleted row.
 	Table string `json:"table"`
 	RecordKey
-	// Definition and SQLState of the last failure; the latter is empty if a database did not answer,
-	// "absent" if no configured database has the child, [reasons.KeptByTrigger] if a trigger or rule
+	// Definition and SQLState of the last failure. SQLState is empty if a database did not answer.
+	// It is "absent" if no database has the child, [reasons.KeptByTrigger] if a trigger or rule
 	// keeps the rows, and [reasons.KeyMismatch] if the definition has another key.
 	Definition string `json:"definition"`
 	SQLState   string `json:"sqlstate"`
-	// Failures are those known to be this record's own: the tenth makes it a dead one. Setbacks are
-	// all, also those of statements that others shared, locks that were waited for too long, and
-	// absent children.
+	// Failures counts those of this record alone: the tenth makes it dead. Setbacks counts all,
+	// also those of statements shared with other records, lock timeouts, and absent children.
 	Failures int `json:"failures"`
 	Setbacks int `json:"setbacks"`
-	// FailedAt is when it failed last. It is due again from NextTry on: nil is now.
+	// FailedAt is the time of the last failure. The record is due from NextTry on: nil is now.
 	FailedAt time.Time  `json:"failed_at"`
 	NextTry  *time.Time `json:"next_try"`
 }
 
-// failingRecordsSQL begins at the failures, which are few, and finds their records by the queue's
+// failingRecordsSQL starts with the failures, which are few, and finds their records by the queue's
 // primary key.
 const failingRecordsSQL = `
 SELECT {queue_name}, q.partition, q.id::text, q.fully_qualified_table_name, {key_number}, {key_values},
@@ -308,13 +308,13 @@ WHERE (x.partition, x.record_id) > ($1, $2::text::{id}) AND q.status = 1
   AND ($3::text[] IS NULL OR q.fully_qualified_table_name = ANY ($3))
 ORDER BY x.partition, x.record_id LIMIT $4`
 
-// QueueName is the table of a record. Documents name the routed queues alone.
+// QueueName is the table of a record. Documents name only the routed queues.
 type QueueName string
 
-// IsZero reports whether it is the queue that every trigger can write to.
+// IsZero reports whether the queue is the one that every trigger can write to.
 func (n QueueName) IsZero() bool { return n == "" || string(n) == queueTable }
 
-// RecordNumber is the text of a record's id. In documents a number is one.
+// RecordNumber is the text of a record's id. Documents show a number as a number.
 type RecordNumber string
 
 // MarshalJSON writes a number, or the text of a UUID.
@@ -325,8 +325,8 @@ func (n RecordNumber) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(n))
 }
 
-// FailingRecords reads up to limit records of the queue that have failed, after the given one, by
-// table, partition and id: all, or those of a parent, with or without the application schema.
+// FailingRecords reads up to limit failed records of the queue after the given one, by table,
+// partition and id: all, or those of table, named with or without the application schema.
 func (d Queue) FailingRecords(
 	ctx context.Context, queue DeletedRecords, table string, after FailingRecord, limit int,
 ) (records []FailingRecord, err error) {
@@ -356,8 +356,8 @@ WHERE EXISTS (
   JOIN {queue} q ON q.partition = x.partition AND q.id = x.record_id
   WHERE x.last_definition = d.name AND x.failures > 0 AND q.status = 1)`
 
-// FailingDefinitions are those of some definitions that records have failed of by themselves, which
-// are tried again.
+// FailingDefinitions returns the definitions for which records have failed on their own and are to
+// be retried.
 func (d Queue) FailingDefinitions(
 	ctx context.Context, q DeletedRecords, definitions []string, l fencing.Limits,
 ) (failing []string, err error) {
@@ -372,8 +372,8 @@ func (d Queue) FailingDefinitions(
 	return failing, nil
 }
 
-// Spans (W3C) in which the application has deleted rows are kept beside the records, so that the
-// batches that work on those link to them. Reading them makes no spans.
+// The spans (W3C) in which the application has deleted rows are stored beside the records, so that
+// batches link to the spans of their records. Reading them creates no spans.
 
 const hasRecordTracesSQL = `SELECT EXISTS (SELECT FROM maintenance.record_traces)`
 
@@ -389,8 +389,8 @@ FROM unnest($1::bigint[], $2::text[]::bigint[]) AS r (partition, id)
 JOIN maintenance.record_traces t ON t.partition = r.partition AND t.record_id = r.id
 LIMIT $3`
 
-// RecordTraces are the spans (W3C) in which the rows of some records were deleted, each once, at
-// most limit.
+// RecordTraces returns the spans (W3C) in which the rows of some records were deleted, each once,
+// at most limit.
 func (d Queue) RecordTraces(
 	ctx context.Context, records []Record, limit int, l fencing.Limits,
 ) ([]string, error) {

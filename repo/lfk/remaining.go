@@ -16,7 +16,7 @@ const remainingSQL = `
 SELECT k.n FROM {parents}
 CROSS JOIN LATERAL (SELECT FROM {child} t WHERE {matched}{conditions} LIMIT 1) c`
 
-// Remaining says which of the keys still have rows.
+// Remaining returns the keys that still have rows.
 func (c *Child) Remaining(ctx context.Context, keys []Key, l fencing.Limits) ([]Key, error) {
 	l.Before = lockTrees(c.tree)
 	var numbers []int64
@@ -53,8 +53,8 @@ func (c *Child) Count(
 	return n, err
 }
 
-// Asked asks for the rows of the keys; if that fails because the encoding of the child's database has
-// no characters for some, which no row can have then, of the others, which it returns.
+// Asked queries the rows of the keys, and returns the keys. If the child's database cannot encode
+// some keys, no row has them: Asked drops these and queries again.
 func (c *Child) Asked(
 	ctx context.Context, keys []Key, l fencing.Limits, ask func([]Key) error,
 ) ([]Key, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// ancestorsSQL reads from which tables those inherit that have a part in foreign keys, or may be
-// protected, as far as our role may read them.
+// ancestorsSQL finds the parents, as far as our role may read them, of inheriting tables that have
+// foreign keys or may be protected.
 const ancestorsSQL = `
 WITH RECURSIVE own (oid) AS (
   SELECT conrelid FROM pg_constraint WHERE contype = 'f' AND conparentid = 0
@@ -84,8 +84,8 @@ func (k *keeper) read(ctx context.Context, d *pg.Database, steps []pg.JobCascade
 	return nil
 }
 
-// addKeys adds the foreign keys that cascade, or set the id of a user or group to its default, and whose
-// parents our role may read, but for the ways that are known.
+// addKeys adds readable foreign keys that cascade, or set the id of a user or group to its default,
+// unless their way is known.
 func (k *keeper) addKeys(tables *catalog.Catalog, known map[way]bool) {
 	for _, key := range tables.Keys {
 		_, isTarget := k.kinds[key.Child]
@@ -100,7 +100,7 @@ func (k *keeper) addKeys(tables *catalog.Catalog, known map[way]bool) {
 	}
 }
 
-// way is what a cascade has in common with another one of the same columns.
+// way identifies cascades of the same columns.
 type way struct {
 	child, parent          catalog.Table
 	columns, parentColumns string
@@ -112,9 +112,9 @@ func (c *cascade) way() way {
 
 func (k *keeper) add(c *cascade) { k.own[c.child] = append(k.own[c.child], c) }
 
-// addSteps adds the steps whose tables and columns exist, as integers. It leaves out tables that our role may
-// not read, and columns without an index. Of a foreign key that is a step, too, the step counts: it returns
-// the ways of these.
+// addSteps adds the steps whose tables and columns exist, as integers. It skips tables that our
+// role may not read, and columns without an index. A step replaces a foreign key of the same
+// columns: addSteps returns the ways of the steps.
 func (k *keeper) addSteps(steps []pg.JobCascade, tables *catalog.Catalog) map[way]bool {
 	known := map[way]bool{}
 	for _, step := range steps {

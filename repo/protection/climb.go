@@ -17,23 +17,23 @@ import (
 	"github.com/caretaker-go/caretaker/repo/rowset"
 )
 
-// The way upwards from the protected rows: see [Keeping].
+// The climb from the protected rows to the rows above: see [Keeping].
 
-// cascade is a way from rows of a child to a row of the parent with which they are deleted.
+// cascade leads from rows of a child to the row of the parent with which they are deleted.
 type cascade struct {
 	child, parent          catalog.Table
 	columns, parentColumns []catalog.Column
 	// only is a condition on the rows of the child, "" for all.
 	only string
-	// contains: the parent owns the child, so messages omit this step.
+	// contains means that the parent owns the child, so messages omit this step.
 	contains bool
-	// keys get those of the rows, which refer to nothing then; nil: they refer to the parent.
+	// keys gets the keys of the rows, which refer to nothing. nil: they refer to the parent.
 	keys *keptKeys
 }
 
 func (c *cascade) String() string { return c.child.Name + "." + catalog.JoinColumns(c.columns) }
 
-// condition is that on the rows of the child t, "" for all.
+// condition returns the SQL condition on the rows of the child t, "" for all.
 func (c *cascade) condition(p *stmt.Parameters) string {
 	if c.keys != nil && len(c.keys.child.Key.Conditions) > 0 {
 		return "true" + c.keys.child.Equalities(p)
@@ -41,7 +41,7 @@ func (c *cascade) condition(p *stmt.Parameters) string {
 	return c.only
 }
 
-// add adds the key of a row, as it is recorded.
+// add adds the recorded key of a row.
 func (k *keptKeys) add(cells []*string, by *pg.Protection) {
 	values := make([]string, len(cells))
 	for i, cell := range cells {
@@ -61,24 +61,24 @@ type keptRow struct {
 	id         *string
 	cells      []*string
 	protection *pg.Protection
-	// path are the references by which the protected row is deleted with it.
+	// path lists the references by which the protected row is deleted with this row.
 	path []string
 }
 
-// keeper finds what protections keep.
+// keeper finds the rows that protections keep.
 type keeper struct {
 	tx pgx.Tx
-	// own are the cascades of a table as a child, above the tables from which it inherits, below those
-	// that inherit from it and have cascades of their own.
+	// own lists a table's cascades as a child. above lists the tables from which it inherits, below
+	// the tables that inherit from it and have cascades of their own.
 	own          map[catalog.Table][]*cascade
 	above, below map[catalog.Table][]catalog.Table
-	// kinds are the tables of users and of groups.
+	// kinds has the tables of users and of groups.
 	kinds map[catalog.Table]string
 	kept  Keeping
 	seen  map[string]bool
 }
 
-// parentRowsSQL reads the rows of {table} that have some values: the place of the value, the id, and
+// parentRowsSQL reads the rows of {table} with some values: the position of the value, the id, and
 // the values by which the row refers to others.
 const parentRowsSQL = `
 SELECT k.place::int - 1, t.id, t.cells
@@ -87,12 +87,12 @@ CROSS JOIN LATERAL (
   SELECT {id} AS id, ARRAY[{cells}]::text[] AS cells FROM {table} t WHERE {matches} LIMIT 10000) t`
 
 const (
-	// maxKeptRows and maxKeptLevels bound the way upwards.
+	// maxKeptRows and maxKeptLevels bound the climb.
 	maxKeptRows   = 50_000
 	maxKeptLevels = 100
 )
 
-// ways are the cascades of the rows of a table, those by which it inherits included.
+// ways returns the cascades of the rows of a table, including inherited ones.
 func (k *keeper) ways(table catalog.Table) []*cascade {
 	ways := slices.Clone(k.own[table])
 	for _, above := range k.above[table] {
@@ -101,7 +101,7 @@ func (k *keeper) ways(table catalog.Table) []*cascade {
 	return ways
 }
 
-// kind is that of the rows of a table, "" if they are neither users nor groups.
+// kind returns the kind of a table's rows, "" if they are neither users nor groups.
 func (k *keeper) kind(table catalog.Table) string {
 	kind := k.kinds[table]
 	for _, above := range k.above[table] {
@@ -110,7 +110,7 @@ func (k *keeper) kind(table catalog.Table) string {
 	return kind
 }
 
-// lookup is a table that is searched for values, each that of the row at the same place.
+// lookup is a table that is searched for values, each of the row at the same position.
 type lookup struct {
 	table   catalog.Table
 	way     *cascade
@@ -119,7 +119,7 @@ type lookup struct {
 	rows    []*keptRow
 }
 
-// climb goes from the protected rows upwards, level by level.
+// climb finds the rows above the protected rows, level by level.
 func (k *keeper) climb(ctx context.Context, all []pg.Protection) error {
 	var next []*lookup
 	for table, kind := range k.kinds {
@@ -136,7 +136,7 @@ func (k *keeper) climb(ctx context.Context, all []pg.Protection) error {
 		k.kept[target{all[i].Kind, all[i].ID}] = &all[i]
 	}
 	for level := 0; level < maxKeptLevels && len(next) > 0 && len(k.seen) < maxKeptRows; level++ {
-		// Maps have no order, and of several protections that keep a target one is named.
+		// Maps have no order, and an error names one of several protections that keep a target.
 		slices.SortStableFunc(next, func(a, b *lookup) int { return cmp.Compare(a.table.SQL(), b.table.SQL()) })
 		found, err := k.find(ctx, next)
 		if err != nil {
@@ -147,7 +147,7 @@ func (k *keeper) climb(ctx context.Context, all []pg.Protection) error {
 	return nil
 }
 
-// in are the look-ups of a table and of those that inherit from it and have cascades of their own.
+// in returns the lookups of a table and of those that inherit from it and have their own cascades.
 func (k *keeper) in(table catalog.Table, l *lookup) (all []*lookup) {
 	if len(l.rows) == 0 {
 		return nil
@@ -160,7 +160,7 @@ func (k *keeper) in(table catalog.Table, l *lookup) (all []*lookup) {
 	return all
 }
 
-// referred are the look-ups of what rows refer to.
+// referred returns the lookups of the rows that rows refer to.
 func (k *keeper) referred(rows []*keptRow) (next []*lookup) {
 	byWay := map[*cascade]*lookup{}
 	var order []*cascade
@@ -193,7 +193,7 @@ func (k *keeper) referred(rows []*keptRow) (next []*lookup) {
 	return next
 }
 
-// find reads the rows of look-ups, and keeps what they are.
+// find reads the rows of lookups and records what they keep.
 func (k *keeper) find(ctx context.Context, lookups []*lookup) (found []*keptRow, err error) {
 	batch := &pgx.Batch{}
 	for _, l := range lookups {
@@ -215,7 +215,7 @@ func (k *keeper) find(ctx context.Context, lookups []*lookup) (found []*keptRow,
 	return found, k.tx.SendBatch(ctx, batch).Close()
 }
 
-// keepRow keeps a row with what is below it, and reports whether it is new.
+// keepRow keeps a row with the row below it, and reports whether it is new.
 func (k *keeper) keepRow(row, below *keptRow, way *cascade) bool {
 	var key strings.Builder
 	key.WriteString(row.table.SQL())
@@ -247,7 +247,7 @@ func (k *keeper) keepRow(row, below *keptRow, way *cascade) bool {
 	return true
 }
 
-// statement reads the rows of a look-up.
+// statement returns the statement that reads the rows of a lookup.
 func (k *keeper) statement(l *lookup) stmt.Statement {
 	var p stmt.Parameters
 	var lists, names, matches, cells []string

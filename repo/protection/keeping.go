@@ -14,12 +14,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// A protection keeps more than its own target: whatever would take the protected row along is refused
-// before anything is deleted. What that is, is found upwards from the protected rows, which are few: by
-// foreign keys with ON DELETE CASCADE, by what jobs delete themselves, and by inheritance. Triggers and
-// rules cannot be followed. Behind all this the post-condition of [pg.Transaction] stays.
+// A protection keeps more than its own target: a deletion that would include the protected row is
+// refused before it starts. The climb from the protected rows, which are few, finds such deletions:
+// by foreign keys with ON DELETE CASCADE, by what jobs delete themselves, and by inheritance. It
+// cannot follow triggers and rules. The post-condition of [pg.Transaction] is the last check.
 
-// baseCascades are those of groups and projects, and of the user's own namespace and queue row.
+// baseCascades returns those of groups and projects, and of the user's namespace and queue row.
 func baseCascades() []pg.JobCascade {
 	all := []pg.JobCascade{
 		{Child: "namespaces", Column: "parent_id", Parent: "namespaces", ParentColumn: "id"},
@@ -58,28 +58,28 @@ type target struct {
 	ID   int64
 }
 
-// Keeping are the users and groups that protections keep: their own, and those of others that would be
-// deleted with them.
+// Keeping has the users and groups that protections keep: their own targets, and others that would
+// be deleted with them.
 type Keeping map[target]*pg.Protection
 
-// Of is the protection that keeps a user or group, nil if none does.
+// Of returns the protection that keeps a user or group, nil if none does.
 func (k Keeping) Of(kind string, id int64) *pg.Protection { return k[target{kind, id}] }
 
-// steps are what jobs delete. begun: jobs that delete other targets do not count, as they decide for
-// themselves.
+// steps returns the cascades of jobs. begun leaves out jobs that delete other targets, as they
+// decide for themselves.
 func steps(d *pg.Database, begun bool) []pg.JobCascade {
 	return slices.DeleteFunc(slices.Concat(baseCascades(), d.JobCascades), func(c pg.JobCascade) bool {
 		return begun && c.Queued
 	})
 }
 
-// keptKeys are the keys in rows of a child that protections keep.
+// keptKeys contains the keys in rows of a child that protections keep.
 type keptKeys struct {
 	child *lfk.Child
 	found map[lfk.Key]*pg.Protection
 }
 
-// keep finds what the protections in force keep, in a transaction.
+// keep finds the users and groups that protections in force keep, in a transaction.
 func keep(
 	ctx context.Context, tx *pg.Changing, steps []pg.JobCascade, keys ...keptKeys,
 ) (Keeping, error) {
@@ -98,14 +98,14 @@ func keep(
 	return k.kept, k.climb(ctx, all)
 }
 
-// Keeping reads what the protections in force keep.
+// Keeping reads the users and groups that protections in force keep.
 func (d Protections) Keeping(ctx context.Context, l fencing.Limits) (Keeping, error) {
 	return keeping(ctx, d.db, steps(d.db, false), l)
 }
 
-// KeptKeys reads the recorded keys in rows of children that PostgreSQL cannot delete without a protected
-// row, each with the protection, in the order of the children. What only triggers delete is not found. A
-// child that fails a statement, as without a column of its definition, has none: its deletions fail, too.
+// KeptKeys reads the recorded keys in rows of children that PostgreSQL cannot delete without a
+// protected row, each with its protection, in the children's order. It ignores triggers. A child
+// whose statement fails, as for a missing column, has none: its deletions fail, too.
 func (d Protections) KeptKeys(
 	ctx context.Context, children []*lfk.Child, l fencing.Limits,
 ) (kept []map[lfk.Key]*pg.Protection, err error) {
@@ -131,7 +131,7 @@ func (d Protections) KeptKeys(
 	return append(kept, others...), err
 }
 
-// keeping is keep in a transaction of its own, for reads. It takes one statement where nothing is
+// keeping runs keep in its own transaction, for reads. It takes one statement if nothing is
 // protected, and none in a database without protections.
 func keeping(
 	ctx context.Context, d *pg.Database, steps []pg.JobCascade, l fencing.Limits, keys ...keptKeys,

@@ -1,4 +1,4 @@
-// Package protection has the SQL of protected users and groups, and finds what has to stay with them.
+// Package protection protects users and groups, and finds all that must stay with them.
 package protection
 
 import (
@@ -20,33 +20,33 @@ import (
 
 const protectionColumns = `p.kind, p.id, p.reason, p.protected_by, p.since, p.until`
 
-// DeletionBegunError says that it is too late to protect a user or group: the deletion of the user,
-// or of the group or one above it, has begun.
+// DeletionBegunError reports that it is too late to protect a user or group: the deletion of the
+// user, or of the group or one above it, has started.
 type DeletionBegunError struct {
 	Kind string
 	ID   int64
 }
 
-// Error says what to do.
+// Error returns the failure and what to do.
 func (e *DeletionBegunError) Error() string {
 	return fmt.Sprintf("the deletion of %s %d has begun, it is too late to protect it; "+
 		"ListJobs (caretaker jobs) has its job, CancelJob (caretaker jobs cancel) stops it where it is",
 		e.Kind, e.ID)
 }
 
-// Details are the reason and the metadata that clients get.
+// Details returns the reason and the metadata for clients.
 func (e *DeletionBegunError) Details() (string, map[string]string) {
 	return "DELETION_BEGUN", map[string]string{"kind": e.Kind, "id": strconv.FormatInt(e.ID, 10)}
 }
 
-// NotAGroupError says that the id of a group to protect is that of another namespace.
+// NotAGroupError reports that the id of a group to protect is that of another namespace.
 type NotAGroupError struct {
 	ID int64
-	// Owner is the user whose personal namespace it is; 0: it is a project's.
+	// Owner is the user whose personal namespace it is, 0 for a project's namespace.
 	Owner int64
 }
 
-// Error says what to protect instead.
+// Error returns the failure and what to protect instead.
 func (e *NotAGroupError) Error() string {
 	if e.Owner == 0 {
 		return fmt.Sprintf("%d is the namespace of a project: protect its group", e.ID)
@@ -55,11 +55,11 @@ func (e *NotAGroupError) Error() string {
 }
 
 const (
-	// shareUserSQL waits for a transaction that decides about the user, and lets none begin.
+	// shareUserSQL waits for a transaction that decides about the user, and blocks new ones.
 	shareUserSQL = `SELECT FROM users WHERE id = $1::bigint FOR SHARE`
 
-	// shareGroupsSQL does so with the group and all above it, whose deletion would take it along.
-	// UNION ends the walk at a repeated id, OFFSET 0 keeps it a look-up.
+	// shareGroupsSQL does so with the group and all groups above it, whose deletion would include
+	// it. UNION ends the walk at a repeated id. OFFSET 0 keeps it a lookup.
 	shareGroupsSQL = aboveSQL + `
 SELECT n.id FROM namespaces n WHERE n.id IN (SELECT id FROM up) ORDER BY n.id FOR SHARE OF n`
 
@@ -72,7 +72,7 @@ WITH RECURSIVE up (id) AS (
     SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
 )`
 
-	// notAGroupSQL finds a namespace of another type. That of a user had none for long.
+	// notAGroupSQL finds a namespace of another type. Those of users long had no type.
 	notAGroupSQL = `
 SELECT CASE WHEN n.type = 'Project' THEN 0 ELSE coalesce(n.owner_id, 0)::bigint END
 FROM namespaces n WHERE n.id = $1::bigint AND n.type IS DISTINCT FROM 'Group'`
@@ -93,18 +93,18 @@ WHERE p.until < coalesce(EXCLUDED.until, 'infinity')
 RETURNING ` + protectionColumns
 )
 
-// protectLimits bound the wait for a transaction that begins a deletion.
+// protectLimits bounds the wait for a transaction that starts a deletion.
 func protectLimits() fencing.Limits {
 	return fencing.Limits{Statement: 10 * time.Second, Lock: 5 * time.Second, Transaction: 20 * time.Second}
 }
 
-// Protect protects p.ID for ttl, 0 for good. It extends a protection that exists, but never
-// shortens it: then it returns the one that exists. To shorten one, call [Protections.Unprotect] first. The user or
-// group need not exist yet.
+// Protect protects p.ID for ttl, 0 means permanently. It extends an existing protection but never
+// shortens it: then it returns the existing one. To shorten one, call [Protections.Unprotect]
+// first. The user or group need not exist yet.
 //
-// It locks the rows that a deletion locks before it decides: whichever of the two comes first, the
-// other one sees it. The error is a [*DeletionBegunError] where the deletion did, and a [*NotAGroupError]
-// where a group is none.
+// It locks the rows that a deletion locks before it decides: whichever of the two is second sees
+// the first. The error is a [*DeletionBegunError] if the deletion was first, and a
+// [*NotAGroupError] if the id is not that of a group.
 func (d Protections) Protect(
 	ctx context.Context, p pg.Protection, ttl time.Duration,
 ) (protected pg.Protection, err error) {
@@ -125,13 +125,13 @@ func (d Protections) Protect(
 		rows, _ := tx.Query(ctx, protectSQL, p.Kind, p.ID, p.Reason, p.By, ttl)
 		protected, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[pg.Protection])
 		if errors.Is(err, pgx.ErrNoRows) {
-			// The longer one that kept its place: this transaction has its row locked.
+			// The existing, longer protection stays: this transaction has its row locked.
 			rows, _ = tx.Query(ctx, protectedTargetSQL, p.Kind, p.ID)
 			protected, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[pg.Protection])
 		}
 		return err
 	}
-	// What it changes is nobody's work: no run or job has to hold anything.
+	// No run or job owns this change, so no lease is required.
 	err = pg.Transaction(ctx, d.db, "protect "+p.Kind, fencing.Permit{Guard: fencing.Unguarded(), Limits: protectLimits()}, do)
 	return protected, err
 }
@@ -159,7 +159,7 @@ const unprotectSQL = `
 DELETE FROM maintenance.protected_targets p
 WHERE p.kind = $1 AND p.id = $2 AND ` + pg.ActiveSQL + ` RETURNING ` + protectionColumns
 
-// Unprotect ends a protection and returns it. Without one in force the error is [dberr.ErrNotFound].
+// Unprotect ends a protection and returns it. If none is in force the error is [dberr.ErrNotFound].
 func (d Protections) Unprotect(ctx context.Context, kind string, id int64) (pg.Protection, error) {
 	ended, err := pg.Collect(ctx, d.db, pg.NewQuery("unprotect "+kind, unprotectSQL, kind, id), pgx.RowToStructByPos[pg.Protection])
 	if err == nil && len(ended) == 0 {
@@ -176,8 +176,8 @@ SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
 WHERE (p.kind, p.id) > ($1, $2::bigint) AND ($3 = '' OR p.kind = $3) AND ` + pg.ActiveSQL + `
 ORDER BY p.kind, p.id LIMIT $4`
 
-// Protections reads the next limit protections in force behind one, of one kind or, with "", of all,
-// by kind and id.
+// Protections reads the next limit protections in force after one, by kind and id: of one kind or,
+// with "", of all.
 func (d Protections) Protections(
 	ctx context.Context, kind string, behind pg.Protection, limit int,
 ) ([]pg.Protection, error) {
@@ -189,9 +189,9 @@ const protectedTargetSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
 WHERE p.kind = $1 AND p.id = $2::bigint AND ` + pg.ActiveSQL
 
-// Protecting is the protection that keeps a user or group from being deleted: its own, or that of a user
-// or group that would be deleted with it. Nil: nothing does. begun: the deletion has begun, and what has
-// a job of its own does not keep it any more.
+// Protecting returns the protection that keeps a user or group from being deleted, nil if none. It
+// is their own, or that of a user or group that would be deleted with them. begun means that the
+// deletion has started: then a target with its own job no longer keeps it.
 func (d Protections) Protecting(
 	ctx context.Context, kind string, id int64, begun bool, l fencing.Limits,
 ) (*pg.Protection, error) {
@@ -199,7 +199,7 @@ func (d Protections) Protecting(
 	return kept.Of(kind, id), err
 }
 
-// OwnProtection is the protection of a user or group itself, nil if there is none.
+// OwnProtection returns the protection of a user or group itself, nil if none.
 func (d Protections) OwnProtection(
 	ctx context.Context, kind string, id int64, l fencing.Limits,
 ) (*pg.Protection, error) {
@@ -211,7 +211,7 @@ func (d Protections) OwnProtection(
 	return &found[0], nil
 }
 
-// Protecting is [Protecting] in a transaction, which holds the lock on the row of the target.
+// Protecting is [Protections.Protecting] in a transaction that holds the lock on the target's row.
 func Protecting(ctx context.Context, tx *pg.Changing, kind string, id int64) (*pg.Protection, error) {
 	kept, err := keep(ctx, tx, steps(tx.Database, false))
 	return kept.Of(kind, id), err

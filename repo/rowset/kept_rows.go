@@ -15,26 +15,26 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// KeptError means that rows stay as they are although nobody has locked them, and no error was
-// reported: triggers or rules keep them.
+// KeptError reports that rows stay unchanged without a lock or an error: triggers or rules keep
+// them.
 type KeptError struct {
-	// Rows names their table, or the column by which they were found: "issues.project_id". It is ""
-	// where only what keeps them is to be named.
+	// Rows names their table, or the column by which they were found: "issues.project_id". "" means
+	// that the error only names triggers and rules.
 	Rows string
-	// Wanted is what they were to be: "deleted", "changed" or "added".
+	// Wanted is the intended change: "deleted", "changed" or "added".
 	Wanted string
-	// By is what may keep them, as far as that is known.
+	// By lists the triggers and rules that may keep them, as far as known.
 	By []catalog.KeepingTrigger
 }
 
-// What rows were to be that something keeps.
+// Values of [KeptError.Wanted].
 const (
 	ToDelete = "deleted"
 	ToChange = "changed"
 	ToAdd    = "added"
 )
 
-// Error says what keeps the rows, or where to look.
+// Error returns what keeps the rows, or where to check.
 func (e *KeptError) Error() string {
 	rows := ""
 	if e.Rows != "" {
@@ -54,13 +54,13 @@ func (e *KeptError) Error() string {
 		" (let it pass these rows, or disable it)"
 }
 
-// Public says that the text is fit for clients.
+// Public marks the text as safe for clients.
 func (e *KeptError) Public() {}
 
-// TypedReason is KEPT_BY_TRIGGER.
+// TypedReason returns KEPT_BY_TRIGGER.
 func (e *KeptError) TypedReason() string { return reasons.KeptByTrigger }
 
-// wanted is what rows are to be.
+// wanted returns the intended change of rows.
 func (c Change) wanted() string {
 	if c.Delete {
 		return ToDelete
@@ -68,7 +68,7 @@ func (c Change) wanted() string {
 	return ToChange
 }
 
-// Kept is the [*KeptError] of rows that a change leaves as they are.
+// Kept returns the [*KeptError] of rows that a change leaves unchanged.
 func (r Rows) Kept(ctx context.Context, c Change) error {
 	by, err := catalog.NewSchema(r.Database).KeepingTriggers(ctx, r.Table, c.Delete)
 	if err != nil {
@@ -77,8 +77,8 @@ func (r Rows) Kept(ctx context.Context, c Change) error {
 	return &KeptError{Rows: r.String(), Wanted: c.wanted(), By: by}
 }
 
-// RefusedBy are the rules of a table for which a statement was refused, none if it was refused for
-// another reason: PostgreSQL refuses statements such as ours for a table with rules.
+// RefusedBy returns the rules of a table that made PostgreSQL refuse a statement, none if the
+// reason was another. PostgreSQL refuses our kind of statements on a table with rules.
 func (d Sweeps) RefusedBy(
 	ctx context.Context, err error, t catalog.Table, deletes bool,
 ) []catalog.KeepingTrigger {
@@ -90,7 +90,7 @@ func (d Sweeps) RefusedBy(
 	return slices.DeleteFunc(by, func(k catalog.KeepingTrigger) bool { return !k.Rule() })
 }
 
-// ExplainKept is the error of rows that a rule keeps, and otherwise err.
+// ExplainKept returns the error of rows that a rule keeps, otherwise err.
 func ExplainKept(ctx context.Context, d *pg.Database, err error, t catalog.Table, kept KeptError) error {
 	if kept.By = NewSweeps(d).RefusedBy(ctx, err, t, kept.Wanted == ToDelete); len(kept.By) > 0 {
 		return &kept
@@ -98,10 +98,10 @@ func ExplainKept(ctx context.Context, d *pg.Database, err error, t catalog.Table
 	return err
 }
 
-// KeptIn is the [*KeptError] of rows of a table of the application that a transaction has left as
-// they are.
+// KeptIn returns the [*KeptError] of rows of an application table that a transaction has left
+// unchanged.
 func KeptIn(ctx context.Context, tx pgx.Tx, table, wanted string) error {
-	// The error of the query is that of its rows.
+	// Collecting the rows returns the error of the query.
 	rows, _ := tx.Query(ctx, catalog.KeepingTriggersSQL, catalog.KeepingArgs(catalog.Table{Name: table}, wanted == ToDelete)...)
 	by, err := pgx.CollectRows(rows, catalog.ScanKeeping)
 	if err != nil {
@@ -110,7 +110,7 @@ func KeptIn(ctx context.Context, tx pgx.Tx, table, wanted string) error {
 	return &KeptError{Rows: table, Wanted: wanted, By: by}
 }
 
-// RefuseKept is a [*KeptError] if such a query names a table that still has rows that were deleted.
+// RefuseKept returns a [*KeptError] if staysSQL names a table that still has deleted rows.
 func RefuseKept(ctx context.Context, tx pgx.Tx, staysSQL string, args ...any) error {
 	var table string
 	err := tx.QueryRow(ctx, staysSQL, args...).Scan(&table)

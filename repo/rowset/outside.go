@@ -12,12 +12,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Paths outside the database: where rows are deleted that know what they leave there, such as a
-// repository on a disk, the statement that deletes them notes the paths in
-// maintenance.outside_paths. Both are committed or neither, and a step that is repeated finds no
-// rows and notes nothing.
+// Deleted rows can leave paths outside the database, such as a repository on a disk. The deleting
+// statement records these paths in maintenance.outside_paths. Both are committed or neither. A
+// repeated step finds no rows and records nothing.
 
-// noteOutsideSQL is the part of sweepSQL that does so. It is run whether or not anything reads it.
+// noteOutsideSQL is the part of sweepSQL that records paths. It runs whether or not anything reads
+// it.
 const noteOutsideSQL = `
 left_outside AS (
   INSERT INTO maintenance.outside_paths (run_id, job_id, kind, path)
@@ -25,8 +25,8 @@ left_outside AS (
   WHERE report IS NOT NULL
 ),`
 
-// noteOutside is that part for a change of these rows, "" where they leave nothing outside. Only main
-// has the table.
+// noteOutside returns that part for a change of these rows, "" if they leave nothing outside. Only
+// main has the table.
 func (r Rows) noteOutside(c Change, by fencing.Source, p *stmt.Parameters) string {
 	if c.Outside == "" || r.Database.Name != "main" {
 		return ""
@@ -38,13 +38,13 @@ func (r Rows) noteOutside(c Change, by fencing.Source, p *stmt.Parameters) strin
 // OutsidePath is a path outside the database that deleted rows have left.
 type OutsidePath struct {
 	ID int64
-	// RunID or JobID has deleted the row, the other one is zero.
+	// RunID or JobID has deleted the row, the other is zero.
 	RunID string
 	JobID int64
-	// Kind says what is there, Path where, as the row had it.
+	// Kind is the kind of the path, Path its location in the row.
 	Kind, Path string
-	// At is when the row was deleted, by the clock of main; DoneAt when somebody, DoneBy, said that
-	// nothing is left there, zero before.
+	// At is the time of the deletion, by the clock of main. DoneAt is the time when DoneBy reported
+	// that nothing is left there, zero before.
 	At, DoneAt time.Time
 	DoneBy     string
 }
@@ -56,9 +56,9 @@ type OutsideFilter struct {
 	// JobID and RunID are zero for all.
 	JobID int64
 	RunID string
-	// Pending: only those that are not done.
+	// Pending selects only those that are not done.
 	Pending bool
-	// After is the id behind which the page begins, Limit the most paths to read.
+	// After is the id after which the page begins. Limit is the maximum number of paths.
 	After int64
 	Limit int
 }
@@ -69,7 +69,7 @@ WHERE id > $1 AND ($2::bigint = 0 OR job_id = $2) AND ($3 = '' OR run_id = nulli
   AND (NOT $4::boolean OR done_at IS NULL)
 ORDER BY id LIMIT $5`
 
-// ListOutside reads a page of paths, the oldest first.
+// ListOutside reads a page of paths, oldest first.
 func (d Outside) ListOutside(ctx context.Context, f OutsideFilter) ([]OutsidePath, error) {
 	q := pg.NewQuery("list paths outside", listOutsideSQL, stmt.CustomPlan, f.After, f.JobID, f.RunID, f.Pending, f.Limit)
 	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[OutsidePath])
@@ -81,7 +81,7 @@ SELECT w.id FROM (SELECT DISTINCT unnest($1::bigint[]) AS id) w
 WHERE NOT EXISTS (SELECT FROM maintenance.outside_paths o WHERE o.id = w.id OFFSET 0)
 ORDER BY w.id`
 
-	// ackOutsideSQL leaves those that are done as they are.
+	// ackOutsideSQL does not change paths that are already done.
 	ackOutsideSQL = `
 UPDATE maintenance.outside_paths SET done_at = clock_timestamp(), done_by = $2
 WHERE id = ANY ($1::bigint[]) AND done_at IS NULL`
@@ -91,11 +91,11 @@ SELECT ` + outsideColumns + ` FROM maintenance.outside_paths
 WHERE id = ANY ($1::bigint[]) ORDER BY id`
 )
 
-// errUnknownOutside rolls back.
+// errUnknownOutside rolls back the transaction.
 var errUnknownOutside = errors.New("unknown paths")
 
-// AckOutside marks paths as done, and returns them. Those that are done already stay as they were.
-// With ids that are unknown nothing is marked: it returns these instead.
+// AckOutside marks paths as done and returns them. Paths that are already done do not change. If
+// some ids are unknown, it marks nothing and returns these ids instead.
 func (d Outside) AckOutside(
 	ctx context.Context, ids []int64, by string,
 ) (done []OutsidePath, unknown []int64, err error) {

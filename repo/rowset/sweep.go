@@ -1,4 +1,4 @@
-// Package rowset names rows of the application by the columns that refer to others, and changes them in bounded statements.
+// Package rowset finds rows by their references, and changes them in bounded statements.
 package rowset
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Rows are rows of a table that a sweep changes, or bounded removal removes: those that satisfy
+// Rows are rows of a table that a sweep changes or a bounded removal removes: those that satisfy
 // every Match and the Condition. Make them with the methods of [catalog.Catalog].
 type Rows struct {
 	Database *pg.Database
@@ -22,24 +22,24 @@ type Rows struct {
 	Condition string
 	// except are values that no row may have.
 	except []Match
-	// partitioned tables are changed partition by partition. part is one of them.
+	// partitioned means that the table is changed partition by partition. part is one of these.
 	partitioned bool
 	part        *catalog.Part
-	// key is what a statement can return of the rows it changes: see keyOfSQL.
+	// key is the SQL of the key that a statement returns for changed rows: see keyOfSQL.
 	key string
-	// behind is a column of an index with the matched column: the next statement can begin behind
-	// its last value. "" if there is none.
+	// behind is a column of an index with the matched column: the next statement can begin after
+	// its last value. "" means that the table has no such index.
 	behind string
 }
 
-// Match is the rows whose columns have one of some values.
+// Match selects the rows whose columns have one of some values.
 type Match struct {
 	Columns []catalog.Column
-	// Values of each column, as text. The values at one place of the lists belong together.
+	// Values of each column, as text. Values at the same position of the lists belong together.
 	Values [][]string
 }
 
-// IDs are values of a column that is an integer.
+// IDs returns values of an integer column.
 func IDs(ids ...int64) []string {
 	values := make([]string, len(ids))
 	for i, id := range ids {
@@ -48,8 +48,8 @@ func IDs(ids ...int64) []string {
 	return values
 }
 
-// RowsOf are the rows of a table in which the column has one of these values. False: the catalogue
-// has no such table or column, or was not asked for it.
+// RowsOf returns the rows of a table in which the column has one of these values. It returns false
+// if the catalogue does not have the table or column, or was not asked for it.
 func RowsOf(c *catalog.Catalog, table, column string, values ...string) (Rows, bool) {
 	r := c.Tables[table]
 	found, ok := r.Column(column)
@@ -66,7 +66,7 @@ func RowsOf(c *catalog.Catalog, table, column string, values ...string) (Rows, b
 	return rows, true
 }
 
-// Children are the rows that refer by a foreign key to these values of k.ParentColumns.
+// Children returns the rows that refer by a foreign key to these values of k.ParentColumns.
 func Children(c *catalog.Catalog, k catalog.ForeignKey, values [][]string) Rows {
 	return Rows{
 		Database: c.Database, Table: k.Child, partitioned: k.Partitioned, key: k.Key,
@@ -74,8 +74,8 @@ func Children(c *catalog.Catalog, k catalog.ForeignKey, values [][]string) Rows 
 	}
 }
 
-// Referring are the rows that refer by one column of a foreign key to these values of the parent's
-// column.
+// Referring returns the rows that refer by one column of a foreign key to these values of the
+// parent's column.
 func Referring(c *catalog.Catalog, k catalog.ForeignKey, parentColumn string, values ...string) Rows {
 	column, found := k.Column(parentColumn)
 	if !found {
@@ -85,13 +85,13 @@ func Referring(c *catalog.Catalog, k catalog.ForeignKey, parentColumn string, va
 	return Children(c, k, [][]string{values})
 }
 
-// Where is the rows among r with a further match, by which they are found.
+// Where returns the rows of r that have a further match, by which they are found.
 func (r Rows) Where(m Match) Rows {
 	r.Match, r.behind = append(slices.Clone(r.Match), m), ""
 	return r
 }
 
-// Except is the rows among r without those that have these values of the columns.
+// Except returns the rows of r that do not have these values of the columns.
 func (r Rows) Except(columns []catalog.Column, values [][]string) Rows {
 	r.except = append(slices.Clone(r.except), Match{columns, values})
 	return r
@@ -100,15 +100,15 @@ func (r Rows) Except(columns []catalog.Column, values [][]string) Rows {
 // Partitioned reports whether the rows must be split by [Parts] before they are changed.
 func (r Rows) Partitioned() bool { return r.partitioned }
 
-// String names the table and columns: "issues.author_id".
+// String returns the table and columns: "issues.author_id".
 func (r Rows) String() string { return r.Table.Name + "." + catalog.JoinColumns(r.Match[0].Columns) }
 
-// from is what statements name: the partition, if our role may name it, else the table.
+// from returns the table in statements: the partition if our role may name it, else the table.
 func (r Rows) from() string {
 	return r.reachedTable().SQL()
 }
 
-// reachedTable is the table that statements name.
+// reachedTable returns the table that statements name.
 func (r Rows) reachedTable() catalog.Table {
 	if r.part != nil && r.part.ByName {
 		return r.part.Table
@@ -116,12 +116,12 @@ func (r Rows) reachedTable() catalog.Table {
 	return r.Table
 }
 
-// sql is the condition of the rows in two forms.
+// sql returns the condition of the rows in two forms.
 //
-// match finds them by an index. With several matches the last one, of keys at hand, does that.
+// match finds them by an index: with several matches by the last one, which has the known keys.
 //
-// filter is asked of rows that are at hand, and no index can serve it. Else statistics that do not
-// know a huge account yet would have all its rows read for each statement.
+// filter checks rows that are already found, and no index can serve it. Otherwise statistics that
+// do not know a huge account yet would make each statement read all its rows.
 func (r Rows) sql(p *stmt.Parameters) (match, filter string) {
 	var finds, asks []string
 	for i, m := range r.Match {
@@ -145,8 +145,8 @@ func (r Rows) sql(p *stmt.Parameters) (match, filter string) {
 	return strings.Join(append(finds, more...), " AND "), strings.Join(append(asks, more...), " AND ")
 }
 
-// sql is the match as it finds rows, and as it is asked of a row: there a list of keys must be a
-// hash look-up, not a search of the list.
+// sql returns the match to find rows, and to check a found row: there a list of keys must be a hash
+// lookup, not a search of the list.
 func (m Match) sql(p *stmt.Parameters) (match, filter string) {
 	columns, lists := make([]string, len(m.Columns)), make([]string, len(m.Columns))
 	for i, c := range m.Columns {
@@ -178,26 +178,26 @@ func (m Match) sql(p *stmt.Parameters) (match, filter string) {
 	return match, unindexed(match)
 }
 
-// unindexed is a condition that no index can serve.
+// unindexed returns a condition that no index can serve.
 func unindexed(condition string) string { return "(" + condition + ") IS TRUE" }
 
-// Change is what becomes of rows.
+// Change is the change of rows.
 type Change struct {
-	// Delete them, and return the values of the column Report, if it is not "".
+	// Delete the rows, and return the values of the column Report, if it is not "".
 	Delete bool
 	Report string
-	// Outside is the kind of paths that these values are: they are noted as left outside the
-	// database. "": they are none.
+	// Outside is the kind of paths that these values are, which are recorded as left outside the
+	// database. "" means that the values are not paths.
 	Outside string
-	// Set these columns otherwise: to Value, or to NULL if that is nil.
+	// Set these columns otherwise: to Value, or to NULL if Value is nil.
 	Set   []string
 	Value *int64
 }
 
-// Nullify is the change that the foreign key asks for with ON DELETE SET NULL.
+// Nullify returns the change that the foreign key's ON DELETE SET NULL makes.
 func Nullify(k catalog.ForeignKey) Change { return Change{Set: k.SetNull} }
 
-// Action is the change in a word, for logs and statistics.
+// Action returns the change as a word, for logs and statistics.
 func (c Change) Action() string {
 	switch {
 	case c.Delete:
@@ -208,7 +208,7 @@ func (c Change) Action() string {
 	return "move"
 }
 
-// receipt is of what the change does to the rows.
+// receipt returns the receipt for the change of the rows.
 func (c Change) receipt(r Rows) pg.Receipt {
 	action := pg.ReceiptUpdated
 	switch {
@@ -220,8 +220,8 @@ func (c Change) receipt(r Rows) pg.Receipt {
 	return pg.Receipt{Table: r.Table.Name, Action: action, Rule: r.String()}
 }
 
-// returned is the key that a statement returns of the rows it changes: that of the table, or else
-// the columns by which the rows are found.
+// returned is the key that a statement returns for changed rows: that of the table, or else the
+// columns by which the rows are found.
 func (r Rows) returned() string {
 	if r.key != "" {
 		return r.key
@@ -233,7 +233,7 @@ func (r Rows) returned() string {
 	return "ROW(" + strings.Join(columns, ", ") + ")::text"
 }
 
-// sql is the change, and the condition that a row it returns has indeed become so.
+// sql returns the change, and the condition that a returned row was changed.
 func (c Change) sql(table string, p *stmt.Parameters) (change, done string) {
 	if c.Delete {
 		return "DELETE FROM " + table + " t", "true"

@@ -15,31 +15,31 @@ import (
 // Batch bounds one statement of a sweep.
 type Batch struct {
 	fencing.Permit
-	// Rows is how many it may change.
+	// Rows is the maximum number of rows that the statement may change.
 	Rows int64
-	// After is where the one before ended; nil: from the start.
+	// After is the end of the previous batch, nil to start at the beginning.
 	After *int64
-	// Direct changes rows without picking them first. It is for a batch behind a full one.
+	// Direct changes rows without picking them first. It is for a batch after a full one.
 	Direct bool
-	// SkipLocked leaves out rows that others have locked, instead of waiting for them.
+	// SkipLocked skips rows that others have locked, instead of waiting for them.
 	SkipLocked bool
 }
 
-// BatchResult is what a statement of a sweep did.
+// BatchResult is the result of a statement of a sweep.
 type BatchResult struct {
-	// Found is how many rows were found, at most as many as the batch allowed, Changed how many of
-	// them were changed. The others have moved on, or a trigger has restored what they had; a Direct
-	// batch does not notice the latter.
+	// Found is the number of rows that were found, at most the batch's limit. Changed is the number
+	// of changed rows. Other rows have moved, or a trigger has restored their values: a Direct
+	// batch does not detect the latter.
 	Found, Changed int64
-	// Last is for the next batch's After. It is nil if nothing was found, or the table has no
-	// index for that.
+	// Last is the After of the next batch, nil if no rows were found or the table has no index for
+	// it.
 	Last *int64
 	// Reported values of deleted rows.
 	Reported []string
 }
 
-// sweepSQL changes rows where they stand. To pick them first keeps the limit under every plan. At
-// that position may be another row by now, so the change asks for the match again.
+// sweepSQL changes rows at their positions. Picking them first keeps the limit under every plan. A
+// position may have another row by then, so the change checks the match again.
 const sweepSQL = `
 WITH {guard},
 picked AS MATERIALIZED (
@@ -56,8 +56,8 @@ tally AS (SELECT count(*) AS n, max(last) AS last FROM picked)
 SELECT EXISTS (SELECT FROM guard) AND {noted}, tally.n, tally.last,
   (SELECT count(*) FROM changed WHERE done), {reports} FROM tally`
 
-// Sweep changes a batch of the rows in one transaction and one round trip. It neither tries again
-// nor continues: that is for the caller, who looks at the time in between.
+// Sweep changes a batch of the rows in one transaction and one round trip. It neither retries nor
+// continues: the caller does, and checks the time in between.
 func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
 	var p stmt.Parameters
 	match, filter := r.sql(&p)
@@ -100,24 +100,23 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	return result, ExplainKept(ctx, r.Database, err, r.Table, kept)
 }
 
-// behindSQL is a comparison of rows that begins with the matched column. So only the index on both
-// can serve it: that of the primary key would walk through the rows of everybody.
+// behindSQL returns a comparison of rows that begins with the matched column. So only the index on
+// both can serve it: that of the primary key would walk through all rows.
 func (r Rows) behindSQL(last int64, p *stmt.Parameters) string {
 	column := r.Match[0].Columns[0]
 	return fmt.Sprintf(" AND (t.%s, t.%s) > (%s, %s::bigint)", stmt.Quote(column.Name), stmt.Quote(r.behind),
 		column.Value(r.Match[0].Values[0][0], p), p.Add(last))
 }
 
-// A direct batch sends two statements, and reads no row before it changes it. So it costs hardly
-// more than its part of one statement for all rows would: bench (g) compares the two.
+// A direct batch sends two statements, and reads no row before changing it. So it costs hardly more
+// than its share of one statement for all rows would: bench (g) compares the two.
 
-// directGuardSQL reports whether the guard holds, as it then does until the end of the transaction,
-// and where the batch ends.
+// directGuardSQL reports whether the guard holds, which lasts until the end of the transaction, and
+// where the batch ends.
 const directGuardSQL = `WITH {guard} SELECT EXISTS (SELECT FROM guard), {bound}`
 
-// directBoundSQL is the last row of a batch. The order has two columns although the first has one
-// value, so that only the index on both can serve it, and the comparison of rows keeps to that
-// value.
+// directBoundSQL finds the last row of a batch. It orders by two columns although the first has one
+// value, so that only the index on both can serve it. The comparison of rows keeps to that value.
 const directBoundSQL = `(
   SELECT t.{behind} FROM {table} t
   WHERE (t.{column}, t.{behind}) > ({value}, {last}::bigint)
@@ -125,11 +124,11 @@ const directBoundSQL = `(
   ORDER BY t.{column}, t.{behind} OFFSET {limit} - 1 LIMIT 1
 )`
 
-// directRangeSQL are the rows up to there, or all that are left.
+// directRangeSQL selects the rows up to that bound, or all remaining ones.
 const directRangeSQL = `(t.{column}, t.{behind}) > ({value}, {last}::bigint)
   AND (t.{column}, t.{behind}) <= ({value}, coalesce({bound}, 9223372036854775807))`
 
-// directFirstSQL are the first rows there are, where no index says which come behind the last ones.
+// directFirstSQL selects the first rows, if no index finds those after the previous batch.
 const directFirstSQL = `
   t.ctid = ANY (ARRAY(SELECT t.ctid FROM {table} t WHERE {match} LIMIT {limit}))`
 
@@ -184,7 +183,7 @@ func (r Rows) sweepDirect(
 	return result, err
 }
 
-// fillDirect puts the names of the rows and the values of the batch into the parts above.
+// fillDirect puts the names of the rows and the values of the batch into these parts.
 func (r Rows) fillDirect(sql string, b Batch, p *stmt.Parameters) string {
 	rest := r
 	rest.Match = r.Match[1:]

@@ -15,10 +15,10 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// probesAtOnce is how many tables one statement of Any reads: each is locked while it runs.
+// probesAtOnce is the number of tables in one statement of Any, which locks each of them.
 const probesAtOnce = 100
 
-// Any says of each of the rows whether there are some. All are of this database.
+// Any returns for each of the rows whether any exist. All are of this database.
 func (d Sweeps) Any(ctx context.Context, rows []Rows, l fencing.Limits) (has []bool, err error) {
 	operation := "look for rows"
 	if len(rows) == 1 {
@@ -35,8 +35,8 @@ func (d Sweeps) Any(ctx context.Context, rows []Rows, l fencing.Limits) (has []b
 	return has, nil
 }
 
-// Probes are statements whose only value says of each of some rows, in order, whether there are
-// any.
+// Probes returns statements whose only value shows for each of some rows, in order, whether any
+// exist.
 func Probes(rows []Rows) (statements []stmt.Statement) {
 	for some := range slices.Chunk(rows, probesAtOnce) {
 		var p stmt.Parameters
@@ -51,8 +51,8 @@ func Probes(rows []Rows) (statements []stmt.Statement) {
 	return statements
 }
 
-// takeSQL reads keys of rows that are about to be removed. Rows that others have locked are left
-// out: no row may lose its dependants while another transaction gives it to somebody else.
+// takeSQL reads keys of rows before their removal. It skips rows that others have locked: no row
+// may lose its dependants while another transaction gives it a new owner.
 const takeSQL = `
 WITH {guard},
 picked AS MATERIALIZED (
@@ -63,7 +63,7 @@ picked AS MATERIALIZED (
 SELECT EXISTS (SELECT FROM guard), {lists} FROM picked`
 
 // Take reads the values of some columns, as text, of at most b.Rows rows, except those with the
-// values aside of the same columns. The values of a row have the same place in each list.
+// values aside of the same columns. The values of a row have the same position in each list.
 func (r Rows) Take(
 	ctx context.Context, columns []catalog.Column, aside [][]string, b Batch,
 ) (values [][]string, err error) {
@@ -90,7 +90,7 @@ func (r Rows) Take(
 	return values, pg.Write(ctx, r.Database, b.Permit, q, into...)
 }
 
-// Refer says which values of the rows' last match rows still refer to: their places in the lists.
+// Refer returns the positions of the last match's values that rows still refer to.
 func (r Rows) Refer(ctx context.Context, l fencing.Limits) ([]int, error) {
 	var p stmt.Parameters
 	last := r.Match[len(r.Match)-1]
@@ -113,21 +113,21 @@ WHERE EXISTS (SELECT FROM %s t WHERE %s) ORDER BY 1`,
 	return pg.ReadRows(ctx, r.Database, l, q, pgx.RowTo[int])
 }
 
-// Place is where a row stands. It identifies the row in a dry run, which changes none.
+// Place is the position of a row. It identifies the row in a dry run, which changes none.
 type Place struct {
 	table, block uint32
 	item         uint16
 }
 
-// placesSQL reads rows in the order in which they stand.
+// placesSQL reads rows in the order of their positions.
 const placesSQL = `
 SELECT t.tableoid, t.ctid, ARRAY[{keys}]::text[] FROM {table} t
 WHERE {match} AND (t.tableoid, t.ctid) > ({oid}::oid, {tid}::tid)
 ORDER BY t.tableoid, t.ctid
 LIMIT {limit}`
 
-// Places reads where the rows behind a place stand, at most limit of them, and the values of some
-// columns, as text. The values of a row have its place in each list. It locks nothing.
+// Places reads the positions of at most limit rows after a place, and the values of some columns,
+// as text. The values of a row have its position in each list. It locks nothing.
 func (r Rows) Places(
 	ctx context.Context, columns []catalog.Column, after Place, limit int64, l fencing.Limits,
 ) (places []Place, values [][]string, err error) {
@@ -188,8 +188,8 @@ func partsOf(ctx context.Context, c *catalog.Catalog, t catalog.Table) ([]catalo
 	return parts, err
 }
 
-// Parts are the rows as sweeps change them: one for each partition that has any. Of a table without
-// partitions they are the rows themselves, whether there are any or not.
+// Parts returns the rows as sweeps change them: an entry for each partition that has any. For a
+// table without partitions it returns the rows themselves, whether any exist or not.
 func Parts(ctx context.Context, c *catalog.Catalog, r Rows, l fencing.Limits) (some []Rows, err error) {
 	if !r.partitioned {
 		return []Rows{r}, nil

@@ -1,22 +1,21 @@
-// Package admin is the database's side of `caretaker lfk`: it makes, removes and inspects what
-// records deleted rows, in one database. The worker loose_foreign_keys_cleanup does not need it.
+// Package admin is the database side of `caretaker lfk`: it creates, removes and inspects the
+// recording of deleted rows in one database. loose_foreign_keys_cleanup does not need the package.
 //
-// What records deletions is the queue loose_foreign_keys_deleted_records, trigger functions that
+// Deletions are recorded by the queue loose_foreign_keys_deleted_records, trigger functions that
 // insert into it, and a trigger AFTER DELETE for each statement on every tracked table. A
-// partitioned table has one on itself and on each partition, because only those of the table that
-// the statement names fire. All names and forms are GitLab's: what GitLab has made is used as it
-// is, and a queue of GitLab's is never changed.
+// partitioned table and each partition have a trigger, because only the triggers of the table that
+// the statement names fire. All names and forms are GitLab's: objects that GitLab has made are used
+// as they are, and a queue of GitLab's is never changed.
 //
-// What it guarantees:
+// The package guarantees:
 //
 //   - All DDL of one method is one transaction, all or nothing. It waits two seconds for a lock.
-//   - Every method first reads in a read-only transaction, and changes something only if there is
-//     something to change. It then reads again under a lock that keeps other commands away.
-//   - A deletion by the application never fails for what this package has made, and needs no
-//     rights on the queue. No search_path leads a trigger function astray.
-//   - What cannot work is refused with a reason, a [*RefusedError], and nothing is changed.
-//   - [Admin.Inspect] reads the catalogue only and changes nothing; what follows from what it has
-//     read is for the caller to say.
+//   - Every method first reads in a read-only transaction. If a change is needed, it reads again
+//     under a lock that excludes other commands.
+//   - The objects that this package creates never make a deletion by the application fail. A
+//     deletion needs no rights on the queue. No search_path affects a trigger function.
+//   - A request that cannot work is a [*RefusedError] with a reason, and nothing is changed.
+//   - [Admin.Inspect] reads only the catalogue and changes nothing. The caller draws conclusions.
 package admin
 
 import (
@@ -34,37 +33,37 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// Admin makes, removes and inspects what records deletions in one database.
+// Admin creates, removes and inspects the recording of deletions in one database.
 type Admin struct {
 	database *pg.Database
-	// patience is how long a transaction may take; 0: [timeout].
+	// patience is the timeout of a transaction. 0 means [timeout].
 	patience time.Duration
-	// schema is where the queue is to be, even if there is one elsewhere; "": the operator has not said so.
+	// schema is the requested schema of the queue, "" if the operator has not named one.
 	schema string
 }
 
-// New needs a database that is migrated.
+// New returns the Admin of a database, which must be migrated.
 func New(d *pg.Database) Admin { return Admin{database: d} }
 
-// patient lets a transaction take as long as it needs, within reason.
+// patient lets a transaction take as long as it needs, at most 24 hours.
 func (a Admin) patient() Admin { return Admin{a.database, 24 * time.Hour, a.schema} }
 
-// In names the schema that the queue is to be in, even if there is one in another schema.
+// In requests that the queue is in a schema, even if another schema has one.
 func (a Admin) In(schema string) Admin { return Admin{a.database, a.patience, schema} }
 
-// RefusedError says why a command does not do what it was asked to. Nothing was changed.
+// RefusedError is the reason why a command refuses. Nothing was changed.
 type RefusedError struct {
 	// Database is the configured name.
 	Database string
 	// Reason names the object, what is wrong with it, and what to do.
 	Reason string
-	// NoTable: there is no table of that name.
+	// NoTable means that no table has that name.
 	NoTable bool
-	// Misnamed: a name that the operator gave is malformed or unknown, and is not that of a table.
+	// Misnamed means that another name that the operator gave is malformed or unknown.
 	Misnamed bool
 }
 
-// Error begins with the database.
+// Error returns the reason after the database.
 func (e *RefusedError) Error() string { return e.Database + ": " + e.Reason }
 
 func (a Admin) refuse(format string, args ...any) error {
@@ -76,11 +75,11 @@ func (a Admin) misnamed(format string, args ...any) error {
 	return &RefusedError{Database: a.database.Name, Reason: fmt.Sprintf(format, args...), Misnamed: true}
 }
 
-// timeout bounds a whole transaction. Each lock in it is waited for two seconds at most.
+// timeout bounds a whole transaction. The timeout of each lock in it is two seconds.
 const timeout = time.Minute
 
-// readSettingsSQL: reading a table's definition waits for the transaction that locks it, and others wait behind
-// that. Types and expressions of the catalogue are compared as they are without needless quotes.
+// readSettingsSQL: reading a definition waits for a transaction that locks the table, and others
+// then wait for the read. Types and expressions are compared without needless quotes.
 const readSettingsSQL = `
 SELECT set_config('lock_timeout', '2s', true), set_config('statement_timeout', '30s', true),
   set_config('quote_all_identifiers', 'off', true)`
@@ -89,11 +88,11 @@ const writeSettingsSQL = `
 SELECT set_config('lock_timeout', '2s', true), set_config('quote_all_identifiers', 'off', true),
   set_config('idle_in_transaction_session_timeout', '10s', true)`
 
-// patientSettingsSQL: a role's own limit must not end what takes as long as it needs.
+// patientSettingsSQL: a role's own limit must not end a transaction that needs longer.
 const patientSettingsSQL = `SELECT set_config('statement_timeout', '0', true)`
 
-// mutexSQL lets one command at a time change the queue or its triggers. Reading goes on, and so do
-// runs, except for the moment in which they mark a partition.
+// mutexSQL lets one command at a time change the queue or its triggers. Reads continue. Runs do
+// too, except while they mark a partition.
 const mutexSQL = `LOCK TABLE maintenance.queue_partitions IN SHARE ROW EXCLUSIVE MODE`
 
 // read runs queries on one snapshot of the catalogue.
@@ -109,7 +108,7 @@ func (a Admin) read(
 	})
 }
 
-// write runs a transaction that changes something.
+// write runs a transaction with changes.
 func (a Admin) write(
 	ctx context.Context, operation string, do func(context.Context, pgx.Tx) error,
 ) error {
@@ -127,8 +126,8 @@ func (a Admin) write(
 	})
 }
 
-// change reads, and if that says that something is needed it reads again behind the mutex and does
-// it: all or nothing.
+// change reads, and if a change is needed it reads again under the mutex and makes the change: all
+// or nothing.
 func (a Admin) change(ctx context.Context, operation string,
 	needed func(context.Context, pgx.Tx) (bool, error), do func(context.Context, pgx.Tx) error,
 ) error {
@@ -151,7 +150,7 @@ func (a Admin) change(ctx context.Context, operation string,
 	})
 }
 
-// transact says in its error what to do about the common causes.
+// transact runs a transaction. For common causes its error includes the fix.
 func (a Admin) transact(ctx context.Context, operation string, options pgx.TxOptions,
 	do func(context.Context, pgx.Tx) error,
 ) error {
@@ -179,7 +178,7 @@ func (a Admin) transact(ctx context.Context, operation string, options pgx.TxOpt
 	return err
 }
 
-// run sends a statement that is used once: to prepare it would only fill the connection's cache.
+// run sends a statement that is used once: preparing it would only fill the connection's cache.
 func run(ctx context.Context, tx pgx.Tx, sql string) error {
 	_, err := tx.Exec(ctx, sql, pgx.QueryExecModeExec)
 	return err
@@ -189,7 +188,7 @@ func run(ctx context.Context, tx pgx.Tx, sql string) error {
 func list[T any](
 	ctx context.Context, tx pgx.Tx, scan pgx.RowToFunc[T], sql string, args ...any,
 ) ([]T, error) {
-	// The error of the query is that of its rows.
+	// Reading the rows returns the error of the query.
 	rows, _ := tx.Query(ctx, sql, args...)
 	return pgx.CollectRows(rows, scan)
 }
@@ -200,5 +199,5 @@ func fill(sql string, pairs ...string) string { return strings.NewReplacer(pairs
 
 func quote(names ...string) string { return pgx.Identifier(names).Sanitize() }
 
-// quotedQueue is the quoted name of the queue.
+// quotedQueue returns the quoted name of the queue.
 func quotedQueue(q lfk.DeletedRecords) string { return quote(q.Table().Schema, q.Table().Name) }

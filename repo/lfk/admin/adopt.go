@@ -14,31 +14,31 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 )
 
-// RealKey is a real foreign key of a table, as `caretaker lfk adopt` and `revert` see it.
+// RealKey is a real foreign key of a table, for `caretaker lfk adopt` and `revert`.
 type RealKey struct {
-	// OID of the constraint; 0: it was dropped by [Admin.Drop], which has kept what follows.
+	// OID of the constraint. 0 means that [Admin.Drop] has dropped it and recorded these fields.
 	OID uint32
-	// Table has it, Columns refer to ParentColumns of Parent.
+	// Table has the constraint. Columns refer to ParentColumns of Parent.
 	Table, Parent          catalog.Table
 	Name                   string
 	Columns, ParentColumns []string
-	// Definition is PostgreSQL's, with all names in full.
+	// Definition is PostgreSQL's, with all names qualified.
 	Definition string
-	// OnDelete and OnUpdate are letters of pg_constraint: a, r (no action, restrict), c (cascade), n,
-	// d (set null, set default). SomeColumns: SET NULL is for some of the columns only.
+	// OnDelete and OnUpdate are letters of pg_constraint: a, r (no action, restrict), c (cascade),
+	// n, d (set null, set default). SomeColumns means that SET NULL is for some columns only.
 	OnDelete, OnUpdate string
 	SomeColumns        bool
-	// Valid: all rows have been checked.
+	// Valid means that all rows have been checked.
 	Valid bool
-	// CopyOf names the partitioned table whose constraint it is a copy of; "": none.
+	// CopyOf names the partitioned table whose constraint was copied, "" if none.
 	CopyOf string
-	// Partitioned: the table is.
+	// Partitioned means that the table is partitioned.
 	Partitioned bool
-	// Adopted: [Admin.Drop] has once dropped it, and remembers what it was.
+	// Adopted means that [Admin.Drop] once dropped the key and recorded its definition.
 	Adopted bool
 }
 
-// add is the constraint as SQL adds it, not valid if that is asked for and possible.
+// add returns the SQL that adds the constraint, not valid if requested and possible.
 func (k *RealKey) add(valid bool) string {
 	definition, _ := strings.CutSuffix(k.Definition, " NOT VALID")
 	sql := "ALTER TABLE " + quote(k.Table.Schema, k.Table.Name) + " ADD CONSTRAINT " + quote(k.Name) +
@@ -49,30 +49,30 @@ func (k *RealKey) add(valid bool) string {
 	return sql
 }
 
-// DropSQL drops it.
+// DropSQL returns the statement that drops the foreign key.
 func (k *RealKey) DropSQL() string {
 	return "ALTER TABLE " + quote(k.Table.Schema, k.Table.Name) + " DROP CONSTRAINT " + quote(k.Name)
 }
 
-// AddSQL makes it again. Rows that are there are not checked yet, unless the table is partitioned:
-// PostgreSQL has no such constraints there before version 18.
+// AddSQL returns the statement that adds the key again. It does not check existing rows, unless the
+// table is partitioned: before version 18 PostgreSQL has no NOT VALID constraints there.
 func (k *RealKey) AddSQL() string { return k.add(k.Partitioned) }
 
-// ValidateSQL checks the rows.
+// ValidateSQL returns the statement that checks the rows.
 func (k *RealKey) ValidateSQL() string {
 	return "ALTER TABLE " + quote(k.Table.Schema, k.Table.Name) + " VALIDATE CONSTRAINT " +
 		quote(k.Name)
 }
 
-// WasValid reports whether it had been checked before it was dropped.
+// WasValid reports whether the key was valid before it was dropped.
 func (k *RealKey) WasValid() bool { return !strings.HasSuffix(k.Definition, " NOT VALID") }
 
-// fullNamesSQL lets PostgreSQL write all names with their schemas.
+// fullNamesSQL makes PostgreSQL write all names with their schemas.
 const fullNamesSQL = `SELECT set_config('search_path', 'pg_catalog', true)`
 
-// realKeysSQL are the foreign keys of the table $1, with the copies that a partition has of its
-// table's, but without those that PostgreSQL makes for the partitions of a parent; then those that
-// were dropped and are not there. One that was dropped and made again is as it was before.
+// realKeysSQL finds the foreign keys of the table $1. It includes a partition's copies of its
+// table's keys, but not those that PostgreSQL makes for partitions of a parent. Dropped keys that
+// are still missing follow. A key that was dropped and added again counts as not dropped.
 const realKeysSQL = `
 SELECT k.oid, n.nspname, c.relname, pn.nspname, p.relname, k.conname::text,
   ARRAY(
@@ -113,8 +113,8 @@ func scanRealKey(row pgx.CollectableRow) (k RealKey, err error) {
 	return k, err
 }
 
-// RealKeys are the foreign keys of a table that refer by these columns, in whatever order, also those
-// that [Admin.Drop] has dropped.
+// RealKeys returns the foreign keys of a table that refer by these columns, in any order, also
+// those that [Admin.Drop] has dropped.
 func (a Admin) RealKeys(
 	ctx context.Context, table string, columns []string,
 ) (keys []RealKey, err error) {
@@ -135,7 +135,7 @@ func (a Admin) RealKeys(
 	}), err
 }
 
-// TrackingSQL is what Track would do, without doing it; none: already tracked.
+// TrackingSQL returns the statements that Track would run, none if the table is already tracked.
 func (a Admin) TrackingSQL(
 	ctx context.Context, table string, columns ...string,
 ) (sql []string, err error) {
@@ -150,7 +150,7 @@ func (a Admin) TrackingSQL(
 	return sql, err
 }
 
-// shortLockSQL: a transaction on the tables waits behind us for no longer than that.
+// shortLockSQL bounds how long our lock requests delay other transactions on the tables.
 const shortLockSQL = `SELECT set_config('lock_timeout', '200ms', true)`
 
 // leaseHeldSQL keeps the lease until the end of the transaction.
@@ -160,7 +160,7 @@ SELECT EXISTS (
   WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > clock_timestamp()
   FOR SHARE)`
 
-// rememberKeySQL keeps what the constraint is; a row of an earlier adoption is replaced.
+// rememberKeySQL records the constraint. It replaces the row of an earlier adoption.
 const rememberKeySQL = `
 INSERT INTO maintenance.adopted_foreign_keys AS f
   (schema, "table", name, definition, columns, parent_schema, parent)
@@ -170,9 +170,9 @@ ON CONFLICT (schema, "table", name) DO UPDATE
 SET definition = EXCLUDED.definition, columns = EXCLUDED.columns,
   parent_schema = EXCLUDED.parent_schema, parent = EXCLUDED.parent, adopted_at = clock_timestamp()`
 
-// Drop drops a foreign key and remembers it, in one transaction that waits at most 200 ms for each
-// lock. It needs the lease of the worker on this database: a run that began with definitions that
-// lack the key must not see the deletions that follow.
+// Drop drops a foreign key and records it, in one transaction that waits at most 200 ms for each
+// lock. It requires the worker's lease on this database: a run that started with definitions
+// without the key must not see the deletions that follow.
 func (a Admin) Drop(ctx context.Context, k RealKey, lease fencing.Fence) error {
 	return a.write(ctx, "drop foreign key "+k.Name, func(ctx context.Context, tx pgx.Tx) error {
 		var held bool
@@ -200,7 +200,7 @@ func (a Admin) Drop(ctx context.Context, k RealKey, lease fencing.Fence) error {
 	})
 }
 
-// Restore makes a dropped foreign key again; see [RealKey.AddSQL].
+// Restore adds a dropped foreign key again: see [RealKey.AddSQL].
 func (a Admin) Restore(ctx context.Context, k RealKey) error {
 	return a.patient().write(ctx, "add foreign key "+k.Name, func(ctx context.Context, tx pgx.Tx) error {
 		if err := run(ctx, tx, shortLockSQL); err != nil {
@@ -210,8 +210,8 @@ func (a Admin) Restore(ctx context.Context, k RealKey) error {
 	})
 }
 
-// Validate checks the rows of a foreign key that Restore has made, for as long as that takes; the
-// table's readers and writers go on. 23503: there are rows without a parent.
+// Validate checks the rows of a foreign key that Restore has added, for as long as that takes.
+// Reads and writes of the table continue. The error 23503 means that rows without a parent exist.
 func (a Admin) Validate(ctx context.Context, k RealKey) error {
 	return a.patient().write(ctx, "validate "+k.Name, func(ctx context.Context, tx pgx.Tx) error {
 		return run(ctx, tx, k.ValidateSQL())
@@ -221,7 +221,7 @@ func (a Admin) Validate(ctx context.Context, k RealKey) error {
 const forgetKeySQL = `
 DELETE FROM maintenance.adopted_foreign_keys WHERE schema = $1 AND "table" = $2 AND name = $3`
 
-// Forget forgets that a foreign key was dropped: it is there again.
+// Forget deletes the record of a dropped foreign key that exists again.
 func (a Admin) Forget(ctx context.Context, k RealKey) error {
 	return a.write(ctx, "forget "+k.Name, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, forgetKeySQL, k.Table.Schema, k.Table.Name, k.Name)
@@ -229,13 +229,13 @@ func (a Admin) Forget(ctx context.Context, k RealKey) error {
 	})
 }
 
-// Violated reports whether rows without a parent keep a foreign key from being made or checked.
+// Violated reports whether rows without a parent prevent adding or checking a foreign key.
 func Violated(err error) bool {
 	failed, ok := errors.AsType[*dberr.Error](err)
 	return ok && failed.SQLState == "23503"
 }
 
-// Locked reports whether a table could not be locked in time, and nothing was changed.
+// Locked reports whether a lock timeout on a table ended the change. Nothing was changed.
 func Locked(err error) bool {
 	failed, ok := errors.AsType[*dberr.Error](err)
 	return ok && failed.Class() == dberr.ClassLock

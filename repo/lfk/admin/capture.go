@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 )
 
-// Names of what records deletions, which are GitLab's but for functions of one table.
+// Names of triggers and trigger functions. All but those for one table are GitLab's.
 const (
 	plainFunctionName     = capture.TriggerFunctions
 	overrideFunctionName  = capture.OverrideFunction
@@ -23,19 +23,19 @@ const (
 	triggerSuffix         = capture.TriggerSuffix
 )
 
-// maxNameBytes is how long a name in PostgreSQL can be. A longer one is cut off silently, and then
-// names something else.
+// maxNameBytes is the maximum length of a name in PostgreSQL. PostgreSQL truncates a longer name
+// silently, which then names another object.
 const maxNameBytes = 63
 
-// captureFunction is a trigger function that records the rows a statement has deleted.
+// captureFunction is a trigger function that records the rows that a statement deletes.
 type captureFunction struct {
 	name string
 	// key are the columns that are recorded.
 	key []string
 	// arguments of the triggers.
 	arguments []string
-	// row: it is called for each row, because no trigger of a statement fires where logical
-	// replication applies deletions.
+	// row means that the function is called for each row, because statement triggers do not fire
+	// where logical replication applies deletions.
 	row bool
 }
 
@@ -55,9 +55,9 @@ func columnFunction(column string, root relation) captureFunction {
 	}
 }
 
-// tableFunction is for one table and its key, of either prefix: a function for any table would have
-// to put its statement together at each call, which takes three times as long. The name has a hash of
-// what it is for, and its triggers have that as their arguments. One for each row has another hash.
+// tableFunction returns the function for one table and its key, of either prefix. One for any table
+// would have to build its statement at each call, which takes three times as long. Its name has a
+// hash of its triggers' arguments, the table and key. One for each row has another hash.
 func tableFunction(prefix string, root relation, key []string) captureFunction {
 	arguments := append([]string{root.String()}, key...)
 	text := strings.Join(arguments, "\x00")
@@ -68,14 +68,14 @@ func tableFunction(prefix string, root relation, key []string) captureFunction {
 	return captureFunction{prefix + hex.EncodeToString(hash[:6]), key, arguments, root.Replicated}
 }
 
-// recordedSQL is the name in the record: that of the table on which the trigger stands now, or of the
-// partitioned table which that belongs to. The arguments of the trigger may be out of date: tables are
-// renamed, and partitions detached.
+// recordedSQL is the recorded name: that of the trigger's table now, or of the partitioned table
+// that it belongs to. The arguments of the trigger may be out of date: tables are renamed, and
+// partitions detached.
 const recordedSQL = `(
     SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = coalesce(pg_partition_root(TG_RELID), TG_RELID))`
 
-// recorded is the expression for the name in the record. A plain trigger stands on no partition.
+// recorded returns the expression for the recorded name. A plain trigger is never on a partition.
 func (f captureFunction) recorded() string {
 	if f.name == plainFunctionName {
 		return plainRecordedSQL
@@ -85,7 +85,7 @@ func (f captureFunction) recorded() string {
 
 const plainRecordedSQL = `TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME`
 
-// recordedBefore is that of older versions, which took the arguments of the trigger at their word.
+// recordedBefore is recorded of older versions, which trusted the arguments of the trigger.
 func (f captureFunction) recordedBefore(q lfk.DeletedRecords) string {
 	switch {
 	case f.name == plainFunctionName:
@@ -100,14 +100,14 @@ func (f captureFunction) recordedBefore(q lfk.DeletedRecords) string {
 func (f captureFunction) values() bool { return strings.HasPrefix(f.name, valuesFunctionPrefix) }
 
 // createFunctionSQL: a role that may delete from the table needs no rights on the queue, and no
-// search_path leads the function astray. It catches no errors: that would cost every deletion a
+// search_path affects the function. It catches no errors: that would cost every deletion a
 // subtransaction, and lose the record.
 const createFunctionSQL = `
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS {body}`
 
-// functionBodySQL is that of functions for a queue that is not ours. The functions of older
-// versions are recognized by it: it must stay as it is.
+// functionBodySQL is the body of functions for a queue that is not ours. It identifies the
+// functions of older versions: do not change it.
 const functionBodySQL = `
 BEGIN
   INSERT INTO {queue} (fully_qualified_table_name, primary_key_value)
@@ -116,8 +116,8 @@ BEGIN
 END
 `
 
-// tracedBodySQL keeps the span that the session has set beside the records, for those of a
-// statement's first 1000 rows. What is no traceparent is ignored.
+// tracedBodySQL stores the span that the session has set beside the records of a statement's first
+// 1000 rows. A span that is not a traceparent is ignored.
 const tracedBodySQL = `
 DECLARE
   trace CONSTANT text := current_setting('caretaker.traceparent', true);
@@ -138,23 +138,23 @@ BEGIN
 END
 `
 
-// oldRow begins what stands for the deleted rows in a function for each row. Such a function is known
-// by it.
+// oldRow starts the subquery of the deleted rows in a function for each row. It identifies such a
+// function.
 const oldRow = `FROM (SELECT OLD.`
 
-// revokeFunctionSQL: the right to execute is asked for when a trigger is made, not when it fires.
-// Without this anybody could make a trigger of their own that reports live rows as deleted.
+// revokeFunctionSQL: PostgreSQL checks the right to execute when a trigger is created, not when it
+// fires. Without this, any role could create a trigger that reports live rows as deleted.
 const revokeFunctionSQL = `REVOKE ALL ON FUNCTION {function}() FROM PUBLIC`
 
-// insertsSQL: the function p inserts something, and its queue, if it names one of ours, exists. A restored
-// dump or the operator can leave an empty one, and a schema can be renamed.
+// insertsSQL reports whether the function p inserts something and its queue, if one of ours,
+// exists. A restored dump or the operator can leave an empty one, and a schema can be renamed.
 const insertsSQL = `(p.prosrc ~* 'insert\s+into' AND (` + namedQueueSQL + ` IS NULL OR to_regclass(` + namedQueueSQL + `) IS NOT NULL))`
 
 const namedQueueSQL = `substring(p.prosrc, 'INSERT INTO ("[^"]+"\."loose_foreign_keys_deleted_records")')`
 
 func (f captureFunction) sql(q lfk.DeletedRecords) string { return quote(q.Schema, f.name) }
 
-// create makes the function. One that exists is used as it is.
+// create creates the function. An existing one is used as it is.
 func (f captureFunction) create(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords) error {
 	all, err := readFunctions(ctx, tx)
 	if err != nil || all.have(f, q) {
@@ -166,11 +166,11 @@ func (f captureFunction) create(ctx context.Context, tx pgx.Tx, q lfk.DeletedRec
 	return run(ctx, tx, fill(revokeFunctionSQL, "{function}", f.sql(q)))
 }
 
-// replace makes the function, or gives the one that is there another body: rights and owner stay.
+// replace creates the function, or replaces the body of an existing one: rights and owner stay.
 func (f captureFunction) replace(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords) error {
 	body := functionBodySQL
 	if q.Managed {
-		// Spans are kept beside queues of our own alone.
+		// Spans are stored only beside queues of our own.
 		body = tracedBodySQL
 	}
 	return run(ctx, tx, fill(createFunctionSQL, "{function}", f.sql(q), "{body}",
@@ -200,8 +200,8 @@ func (f captureFunction) body(template, recorded string, q lfk.DeletedRecords) s
 		"{recorded}", recorded)
 }
 
-// functionsSQL finds the trigger functions of all schemas whose names begin as those that record
-// deletions, with the arguments of a trigger that calls them.
+// functionsSQL finds the trigger functions of all schemas whose names have the prefix of those that
+// record deletions, with the arguments of a trigger that calls them.
 const functionsSQL = `
 SELECT n.nspname, p.proname, p.prosrc, coalesce(calls.arguments, ''), ` + insertsSQL + `, ` + namedQueueSQL + ` IS NOT NULL,
   calls.tgfoid IS NOT NULL, coalesce(calls.row, false)
@@ -215,29 +215,29 @@ ORDER BY n.nspname, p.proname`
 // function is a row of functionsSQL.
 type function struct {
 	Schema, Name, Source, Arguments string
-	// Inserts: it inserts something, and its queue, if it names one of ours, exists. NamesQueue: it
-	// names one of ours.
+	// Inserts means that the function inserts something and its queue, if it names one of ours,
+	// exists. NamesQueue means that it names one of ours.
 	Inserts, NamesQueue bool
-	// Called: a trigger calls it. Row: it does so for each row.
+	// Called means that a trigger calls the function. Row means that it does so for each row.
 	Called, Row bool
 }
 
-// functions are all of the database.
+// functions are all capturing functions of the database.
 type functions []function
 
 func readFunctions(ctx context.Context, tx pgx.Tx) (functions, error) {
 	return list(ctx, tx, pgx.RowToStructByPos[function], functionsSQL, plainFunctionName)
 }
 
-// have reports whether there is such a function in the application schema that writes something.
+// have reports whether the application schema has such a function that writes something.
 func (all functions) have(f captureFunction, q lfk.DeletedRecords) bool {
 	return slices.ContainsFunc(all, func(there function) bool {
 		return there.Schema == q.Schema && there.Name == f.name && there.Inserts
 	})
 }
 
-// old are the functions of a queue of our own that triggers call, and that an older version of this
-// program has made, or that insert nothing.
+// old returns the functions of a queue of our own that triggers call, if an older version of
+// caretaker made them or they insert nothing.
 func (all functions) old(q lfk.DeletedRecords) (old []captureFunction) {
 	for _, there := range all {
 		f := captureFunction{name: there.Name, row: there.Row}
@@ -255,8 +255,8 @@ func (all functions) old(q lfk.DeletedRecords) (old []captureFunction) {
 	return old
 }
 
-// stray are the functions of another schema that insert into a queue of our own which is not there any
-// more. Triggers call them: ALTER TABLE SET SCHEMA takes no function along.
+// stray returns the functions of another schema that insert into a missing queue of our own.
+// Triggers call them: ALTER TABLE SET SCHEMA does not move functions.
 func (all functions) stray(q lfk.DeletedRecords) (stray []function) {
 	for _, f := range all {
 		if q.Managed && f.Schema != q.Schema && f.NamesQueue && !f.Inserts && f.Called {
@@ -266,7 +266,7 @@ func (all functions) stray(q lfk.DeletedRecords) (stray []function) {
 	return stray
 }
 
-// missing are the functions of no table that a queue of our own does not have.
+// missing returns the functions for any table that a queue of our own is missing.
 func (all functions) missing(q lfk.DeletedRecords) (missing []captureFunction) {
 	for _, f := range []captureFunction{plainFunction(), overrideFunction(relation{})} {
 		if q.Managed && !all.have(f, q) {
@@ -278,8 +278,8 @@ func (all functions) missing(q lfk.DeletedRecords) (missing []captureFunction) {
 
 const moveFunctionSQL = `ALTER FUNCTION {function}() SET SCHEMA {schema}`
 
-// move moves a stray function to the queue. Its triggers, which know it by its OID, call it there. A
-// function of the same name there is dropped first, which fails if a trigger calls it.
+// move moves a stray function to the queue's schema. Its triggers, which refer to its OID, call it
+// there. A function of the same name there is dropped first, which fails if a trigger calls it.
 func (all functions) move(ctx context.Context, tx pgx.Tx, f function, q lfk.DeletedRecords) error {
 	taken := func(there function) bool { return there.Schema == q.Schema && there.Name == f.Name }
 	if slices.ContainsFunc(all, taken) {

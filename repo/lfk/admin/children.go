@@ -16,39 +16,39 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// Child is what stands in the way of a definition in one home of its child.
+// Child lists the problems of a definition in one database that contains its child table.
 type Child struct {
 	// MissingColumns that the definition names.
 	MissingColumns []string
-	// Mismatches say which type or value does not fit.
+	// Mismatches describe the types or values that do not fit.
 	Mismatches []string
-	// Indexed: the rows of a key are found by an index. What cannot run at all counts as indexed: it
-	// is not called slow as well.
+	// Indexed means that an index finds the rows of a key. A definition that cannot run counts as
+	// indexed: it is not reported as slow as well.
 	Indexed bool
-	// Ordered: one of these indexes has the definition's columns in their order, so that the keys can
-	// be walked. What is not indexed is not ordered.
+	// Ordered means that one of these indexes has the definition's columns in their order, so that
+	// a scan can walk the keys. It implies Indexed.
 	Ordered bool
-	// Columns are those that refer, unless some are missing.
+	// Columns are the referring columns, unless some are missing.
 	Columns []KeyColumn
-	// NeverNull are columns that are to become NULL and cannot.
+	// NeverNull are columns that the definition sets to NULL but that cannot be NULL.
 	NeverNull []string
-	// Generated are columns that are to be changed, and that PostgreSQL alone sets.
+	// Generated are columns that the definition changes but that only PostgreSQL sets.
 	Generated []string
-	// Unidentified is the child, or a table below it, if a publication has its deletions, or updates,
-	// which fail because it has no replica identity; "": none.
+	// Unidentified is the child, or a table below it, if a publication has its deletions or
+	// updates, which fail without a replica identity. "" means none.
 	Unidentified string
 	// Keepers are triggers and rules that may keep rows as they are.
 	Keepers []catalog.KeepingTrigger
 }
 
-// childColumn is a column of a child; for NOT NULL and checks, of its partitions too.
+// childColumn is a column of a child. Its NOT NULL and checks include those of partitions.
 type childColumn struct {
 	Table uint32
 	KeyColumn
 	// Type is without modifiers.
 	Type           string
 	NotNull, Check bool
-	// Generated: no statement can set it.
+	// Generated means that no statement can set the column.
 	Generated bool
 }
 
@@ -64,7 +64,7 @@ JOIN pg_attribute a ON a.attrelid = b.oid AND a.attnum > 0 AND NOT a.attisdroppe
 JOIN pg_type t ON t.oid = a.atttypid
 GROUP BY b.root, a.attname HAVING bool_or(a.attrelid = b.root)`
 
-// inspectChildren inspects the definitions whose child is here; nil for the others.
+// inspectChildren inspects the definitions whose child is here, nil for the others.
 func inspectChildren(
 	ctx context.Context, tx pgx.Tx, keys []lfk.Definition, homes map[string]relation, trees trees,
 ) ([]*Child, error) {
@@ -103,14 +103,14 @@ func inspectChildren(
 	return children, err
 }
 
-// childCheck inspects one definition in one home.
+// childCheck inspects one definition in one database.
 type childCheck struct {
 	tx      pgx.Tx
 	key     lfk.Definition
 	home    relation
 	columns map[string]childColumn
 	indexes indexesByTable
-	// ordered: only indexes count that have the columns in the definition's order.
+	// ordered counts only indexes that have the columns in the definition's order.
 	ordered bool
 }
 
@@ -166,8 +166,8 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 	return child, err
 }
 
-// unidentifiedSQL are tables without replica identity, of some or below them, whose deletions or updates
-// a publication has: these fail. Partitions are published by themselves or with a table above.
+// unidentifiedSQL finds tables without replica identity, given or below given ones, whose deletions
+// or updates a publication has: these fail. Partitions are published alone or with a table above.
 const unidentifiedSQL = `
 WITH published (oid, deletes, updates) AS MATERIALIZED (
   SELECT c.oid, bool_or(p.pubdelete), bool_or(p.pubupdate)
@@ -198,7 +198,7 @@ type unidentified struct {
 
 type unidentifiedTables []unidentified
 
-// of is the first such table of a child whose deletions, or updates, fail; "": there is none.
+// of returns the first such table of a child whose deletions, or updates, fail, "" if none.
 func (all unidentifiedTables) of(child uint32, deletes bool) string {
 	for _, u := range all {
 		if u.Root == child && (deletes && u.Deletes || !deletes && u.Updates) {
@@ -208,7 +208,7 @@ func (all unidentifiedTables) of(child uint32, deletes bool) string {
 	return ""
 }
 
-// neverNull are the columns of the definition that cannot become NULL.
+// neverNull returns the columns of the definition that cannot become NULL.
 func (c childCheck) neverNull(ctx context.Context) (never []string, err error) {
 	for _, name := range c.key.Columns {
 		column := c.columns[name]
@@ -231,12 +231,12 @@ func columnsOf(values []lfk.ColumnValue) []string {
 	return names
 }
 
-// fitsSQL: the value converts to the column's type, keeps what it is when it is stored, and can be
-// compared.
+// fitsSQL reports whether the value converts to the column's type, stays the same when stored, and
+// can be compared.
 const fitsSQL = `SELECT coalesce($1::text::{type} = $1::text::{exact}, false)`
 
-// fits reports whether a value can stand in a column; a column that is missing has been reported as
-// that.
+// fits reports whether a column can store a value. A missing column fits, because it is reported as
+// missing.
 func (c childCheck) fits(ctx context.Context, v lfk.ColumnValue) (fits bool, err error) {
 	column, ok := c.columns[v.Column]
 	if !ok {
@@ -259,8 +259,8 @@ func (c childCheck) fits(ctx context.Context, v lfk.ColumnValue) (fits bool, err
 // neverSQL is only planned, never run.
 const neverSQL = `EXPLAIN (COSTS OFF) SELECT FROM {table} WHERE {condition}`
 
-// never reports whether the planner can prove that no row meets a condition. It is the planner that
-// decides whether a partial index can be used, by the same proof.
+// never reports whether the planner can prove that no row meets a condition. By the same proof the
+// planner decides whether it can use a partial index.
 func (c childCheck) never(
 	ctx context.Context, table, condition string, values []any,
 ) (proved bool, err error) {

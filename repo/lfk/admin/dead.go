@@ -16,11 +16,11 @@ import (
 // maintenance.dead_records.
 type DeadRecord struct {
 	ID int64 `json:"id"`
-	// Queue is the table that the record came from, Owner the organization, namespace, project or user
-	// that it belonged to, nil where the queue has none.
+	// Queue is the table that the record came from. Owner is the organization, namespace, project
+	// or user that the record belonged to, nil if the queue has none.
 	Queue lfk.QueueName `json:"queue,omitzero"`
 	Owner *int64        `json:"owner,omitempty"`
-	// Table is the recorded name, with its schema; the key is that of the deleted row.
+	// Table is the recorded name, with its schema. The key is that of the deleted row.
 	Table string `json:"table"`
 	lfk.RecordKey
 	// Definition, SQLState and Message of the last failure.
@@ -28,21 +28,21 @@ type DeadRecord struct {
 	SQLState   string `json:"sqlstate"`
 	Message    string `json:"message"`
 	Failures   int    `json:"failures"`
-	// RecordedAt is when the row was deleted, DeadAt when its record was given up.
+	// RecordedAt is the time of the deletion, DeadAt the time when the record was declared dead.
 	RecordedAt time.Time `json:"recorded_at"`
 	DeadAt     time.Time `json:"dead_at"`
 }
 
-// deadRecordMatchSQL: all, one by its id ($2), or those of a table under one of its names
-// ($3).
+// deadRecordMatchSQL matches all records, one by its id ($2), or those of a table under one of its
+// names ($3).
 const deadRecordMatchSQL = `($2::bigint IS NULL OR id = $2)
   AND ($3::text[] IS NULL OR fully_qualified_table_name = ANY ($3))`
 
-// DeadRecordFilter chooses dead records; the zero value is all of them.
+// DeadRecordFilter selects dead records. The zero value selects all.
 type DeadRecordFilter struct {
-	// ID of one record; nil: any.
+	// ID of one record, nil for any.
 	ID *int64
-	// Table they were recorded for, named as [catalog.ParseTable] reads it; "": any.
+	// Table of the records, named as [catalog.ParseTable] reads it, "" for any.
 	Table string
 }
 
@@ -75,8 +75,8 @@ const retryBatch = 1000
 
 const newestDeadRecordSQL = `SELECT coalesce(max(id), 0) FROM maintenance.dead_records`
 
-// retryRecordsSQL puts records back where they came from, with the time of the deletion, so that a row
-// which has used the key since counts as newer. {fits} leaves what the queue cannot take where it is.
+// retryRecordsSQL returns records to their queue with the time of the deletion, so that a row that
+// has reused the key counts as newer. {fits} excludes records that the queue cannot take.
 const retryRecordsSQL = `
 WITH back AS (
   DELETE FROM maintenance.dead_records WHERE id = ANY (ARRAY(
@@ -87,7 +87,7 @@ WITH back AS (
 INSERT INTO {queue} (fully_qualified_table_name, primary_key_value, created_at{retried_columns})
 SELECT fully_qualified_table_name, primary_key_value, recorded_at{retried_values} FROM back`
 
-// retrySQL is retryRecordsSQL for a table of the queue. One that is not Wide takes no key of values.
+// retrySQL is retryRecordsSQL for a table of the queue. Only a Wide queue takes keys of values.
 func retrySQL(q lfk.DeletedRecords, i int, t *lfk.QueueTable) string {
 	fits, columns, values := "", "", ""
 	switch {
@@ -102,12 +102,12 @@ func retrySQL(q lfk.DeletedRecords, i int, t *lfk.QueueTable) string {
 		"{fits}", fits, "{retried_columns}", columns, "{retried_values}", values)
 }
 
-// leftDeadSQL counts the dead records that no queue ($4) of the database takes back.
+// leftDeadSQL counts the dead records that no queue ($4) of the database can take.
 const leftDeadSQL = `
 SELECT queue, count(*), NOT queue = ANY ($4::text[]) FROM maintenance.dead_records
 WHERE id <= $1 AND ` + deadRecordMatchSQL + ` GROUP BY queue ORDER BY queue LIMIT 1`
 
-// left refuses if dead records stay, because their queue is missing, or takes no keys of their kind.
+// left refuses if dead records stay because their queue is missing or cannot take their keys.
 func (a Admin) left(ctx context.Context, q lfk.DeletedRecords, args ...any) error {
 	var names []string
 	for _, t := range q.Existing() {
@@ -133,9 +133,9 @@ func (a Admin) left(ctx context.Context, q lfk.DeletedRecords, args ...any) erro
 	})
 }
 
-// RetryDeadRecords puts dead records back into the queue and returns how many, also with an error.
-// Each is moved in one transaction, a thousand at a time; one that dies again meanwhile stays dead.
-// Records that no queue takes are a [*RefusedError].
+// RetryDeadRecords returns dead records to the queue. It returns their number, also with an error.
+// It moves a thousand in each transaction. A record that dies again meanwhile stays dead. Records
+// that no queue takes are a [*RefusedError].
 func (a Admin) RetryDeadRecords(ctx context.Context, filter DeadRecordFilter) (n int64, err error) {
 	q, err := lfk.NewQueue(a.database).DeletedRecordsShape(ctx)
 	if err != nil {

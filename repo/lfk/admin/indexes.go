@@ -12,7 +12,7 @@ import (
 
 // childIndex is a valid, ready btree index.
 type childIndex struct {
-	// columns of the key, in order; "" for an expression.
+	// columns of the key, in order, "" for an expression.
 	columns []string
 	// predicate of a partial index, as PostgreSQL writes it.
 	predicate string
@@ -39,7 +39,7 @@ JOIN pg_am am ON am.oid = ic.relam AND am.amname = 'btree'
 WHERE i.indrelid = ANY ($1::oid[]) AND i.indisvalid AND i.indisready AND i.indislive
 ORDER BY i.indexrelid`
 
-// readIndexes reads those of some tables and of all below them.
+// readIndexes reads the indexes of some tables and of all tables below them.
 func readIndexes(
 	ctx context.Context, tx pgx.Tx, trees trees, roots []uint32,
 ) (indexesByTable, error) {
@@ -63,8 +63,8 @@ func readIndexes(
 	return found, err
 }
 
-// indexed reports whether the rows of a key are found by an index: of the table itself, and in the
-// tables below it by one of theirs. A valid index of a partitioned table is in all its partitions.
+// indexed reports whether indexes find the rows of a key, in the table itself and in the tables
+// below it. A valid index of a partitioned table is in all its partitions.
 func (c childCheck) indexed(ctx context.Context, oid uint32) (bool, error) {
 	table := c.indexes[oid]
 	own := false
@@ -90,7 +90,7 @@ func (c childCheck) indexed(ctx context.Context, oid uint32) (bool, error) {
 	return true, nil
 }
 
-// notNullColumn is the column of a predicate that is (column IS NOT NULL) alone; else "".
+// notNullColumn returns the column if a predicate is only (column IS NOT NULL), else "".
 func notNullColumn(predicate string) string {
 	column, is := strings.CutSuffix(predicate, " IS NOT NULL)")
 	column, opened := strings.CutPrefix(column, "(")
@@ -100,8 +100,8 @@ func notNullColumn(predicate string) string {
 	return column
 }
 
-// usable: all columns up to and including the last of the definition's are those or columns of its
-// conditions, and the predicate, if there is one, holds for every row that the definition is about.
+// usable reports whether an index serves the definition. Up to the definition's last column, it has
+// only columns of the definition or its conditions. Its predicate, if any, holds for all the rows.
 func (c childCheck) usable(ctx context.Context, table relation, index childIndex) (bool, error) {
 	conditions, left := columnsOf(c.key.Conditions), slices.Clone(c.key.Columns)
 	for _, column := range index.columns {
@@ -125,7 +125,7 @@ func (c childCheck) usable(ctx context.Context, table relation, index childIndex
 	}
 	var where []string
 	for _, column := range c.key.Columns {
-		// Most partial indexes are such: the planner need not be asked for each partition.
+		// Most partial indexes have such a predicate: do not ask the planner for each partition.
 		if slices.Contains([]string{column, quote(column)}, notNullColumn(index.predicate)) {
 			return true, nil
 		}

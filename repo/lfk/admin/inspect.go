@@ -12,34 +12,34 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// Inspection is what `caretaker lfk lint` reads in one database, without changing anything.
+// Inspection is the result of `caretaker lfk lint` in one database, which changes nothing.
 type Inspection struct {
 	Queue lfk.DeletedRecords
-	// QueueFaults say how the queue differs from GitLab's.
+	// QueueFaults describe how the queue differs from GitLab's.
 	QueueFaults []string
-	// ActiveMissing: records are sent to a partition that does not exist.
+	// ActiveMissing means that records are sent to a partition that does not exist.
 	ActiveMissing bool
-	// Routed are the faults of the routed queues that have some, by the names of their tables.
+	// Routed lists the faults of the routed queues with faults, by the names of their tables.
 	Routed map[string][]string
 	// Pending are the recorded table names that have pending records.
 	Pending []string
-	// Parents that are tables here, by the names that the definitions have for them.
+	// Parents that are tables here, by their names in the definitions.
 	Parents map[string]Parent
-	// Children has an entry a definition, nil where its child has no home here.
+	// Children has an entry for each definition, nil if its child is not in this database.
 	Children []*Child
-	// ForeignKeys are the real ones to tables that the definitions name.
+	// ForeignKeys are the real foreign keys to tables that the definitions name.
 	ForeignKeys []ForeignKey
-	// Triggers are all that record deletions, or bear the name of one.
+	// Triggers are all that record deletions, or have the name of such a trigger.
 	Triggers []Trigger
-	// OldFunctions are the trigger functions, with their schemas, that an older version of this program
-	// has made, that are missing, or that insert into no queue.
+	// OldFunctions are the trigger functions, with their schemas, that an older version of
+	// caretaker has made, that are missing, or that insert into no queue.
 	OldFunctions []string
-	// Behind are the sequences whose next number is taken.
+	// Behind are the sequences whose next number is in use.
 	Behind []SequenceBehind
 }
 
-// Inspect reads all that lint asks of a database about these definitions: the catalogue in one
-// snapshot, then what is pending and what may keep rows.
+// Inspect reads all that lint checks in a database for these definitions. It reads the catalogue in
+// one snapshot, then pending records and triggers or rules that may keep rows.
 func (a Admin) Inspect(ctx context.Context, keys []lfk.Definition) (Inspection, error) {
 	var i Inspection
 	var homes map[string]relation
@@ -81,7 +81,7 @@ func (a Admin) Inspect(ctx context.Context, keys []lfk.Definition) (Inspection, 
 	return i, err
 }
 
-// queueIndexSQL: without this index a load of records takes seconds instead of milliseconds.
+// queueIndexSQL checks for the index without which loading records takes seconds, not milliseconds.
 const queueIndexSQL = `
 SELECT EXISTS (
   SELECT FROM pg_index i WHERE i.indrelid = to_regclass($1) AND i.indisvalid AND i.indisready
@@ -150,7 +150,7 @@ func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) error
 	return nil
 }
 
-// indexFaults reports that a table of the queue lacks the index of runs.
+// indexFaults reports that a table of the queue is missing the index of runs.
 func indexFaults(
 	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, i int,
 ) (faults []string, err error) {
@@ -163,7 +163,7 @@ func indexFaults(
 	return faults, err
 }
 
-// inspectPending finds what is pending. Without the index that would read all records.
+// inspectPending finds pending records. Without the index it would read all records.
 func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
 	if !i.Queue.Exists || len(i.QueueFaults) > 0 {
 		return nil
@@ -177,8 +177,8 @@ func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
 	return err
 }
 
-// findHomes finds the tables that definitions name, as children and as parents: ordinary and
-// partitioned ones that can be written to.
+// findHomes finds the writable ordinary and partitioned tables that definitions name as children
+// and as parents.
 func findHomes(
 	ctx context.Context, tx pgx.Tx, keys []lfk.Definition,
 ) (map[string]relation, error) {
@@ -197,7 +197,7 @@ func findHomes(
 	return homes, err
 }
 
-// rootsOf are the OIDs of tables, each once.
+// rootsOf returns the OIDs of tables without duplicates.
 func rootsOf(homes map[string]relation) (roots []uint32) {
 	for _, home := range homes {
 		roots = append(roots, home.OID)
@@ -206,7 +206,7 @@ func rootsOf(homes map[string]relation) (roots []uint32) {
 	return slices.Compact(roots)
 }
 
-// wantedKey is the key that the definitions of a parent name, or else id.
+// wantedKey returns the key that the definitions of a parent name, or else id.
 func wantedKey(keys []lfk.Definition, parent string) []string {
 	for _, k := range keys {
 		if k.Parent == parent && k.Key != nil {
@@ -222,24 +222,24 @@ type ForeignKey struct {
 	Table catalog.Table
 	// Columns that refer.
 	Columns []string
-	// Child is the table of the definitions that the foreign key belongs to, or has below it, with its
-	// schema; "": none.
+	// Child is the table of the definitions, with its schema, that has the foreign key itself or in
+	// a table below. "" means none.
 	Child string
-	// Parent is the table of the definitions that it refers to, itself or one of its partitions, with
-	// its schema.
+	// Parent is the table of the definitions, with its schema, that it refers to, itself or one of
+	// its partitions.
 	Parent string
-	// Blocks: a row that is referred to cannot be deleted. If it is deferrable that shows at the
-	// commit.
+	// Blocks means that a referenced row cannot be deleted. If the foreign key is deferrable, that
+	// shows at the commit.
 	Blocks bool
 }
 
-// String names it with its table.
+// String returns the foreign key with its table.
 func (f ForeignKey) String() string {
 	return f.Name + " on " + f.Table.Schema + "." + f.Table.Name
 }
 
-// realForeignKeysSQL: a foreign key of or to a partitioned table has copies for the partitions,
-// which do not count. One that is not enforced (PostgreSQL 18) does nothing.
+// realForeignKeysSQL ignores the copies for partitions of a foreign key of or to a partitioned
+// table. A foreign key that is not enforced (PostgreSQL 18) has no effect.
 const realForeignKeysSQL = `
 WITH below (root, oid) AS MATERIALIZED (SELECT root, oid FROM unnest($1::oid[], $2::oid[]) AS b (root, oid))
 SELECT k.conname, n.nspname, c.relname,

@@ -12,23 +12,23 @@ import (
 
 // Parent is a parent table and how its deletions are recorded.
 type Parent struct {
-	// PartitionOf names the table that it is a partition of; "": none.
+	// PartitionOf names the table that it is a partition of, "" if none.
 	PartitionOf string
 	// Relations are the table, then its partitions, level by level.
 	Relations []Relation
 	// Heirs are tables below it by INHERITS that have no trigger of their own.
 	Heirs []string
-	// Replicated: a subscription of logical replication fills it, or one of its partitions.
+	// Replicated means that logical replication fills the table, or one of its partitions.
 	Replicated bool
-	// Key are the columns that are recorded; where nothing is, those that the definitions name, or id.
-	// Columns are those of them that exist.
+	// Key lists the recorded columns. If nothing is recorded, it lists those that the definitions
+	// name, or id. Columns are those that exist.
 	Key     []string
 	Columns []KeyColumn
-	// Values: the key is recorded as texts, otherwise as one integer.
+	// Values means that the key is recorded as texts, otherwise as one integer.
 	Values bool
 }
 
-// Tracked reports whether a trigger records deletions, in whatever form.
+// Tracked reports whether a trigger of any form records deletions.
 func (p Parent) Tracked() bool {
 	return slices.ContainsFunc(p.Relations, func(r Relation) bool {
 		if r.Trigger == nil {
@@ -43,14 +43,14 @@ func (p Parent) Tracked() bool {
 type Relation struct {
 	// Name with its schema.
 	Name string
-	// Trigger that does most of the work; nil: none.
+	// Trigger that records deletions best, nil if none.
 	Trigger *Trigger
-	// Others record the same deletions once more, or under another name.
+	// Others record the same deletions again, or under another name.
 	Others []Trigger
 }
 
-// InspectParents reads how the deletions from the parents of these definitions are recorded, and which
-// children are here: of an [Inspection] Parents and Children, which are empty.
+// InspectParents reads how deletions from the parents of these definitions are recorded. Of the
+// [Inspection] it sets Parents, and Children with an empty entry for each child that is here.
 func (a Admin) InspectParents(
 	ctx context.Context, keys []lfk.Definition,
 ) (i Inspection, err error) {
@@ -83,7 +83,7 @@ func (a Admin) InspectParents(
 	return i, err
 }
 
-// inspectParents inspects the parents that are here, by the names that the definitions have for them.
+// inspectParents inspects the parents that are here, by their names in the definitions.
 func inspectParents(ctx context.Context, tx pgx.Tx, keys []lfk.Definition,
 	homes map[string]relation, trees trees, existing []Trigger,
 ) (map[string]Parent, error) {
@@ -106,7 +106,7 @@ func inspectParents(ctx context.Context, tx pgx.Tx, keys []lfk.Definition,
 	return parents, err
 }
 
-// parentOf is a parent with the triggers of its tree.
+// parentOf returns a parent with the triggers of its tree.
 func parentOf(
 	home relation, tree []relation, existing map[uint32][]Trigger, wanted []string,
 ) Parent {
@@ -134,7 +134,7 @@ func parentOf(
 }
 
 // sortTriggers finds the trigger of a table that comes nearest to recording all of its deletions
-// always, and those that record besides.
+// always, and the triggers that record them besides.
 func sortTriggers(rel relation, existing []Trigger) Relation {
 	r := Relation{Name: rel.String()}
 	rank := func(t *Trigger) int {

@@ -12,8 +12,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 )
 
-// What InstallQueue found or did, in the words of `caretaker lfk install`: of a queue of our own
-// QueueOurs, and what was changed.
+// Results of InstallQueue, as `caretaker lfk install` prints them: of a queue of our own QueueOurs,
+// and the changes.
 const (
 	QueueInstalled = "installed"
 	QueueOurs      = "managed by caretaker"
@@ -26,8 +26,8 @@ const (
 	sequencesMoved   = "sequences moved on"
 )
 
-// createQueueSQL: the queue as GitLab has it, and key_values for keys that are not one integer:
-// primary_key_value is 0 then. Inserts name the table and the key, everything else has a default.
+// createQueueSQL creates GitLab's queue, with key_values for keys that are not one integer: then
+// primary_key_value is 0. Inserts name the table and the key, other columns have defaults.
 const createQueueSQL = `
 CREATE SEQUENCE {sequence};
 CREATE TABLE {queue} (
@@ -47,33 +47,33 @@ ALTER SEQUENCE {sequence} OWNED BY {queue}.id;
 CREATE INDEX index_loose_foreign_keys_deleted_records_for_partitioned_query ON {queue}
   (partition, fully_qualified_table_name, consume_after, id) WHERE status = 1`
 
-// resetMarksSQL: marks, failures and traces that are left belong to a queue that is no more.
+// resetMarksSQL removes marks, failures and traces of a queue that no longer exists.
 const resetMarksSQL = `
 TRUNCATE maintenance.queue_partitions, maintenance.record_failures, maintenance.record_traces`
 
-// widenQueueSQL rewrites nothing: the records that are there have NULL.
+// widenQueueSQL rewrites nothing: existing records get NULL.
 const widenQueueSQL = `ALTER TABLE {queue} ADD COLUMN key_values text[]`
 
-// markPartitionsSQL begins the time of partitions that are not on record, as after a restore of the
+// markPartitionsSQL starts the time of partitions that are not on record, as after a restore of the
 // application's schema alone.
 const markPartitionsSQL = `
 INSERT INTO maintenance.queue_partitions (partition, active_since)
 SELECT number, now() FROM unnest($1::bigint[]) AS number ON CONFLICT (partition) DO NOTHING`
 
-// repairs is what an existing queue of our own needs.
+// repairs lists the repairs that an existing queue of our own needs.
 type repairs struct {
 	queue lfk.DeletedRecords
-	// widen: it has no column key_values. create: its active partition is missing. mark: it was
-	// restored without the schema maintenance.
+	// widen means that the column key_values is missing, create that the active partition is
+	// missing, mark that the queue was restored without the schema maintenance.
 	widen, create, mark bool
 	functions           functions
-	// old trigger functions, stray ones that were left behind when the queue moved, and missing ones.
+	// old and missing trigger functions, and stray ones that stayed when the queue moved.
 	old, missing []captureFunction
 	stray        []function
 	behind       []SequenceBehind
 }
 
-// repairsOf reads the queue, and what it needs. It refuses a relation of another shape.
+// repairsOf reads the queue and the repairs it needs. It refuses a relation of another shape.
 func (a Admin) repairsOf(ctx context.Context, tx pgx.Tx) (r repairs, err error) {
 	if r.queue, err = a.usableQueue(ctx, tx); err != nil || !r.queue.Exists {
 		return r, err
@@ -89,7 +89,7 @@ func (a Admin) repairsOf(ctx context.Context, tx pgx.Tx) (r repairs, err error) 
 	return r, err
 }
 
-// words are those of `caretaker lfk install` about the repairs.
+// words returns the text of `caretaker lfk install` about the repairs.
 func (r repairs) words() (words []string) {
 	for _, done := range []struct {
 		is   bool
@@ -150,12 +150,12 @@ func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// InstallQueue makes the queue of deleted records and the functions that feed it, unless there is a
-// queue already. A queue of our own it repairs: functions that are old, missing, or left in the
-// schema that the queue was in before, the column key_values, the active partition, what a restore
-// of the application's schema alone has left behind, and sequences that are behind. It returns what
-// it has found or done in words. A relation of that name with another shape is a [*RefusedError],
-// and so is a queue in another schema, unless [Admin.In] names the one that it is to be in.
+// InstallQueue creates the queue of deleted records and its trigger functions, unless a queue
+// exists. In a queue of our own it repairs functions that are old, missing, or in the queue's
+// previous schema, and the column key_values. It also repairs the active partition, lagging
+// sequences, and leftovers of a restore of the application's schema alone. It returns text about
+// what it found or did. A relation of that name with another shape is a [*RefusedError]. So is a
+// queue in another schema, unless [Admin.In] names the schema that it is to be in.
 func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 	var r repairs
 	needed := func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
@@ -222,8 +222,8 @@ func (a Admin) createQueue(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords)
 	return overrideFunction(relation{}).create(ctx, tx, q)
 }
 
-// queueShapeSQL is what is wrong with the shape of a queue. What it has beyond GitLab's columns
-// must not be in the way of an insert.
+// queueShapeSQL finds what is wrong with the shape of a queue. Columns beyond GitLab's must not
+// prevent an insert.
 const queueShapeSQL = `
 SELECT fault FROM (
   SELECT want.place, format('it has no column %s of type %s', want.name, want.type)
@@ -249,7 +249,7 @@ SELECT fault FROM (
 ) faults (place, fault)
 ORDER BY place`
 
-// readQueue reads the queue, with what is wrong with its shape.
+// readQueue reads the queue and the faults of its shape.
 func (a Admin) readQueue(
 	ctx context.Context, tx pgx.Tx,
 ) (q lfk.DeletedRecords, faults []string, err error) {
@@ -271,7 +271,7 @@ func (a Admin) readQueue(
 	return q, faults, err
 }
 
-// shapeFaults are what is wrong with the shape of a table of the queue.
+// shapeFaults returns the faults in the shape of a table of the queue.
 func shapeFaults(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, i int) ([]string, error) {
 	return list(ctx, tx, pgx.RowTo[string], q.Fill(i, queueShapeSQL),
 		quote(q.Schema, lfk.QueueTables()[i]))

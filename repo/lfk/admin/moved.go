@@ -11,8 +11,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// leftBehindSQL: of the queue $1, whether caretaker has made it, its pending records up to 1000, and the
-// tables whose triggers write into it.
+// leftBehindSQL reads of the queue $1 whether caretaker has made it, its pending records up to
+// 1001, and the tables whose triggers write into it.
 const leftBehindSQL = `
 SELECT EXISTS (SELECT FROM maintenance.queue_partitions),
   EXISTS (SELECT FROM maintenance.queue_home WHERE queue = $1::text::regclass),
@@ -22,8 +22,8 @@ SELECT EXISTS (SELECT FROM maintenance.queue_partitions),
     WHERE to_regclass(` + namedQueueSQL + `) = $1::text::regclass AND t.tgparentid = 0
     ORDER BY 1)`
 
-// checkLeftBehind refuses a queue in another schema while that which was worked has records, or gets new
-// ones: no run would ever work them.
+// checkLeftBehind refuses a queue in another schema while the previous queue has records or gets
+// new ones: no run would ever process them.
 func (a Admin) checkLeftBehind(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, was string) error {
 	old := quote(was, q.Table().Name)
 	var ours, known bool

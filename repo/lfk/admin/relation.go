@@ -11,33 +11,33 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// Kinds of relations: PostgreSQL's relkind.
+// Kinds of relations, as in PostgreSQL's relkind.
 const (
 	kindTable       = "r"
 	kindPartitioned = "p"
 	kindForeign     = "f"
 )
 
-// relation is a table as an operator or a definition named it, or one below it.
+// relation is a table named by an operator or a definition, or a table below it.
 type relation struct {
 	OID          uint32
 	Schema, Name string
 	Kind         string
-	// Partition of Parent, its topmost partitioned table; otherwise Parent is the name of the table
-	// itself. The name has no schema if that is the application's.
+	// Partition means a partition of Parent, its topmost partitioned table. Otherwise Parent is the
+	// name of the table itself. The name has no schema if that is the application's.
 	Partition bool
 	Parent    string
-	// ParentHere: the parent is in the application schema.
+	// ParentHere means that the parent is in the application schema.
 	ParentHere bool
-	// Protected: an enabled trigger refuses every write.
+	// Protected means that an enabled trigger refuses every write.
 	Protected bool
-	// Above is the table directly above it, 0 for none.
+	// Above is the table directly above it, 0 if none.
 	Above uint32
-	// Inherited is a child by INHERITS, which is a table of its own.
+	// Inherited means a child by INHERITS, which is a table of its own.
 	Inherited bool
-	// Replicated: a subscription of logical replication fills it, or one of pglogical may fill it.
+	// Replicated means that a logical replication subscription fills it, or one of pglogical may.
 	Replicated bool
-	// exact: it is not a partition that is known by its own name alone.
+	// exact means that it is not a partition found by its own name alone.
 	exact bool
 }
 
@@ -45,9 +45,9 @@ func (r relation) String() string { return r.Schema + "." + r.Name }
 
 func (r relation) sql() string { return quote(r.Schema, r.Name) }
 
-// relationsSQL are relations by the names $1 that commands and definitions have for them, with their
-// schemas $2, empty for the application's, and their names there $3; else a partition of a table of the
-// application schema by its own name.
+// relationsSQL finds relations by their names $1 in commands and definitions, with their schemas
+// $2, empty for the application's, and their names there $3. Otherwise it finds a partition of a
+// table of the application schema by its own name.
 const relationsSQL = `
 SELECT w.written, c.oid, n.nspname, c.relname, c.relkind::text, c.relispartition,
   CASE WHEN rn.nspname = current_schema() THEN root.relname::text ELSE rn.nspname || '.' || root.relname END,
@@ -61,7 +61,7 @@ CROSS JOIN LATERAL (SELECT n.nspname = coalesce(nullif(w.schema, ''), current_sc
 WHERE x.exact OR w.schema = '' AND c.relispartition AND rn.nspname = current_schema()
 ORDER BY w.written, n.nspname, c.relname`
 
-// named finds relations by their names. A name that is no partition's alone has one.
+// named finds relations by their names. Only a name of partitions can have several.
 func named(ctx context.Context, tx pgx.Tx, names ...string) (map[string][]relation, error) {
 	var written, schemas, tables []string
 	for _, name := range names {
@@ -106,7 +106,7 @@ func (a Admin) locate(ctx context.Context, tx pgx.Tx, name string) (relation, er
 	return found[0], nil
 }
 
-// checkName refuses a table's name that cannot be read.
+// checkName refuses a table name that cannot be parsed.
 func checkName(a Admin, name string) error {
 	if _, err := catalog.ParseTable(name); err != nil {
 		return a.misnamed("the name %s %s", name, err)
@@ -114,8 +114,8 @@ func checkName(a Admin, name string) error {
 	return nil
 }
 
-// HasTable reports whether there is something of that name here that a command could be about: a table
-// that is not a write-protected leftover, a partition, a view.
+// HasTable reports whether the database has a relation of that name for a command: a table that is
+// not a write-protected leftover, a partition, or a view.
 func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) {
 	if err := checkName(a, name); err != nil {
 		return false, err
@@ -128,7 +128,7 @@ func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) 
 	return has, err
 }
 
-// Recorded is the name under which deletions from a table or partition are recorded.
+// Recorded returns the name under which deletions from a table or partition are recorded.
 func (a Admin) Recorded(ctx context.Context, table string) (name string, err error) {
 	schema, err := a.database.ApplicationSchema(ctx)
 	if err != nil {
@@ -144,8 +144,8 @@ func (a Admin) Recorded(ctx context.Context, table string) (name string, err err
 	return name, err
 }
 
-// similarSQL are up to five tables of a name but for case and schema. Those of the application schema
-// come first, and without it.
+// similarSQL finds up to five tables with the same name except for case and schema. Tables of the
+// application schema come first, without their schema.
 const similarSQL = `
 SELECT CASE WHEN n.nspname = current_schema() THEN '' ELSE n.nspname END, c.relname, ` + catalog.ProtectedSQL + `
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -156,11 +156,11 @@ ORDER BY 1, 2 LIMIT 5`
 // SimilarTable is a table that the operator may have meant.
 type SimilarTable struct {
 	catalog.Table
-	// Protected: it is a write-protected leftover.
+	// Protected means that it is a write-protected leftover.
 	Protected bool
 }
 
-// SimilarTables are those that are called so but for case and schema.
+// SimilarTables returns the tables with the same name except for case and schema.
 func (a Admin) SimilarTables(ctx context.Context, name string) (similar []SimilarTable, err error) {
 	t, err := catalog.ParseTable(name)
 	if err != nil {
@@ -176,10 +176,10 @@ func (a Admin) SimilarTables(ctx context.Context, name string) (similar []Simila
 	return similar, err
 }
 
-// belowSQL are tables and all that is below each, its partitions level by level. Any role may read
-// which of them a subscription fills. A subscription of pglogical may fill any table: no catalogue of the
-// subscriber lists those that the provider adds without a copy. Its replication origin is named after
-// the database, of which a long name is cut to 8 bytes and a hash.
+// belowSQL finds tables and all tables below each, its partitions level by level. Any role may read
+// which of them a subscription fills. A subscription of pglogical may fill any table: no catalogue
+// of the subscriber lists those that the provider adds without a copy. Its replication origin has
+// the database's name, of which a long one is cut to 8 bytes and a hash.
 const belowSQL = `
 WITH RECURSIVE below (root, oid, above, inherited, level) AS (
   SELECT oid, oid, 0::oid, false, 0 FROM unnest($1::oid[]) AS t (oid)
@@ -197,7 +197,7 @@ SELECT DISTINCT ON (b.root, b.level, n.nspname, c.relname)
 FROM below b JOIN pg_class c ON c.oid = b.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 ORDER BY b.root, b.level, n.nspname, c.relname`
 
-// trees are tables with all below each, the table first.
+// trees are tables with all tables below each, the table first.
 type trees map[uint32][]relation
 
 func readTrees(ctx context.Context, tx pgx.Tx, roots ...uint32) (trees, error) {
@@ -211,7 +211,7 @@ func readTrees(ctx context.Context, tx pgx.Tx, roots ...uint32) (trees, error) {
 	return trees, err
 }
 
-// members are all tables of some trees, by their OIDs, with the root of each.
+// members returns all tables of some trees, by their OIDs, with the root of each.
 func (t trees) members(roots []uint32) (of, oids []uint32) {
 	for _, root := range roots {
 		for _, r := range t[root] {
@@ -229,19 +229,19 @@ func replicated(tree []relation) bool {
 // KeyColumn is a column that may be part of a key, or refer to one.
 type KeyColumn struct {
 	Name string
-	// Exact is the type with its modifiers, Class what it can be compared with: see
+	// Exact is the type with its modifiers. Class is what the column can be compared with: see
 	// [pg.KeyClassSQL].
 	Exact, Class string
 }
 
-// keyColumnsSQL are columns of tables by their names, in the order of the arguments.
+// keyColumnsSQL reads columns of tables by their names, in the order of the arguments.
 const keyColumnsSQL = `
 SELECT a.attrelid, a.attname::text, format_type(a.atttypid, a.atttypmod), ` + pg.KeyClassSQL + `
 FROM unnest($1::oid[], $2::text[]) WITH ORDINALITY AS w (oid, name, n)
 JOIN pg_attribute a ON a.attrelid = w.oid AND a.attname::text = w.name
 WHERE a.attnum > 0 AND NOT a.attisdropped ORDER BY w.n`
 
-// keyColumns finds columns of tables by their literal names, in their order, as far as they exist.
+// keyColumns finds the existing columns of tables by their literal names, in that order.
 func keyColumns(
 	ctx context.Context, tx pgx.Tx, keys map[uint32][]string,
 ) (map[uint32][]KeyColumn, error) {
@@ -262,11 +262,11 @@ func keyColumns(
 	return columns, err
 }
 
-// severalKeysSQL: a table has several unique keys.
+// severalKeysSQL reports whether a table has several unique keys.
 const severalKeysSQL = `SELECT ` + lfk.UniqueKeysSQL + ` > 1 FROM pg_class c WHERE c.oid = $1`
 
-// uniqueKeySQL reports whether some columns, in whatever order, are the primary key or all that is
-// under an index that allows no two equal values at any time.
+// uniqueKeySQL reports whether some columns, in any order, are the primary key or all columns of an
+// index that never allows two equal values.
 const uniqueKeySQL = `
 SELECT EXISTS (
   SELECT FROM pg_index i

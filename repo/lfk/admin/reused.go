@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// reusedRecordsSQL are the records of a table whose key is used again, in the states $2: held, or
+// reusedRecordsSQL finds the records of a table whose key is reused, in the states $2: held or
 // released.
 const reusedRecordsSQL = `
 reused AS MATERIALIZED (
@@ -30,8 +30,8 @@ due AS (
 UPDATE {failures} x SET sqlstate = '` + reasons.KeyApproved + `' FROM reused r
 WHERE x.partition = r.partition AND x.record_id = r.id`
 
-// CleanReused lets the next run clean the children of the keys of a table that are used again, and
-// returns how many records are due for it.
+// CleanReused lets the next run clean the children of a table's reused keys. It returns the number
+// of records that become due.
 func (a Admin) CleanReused(ctx context.Context, table string) (int64, error) {
 	return a.decideReused(ctx, "release reused keys", cleanReusedSQL, table, reasons.KeyReused)
 }
@@ -44,8 +44,8 @@ deleted AS (
 ){forget}
 SELECT FROM deleted`
 
-// KeepReused closes the records of a table whose keys are used again, also those that were released, so
-// that the children stay. It returns how many it closed.
+// KeepReused closes the records of a table whose keys are reused, also released ones, so that the
+// children stay. It returns the number of closed records.
 func (a Admin) KeepReused(ctx context.Context, table string) (int64, error) {
 	return a.decideReused(ctx, "close records of reused keys", keepReusedSQL, table,
 		reasons.KeyReused, reasons.KeyApproved)

@@ -10,19 +10,19 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 )
 
-// SequenceBehind is a sequence whose next number a row has already, as after a restore of rows
+// SequenceBehind is a sequence whose next number a row already has, as after a restore of rows
 // without their sequences: an insert fails with 23505.
 type SequenceBehind struct {
-	// Table with its schema. Sequence is quoted where it must be, as in a statement.
+	// Table with its schema. Sequence is quoted if necessary, as in a statement.
 	Table, Sequence string
-	// Highest number that is taken.
+	// Highest number that is in use.
 	Highest int64
-	// OfQueue: an application's deletion from a tracked table is what fails.
+	// OfQueue means that an application's deletion from a tracked table fails.
 	OfQueue bool
 }
 
-// numberedSQL are the columns that sequences number, in the tables of the schema maintenance and in
-// the queue $1. A sequence that the role may not read is left out.
+// numberedSQL finds the columns that sequences number, in the tables of the schema maintenance and
+// in the queue $1. A sequence that the role may not read is left out.
 const numberedSQL = `
 SELECT n.nspname || '.' || c.relname, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
   quote_ident(a.attname), s.sequence, coalesce(c.oid = to_regclass($1), false)
@@ -36,14 +36,14 @@ WHERE (n.nspname = 'maintenance' OR c.oid = to_regclass($1)) AND c.relkind IN ('
   AND has_table_privilege(c.oid, 'SELECT')
 ORDER BY 1`
 
-// highestSQL is the highest number of a column, if the sequence has not passed it. It reads one entry
-// of the primary key's index.
+// highestSQL reads the highest number of a column if the sequence has not passed it. It reads one
+// entry of the primary key's index.
 const highestSQL = `
 SELECT m.highest FROM {numbers} s
 CROSS JOIN (SELECT max({numbered_column}) AS highest FROM {numbered_table} t{in_partition}) m
 WHERE m.highest >= s.last_value + s.is_called::int`
 
-// sequencesBehind finds the sequences that are behind: of the queue, and of the tables of the schema
+// sequencesBehind finds lagging sequences: of the queue, and of the tables of the schema
 // maintenance.
 func sequencesBehind(
 	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords,
@@ -72,7 +72,7 @@ func sequencesBehind(
 	return behind, err
 }
 
-// Repair is the statement after which the sequence continues behind the highest number.
+// Repair returns the statement that continues the sequence after the highest number.
 func (s SequenceBehind) Repair() string {
 	return fmt.Sprintf("SELECT setval(%s, %d)", capture.Literal(s.Sequence), s.Highest)
 }

@@ -12,25 +12,25 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// Tracked is what Track did.
+// Tracked is the result of Track.
 type Tracked struct {
 	// Table is the schema and name of the table that records are written for.
 	Table string `json:"table"`
-	// Column holds the key; of a key of several columns it is "".
+	// Column has the key, "" for a key of several columns.
 	Column string `json:"column,omitempty"`
-	// Columns are those of a key of several.
+	// Columns are those of a key of several columns.
 	Columns []string `json:"columns,omitempty"`
-	// Triggers created, or enabled again, as "name on schema.table"; empty: already tracked.
+	// Triggers created or enabled again, as "name on schema.table". Empty: already tracked.
 	Triggers []string `json:"triggers"`
-	// Dropped are the triggers for each statement that one for each row has replaced.
+	// Dropped are the statement triggers that row triggers have replaced.
 	Dropped []string `json:"dropped,omitempty"`
 }
 
-// Track adds the triggers that record deletions from a table, named as [catalog.ParseTable] reads it:
-// to a partitioned table, all its levels and leaves. columns are the key, in the order in which its
-// values are recorded; none is id. What is right already stays as it is; what cannot be right is a
-// [*RefusedError]. The table's writers wait while the triggers are made. A table that logical
-// replication fills gets one for each row, which replaces those for each statement.
+// Track adds the triggers that record deletions from a table, named as [catalog.ParseTable] reads
+// it: for a partitioned table, on all its levels and leaves. columns are the key, in the order in
+// which its values are recorded, id if none. Correct triggers stay as they are. A table that cannot
+// be tracked is a [*RefusedError]. The table's writers wait while the triggers are created. A table
+// that logical replication fills gets row triggers, which replace statement triggers.
 func (a Admin) Track(ctx context.Context, table string, columns ...string) (Tracked, error) {
 	columns = slices.Clone(columns)
 	for i := range columns {
@@ -83,7 +83,7 @@ type tracking struct {
 	columns []string
 }
 
-// trackPlan is what has to be done to track it.
+// trackPlan lists the steps that track the table.
 type trackPlan struct {
 	queue    lfk.DeletedRecords
 	root     relation
@@ -136,7 +136,7 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 	return p, err
 }
 
-// checkRoot refuses what is no table that definitions can stand for.
+// checkRoot refuses a relation that definitions cannot name as a table.
 func (r tracking) checkRoot(t relation, q lfk.DeletedRecords) error {
 	switch {
 	case t.Schema == "maintenance":
@@ -160,9 +160,9 @@ func (r tracking) checkRoot(t relation, q lfk.DeletedRecords) error {
 	return nil
 }
 
-// choose says how a table is to be tracked, or why it cannot be. The key must be unique among the
-// living: a second row of the same key would lose its children with the first. The id of a
-// partitioned table is taken for unique, because no index could say so.
+// choose decides how a table is tracked, or why it cannot be. The key must be unique among existing
+// rows: a second row of the same key would lose its children with the first. The id of a
+// partitioned table counts as unique, because no index could prove that.
 func (r tracking) choose(
 	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, t relation,
 ) (f captureFunction, err error) {
@@ -200,7 +200,7 @@ func (r tracking) choose(
 	return f, err
 }
 
-// key are the columns that were asked for.
+// key returns the requested columns.
 func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]KeyColumn, error) {
 	names := r.columns
 	if len(names) == 0 {
@@ -264,7 +264,7 @@ func (r tracking) checkTypes(columns []KeyColumn, q lfk.DeletedRecords, t relati
 	return nil
 }
 
-// makeUnique is what to do about a key that is not unique.
+// makeUnique is the advice about a key that is not unique.
 const makeUnique = ": make it unique, or name a unique key with --column"
 
 func (r tracking) checkUnique(
@@ -284,7 +284,7 @@ func (r tracking) checkUnique(
 		makeUnique, lfk.ColumnList(names), t)
 }
 
-// checkTree refuses names that PostgreSQL would cut off, and partitions whose deletions cannot be
+// checkTree refuses names that PostgreSQL would truncate, and partitions whose deletions cannot be
 // captured: with a trigger on the parent, deleting from them would fail.
 func (r tracking) checkTree(f captureFunction, tree []relation) error {
 	names := []string{f.name, tree[0].Name + triggerSuffix}

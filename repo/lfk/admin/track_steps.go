@@ -12,18 +12,18 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 )
 
-// trackStep makes one relation right.
+// trackStep corrects the triggers of one relation.
 type trackStep struct {
 	relation relation
-	// replaced is the trigger for each statement that has to go first; "": none.
+	// replaced is the statement trigger to drop first, "" if none.
 	replaced string
-	// trigger to be there; "": none, because the partition gets that of its table.
+	// trigger that is required, "" if none because the partition gets that of its table.
 	trigger string
-	// create it; otherwise it is there and only has to be enabled.
+	// create the trigger. Otherwise it exists and only needs to be enabled.
 	create bool
 }
 
-// triggerName is that of a relation's trigger: a partition with too long a name has that of its root.
+// triggerName returns a relation's trigger name: a partition with too long a name has its root's.
 func triggerName(rel, root relation) string {
 	if name := rel.Name + triggerSuffix; len(name) <= maxNameBytes {
 		return name
@@ -31,9 +31,9 @@ func triggerName(rel, root relation) string {
 	return root.Name + triggerSuffix
 }
 
-// renamedKey is the key that the triggers of a table record, if the table does not have it any more and
-// another key can be the same under new names: it has as many columns, and those that are still there in
-// their places. Deletions from the table fail meanwhile.
+// renamedKey returns the key that a table's triggers record, if it seems renamed. The table no
+// longer has it, but another key has as many columns, and remaining ones in their places. Deletions
+// from the table fail meanwhile.
 func renamedKey(
 	ctx context.Context, tx pgx.Tx, root relation, key []string, existing []Trigger,
 ) (old []string, err error) {
@@ -58,7 +58,7 @@ func renamedKey(
 	return old, err
 }
 
-// step is what has to be done about one relation. Triggers for the key old are replaced.
+// step returns the changes that one relation needs. Triggers for the key old are replaced.
 func (r tracking) step(
 	rel, root relation, f captureFunction, old []string, existing []Trigger,
 ) (step trackStep, needed bool, err error) {
@@ -99,7 +99,7 @@ func (r tracking) step(
 				rel, name, t.Function, capture.Literals(t.Arguments))
 		}
 	}
-	// A partition gets a copy of the trigger for each row.
+	// PostgreSQL copies the row trigger to partitions.
 	if step.create = !found && (!f.row || rel.OID == root.OID); step.create {
 		step.trigger = name
 	}
@@ -125,7 +125,7 @@ func (p trackPlan) carryOut(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// sql makes the triggers, and enables them.
+// sql returns the statements that create and enable the triggers.
 func (p trackPlan) sql() (all []string) {
 	for _, s := range p.steps {
 		if s.replaced != "" {
@@ -148,6 +148,6 @@ func (p trackPlan) sql() (all []string) {
 	return all
 }
 
-// endUntrackingSQL: from now on runs may track the partition again.
+// endUntrackingSQL lets runs track the partition again.
 const endUntrackingSQL = `
 DELETE FROM maintenance.untracked_partitions WHERE schema = $1 AND name = $2`

@@ -11,14 +11,14 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 )
 
-// Trigger is a trigger that records deletions, or bears the name of one.
+// Trigger is a trigger that records deletions, or has the name of such a trigger.
 type Trigger struct {
-	// OID of the table; Schema and Table are its names.
+	// OID of the table. Schema and Table are its names.
 	OID           uint32
 	Schema, Table string
-	// Parent is the name of the topmost partitioned table it belongs to, or the table itself.
+	// Parent is the name of the table's topmost partitioned table, or of the table itself.
 	Parent string
-	// ParentSchema is the parent's; ParentHere: it is the application schema.
+	// ParentSchema is the parent's. ParentHere means that it is the application schema.
 	ParentSchema string
 	ParentHere   bool
 	// Divided is true for a partitioned table and for a partition.
@@ -29,20 +29,20 @@ type Trigger struct {
 	Arguments []string
 	// Fires is PostgreSQL's tgenabled: O(rigin only), A(lways), R(eplica only), D(isabled).
 	Fires string
-	// Row: it fires for each row. Copied: it belongs to a trigger of the partitioned table.
+	// Row triggers fire for each row. Copied means that one of the partitioned table was copied.
 	Row, Copied bool
-	// Droppable is what DROP TRIGGER takes, "name ON schema.table": of a copy the trigger that was copied.
+	// Droppable is the argument of DROP TRIGGER, "name ON schema.table": for a copy the original.
 	Droppable string
 	// functionSchema is the schema of the function.
 	functionSchema string
-	// capturing: the function is one of the application schema's, called after each deleting
-	// statement with its rows, or one for each row.
+	// capturing means that the function is in the application schema and is called after each
+	// deleting statement with its rows, or for each row.
 	capturing bool
-	// Idle: the function has the name of one of ours and inserts nothing, or into a queue that does not exist.
+	// Idle functions have one of our names but insert nothing, or into a missing queue.
 	Idle bool
 }
 
-// Relation is where the trigger is.
+// Relation returns the schema and table of the trigger.
 func (t Trigger) Relation() string { return t.Schema + "." + t.Table }
 
 // Form of a trigger.
@@ -52,23 +52,23 @@ type Form int
 const (
 	// FormForeign does not record deletions.
 	FormForeign Form = iota
-	// FormWrong records deletions under another name, or elsewhere, or not any more.
+	// FormWrong records deletions under another name, or elsewhere, or no longer.
 	FormWrong
 	// FormRight records each deletion once, under the parent's name.
 	FormRight
 )
 
-// Recorded is the name under which deletions from the table should be recorded.
+// Recorded returns the name under which deletions from the table should be recorded.
 func (t Trigger) Recorded() string { return t.ParentSchema + "." + t.Parent }
 
 // Values reports whether the trigger records the key as texts.
 func (t Trigger) Values() bool { return strings.HasPrefix(t.Function, valuesFunctionPrefix) }
 
-// ofTable: the function is for one table.
+// ofTable reports whether the function is for one table.
 func (t Trigger) ofTable() bool { return capture.FunctionOfTable(t.Function) }
 
-// Form reports whether the trigger does its work, and the columns that it records: none for a foreign
-// one.
+// Form returns whether the trigger records correctly, and the columns that it records, none for a
+// foreign trigger.
 func (t Trigger) Form() (form Form, key []string) {
 	key = capture.TriggerKey(t.Function, t.Arguments)
 	switch {
@@ -84,7 +84,7 @@ func (t Trigger) Form() (form Form, key []string) {
 			return FormWrong, key
 		}
 	case t.Function == plainFunctionName:
-		// Under its own name: no run asks for that of a partition.
+		// Under its own name: no run reads records of a partition's name.
 		if t.Divided || len(t.Arguments) > 1 {
 			return FormWrong, key
 		}
@@ -95,7 +95,7 @@ func (t Trigger) Form() (form Form, key []string) {
 	return FormRight, key
 }
 
-// Named is the table that the trigger's arguments name; "" if they name none.
+// Named returns the table that the trigger's arguments name, "" if none.
 func (t Trigger) Named() string {
 	switch {
 	case !t.capturing || t.Function == plainFunctionName || len(t.Arguments) == 0:
@@ -106,8 +106,8 @@ func (t Trigger) Named() string {
 	return t.functionSchema + "." + t.Arguments[0]
 }
 
-// RouteFault is why deletions fail by a trigger that routes records to queues of this database, ""
-// if they do not.
+// RouteFault returns why a trigger that routes records to queues of this database makes deletions
+// fail, "" if they do not fail.
 func (t Trigger) RouteFault(q lfk.DeletedRecords) string {
 	routes, err := capture.TriggerRoutes(t.Function, t.Arguments)
 	if err != nil {
@@ -159,7 +159,7 @@ JOIN pg_namespace pn ON pn.oid = p.pronamespace
 WHERE (NOT t.tgisinternal OR t.tgparentid <> 0) AND (starts_with(p.proname, $1) OR t.tgname::text IN (c.relname || $2, root.relname || $2))
 ORDER BY n.nspname, c.relname, t.tgname`
 
-// triggers reads all triggers of the database that record deletions, or bear the name of one.
+// triggers reads all triggers of the database that record deletions, or have such a name.
 func triggers(ctx context.Context, tx pgx.Tx) ([]Trigger, error) {
 	return list(ctx, tx, func(row pgx.CollectableRow) (t Trigger, err error) {
 		var arguments string

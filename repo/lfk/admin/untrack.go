@@ -12,19 +12,19 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// Untracked is what Untrack did.
+// Untracked is the result of Untrack.
 type Untracked struct {
 	// Table is the schema and name of the table.
 	Table string `json:"table"`
-	// Parent is its name, without the application schema, if its deletions are no longer recorded at
-	// all; empty after untracking a partition.
+	// Parent is its name, without the application schema, if its deletions are no longer recorded
+	// at all. It is empty after untracking a partition.
 	Parent string `json:"-"`
 	// Triggers dropped, as "name on schema.table".
 	Triggers []string `json:"triggers"`
 }
 
 const (
-	// unusedFunctionsSQL are those of one table whose triggers are gone.
+	// unusedFunctionsSQL finds the functions of one table that no trigger calls any more.
 	unusedFunctionsSQL = `
 SELECT f.oid::regprocedure::text FROM pg_proc f
 JOIN pg_namespace n ON n.oid = f.pronamespace AND n.nspname = current_schema()
@@ -40,14 +40,14 @@ func dropTrigger(name, schema, table string) string {
 	return fill(dropTriggerSQL, "{trigger}", quote(name), "{table}", quote(schema, table))
 }
 
-// keepUntrackedSQL: else the next run would take the partition for a new one, and track it again.
+// keepUntrackedSQL: otherwise the next run would track the partition again as a new one.
 const keepUntrackedSQL = `
 INSERT INTO maintenance.untracked_partitions (schema, name) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 
-// Untrack drops the triggers that record deletions from a table and all its partitions; given a
-// partition, that one's and those of its own partitions. Pending records stay and are still
-// cleaned. A table without such a trigger is a [*RefusedError], and so is one with pending or dead
-// records whose keys have several columns.
+// Untrack drops the triggers that record deletions from a table and all its partitions, or from a
+// partition and its own partitions. Pending records stay and are still cleaned. A table without
+// such a trigger is a [*RefusedError]. So is a table with pending or dead records whose keys have
+// several columns.
 func (a Admin) Untrack(ctx context.Context, table string) (Untracked, error) {
 	var target relation
 	var drop []Trigger
@@ -85,7 +85,7 @@ func (a Admin) Untrack(ctx context.Context, table string) (Untracked, error) {
 	return done, nil
 }
 
-// leftRecordsSQL: a record of the table $2 is pending, in one of the partitions $1, or dead.
+// leftRecordsSQL reports whether a record of the table $2 is pending in a partition of $1, or dead.
 const leftRecordsSQL = `
 SELECT EXISTS (
   SELECT FROM unnest($1::bigint[]) AS leaf (number) CROSS JOIN LATERAL (
@@ -95,10 +95,10 @@ SELECT EXISTS (
   OR EXISTS (
     SELECT FROM maintenance.dead_records r WHERE r.fully_qualified_table_name = $2{which})`
 
-// compositeSQL: the key of a record has several columns.
+// compositeSQL matches a record whose key has several columns.
 const compositeSQL = ` AND cardinality(r.key_values) > 1`
 
-// leftRecords reports whether such records of a table are left; which narrows them.
+// leftRecords reports whether a table has remaining records that match which.
 func leftRecords(
 	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, t relation, which string,
 ) (left bool, err error) {
@@ -107,14 +107,14 @@ func leftRecords(
 	return left, err
 }
 
-// drain is what to do about records that are left.
+// drain returns the advice about remaining records.
 func drain(t relation) string {
 	return fmt.Sprintf("let loose_foreign_keys_cleanup work them off first, dead ones after "+
 		"`caretaker lfk retry --table %s`", catalog.Argument(t.String()))
 }
 
-// keepMeaning refuses while keys of several columns are left: the order of their values is known by
-// the trigger alone. Its lock is held, so no more can come.
+// keepMeaning refuses while records with keys of several columns remain: only the trigger shows the
+// order of their values. The trigger's lock is held, so no more records can come.
 func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop []Trigger) error {
 	composite := func(t Trigger) bool {
 		return strings.HasPrefix(t.Function, valuesFunctionPrefix) && len(t.Arguments) > 2
@@ -133,9 +133,9 @@ func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop
 		"order of the values in their keys: %s", target, drain(target))
 }
 
-// checkLeft refuses to begin with a key while records are left from when the table was tracked before:
-// perhaps by another key, and then they would be taken for values of this one. --column id confirms that the
-// records hold ids. Where the table has no other unique key no confirmation is needed.
+// checkLeft refuses to start recording a key while records remain from earlier tracking: perhaps
+// they have another key, and would be taken for values of this one. --column id confirms that the
+// records hold ids. A table with no other unique key needs no confirmation.
 func (r tracking) checkLeft(
 	ctx context.Context, tx pgx.Tx, p trackPlan, existing []Trigger,
 ) error {

@@ -14,12 +14,12 @@ import (
 )
 
 // New partitions of tracked tables get the trigger of the table that they were attached to, so that
-// deletions that name them are noted, too. What a trigger looks like is the business of
-// `caretaker lfk track`: here the table's own is repeated.
+// deletions that name them are recorded, too. `caretaker lfk track` decides the form of the
+// trigger: runs repeat the table's own.
 
-// newPartitionsSQL are partitions without the trigger that their partitioned table has: up to $3 of
-// them, by name. Foreign tables cannot have one. Where the name would be too long it is that of the
-// table's own trigger; what bears it already is for `caretaker lfk lint` to report. One that the operator has untracked by
+// newPartitionsSQL finds up to $3 partitions, by name, without their table's trigger. Foreign
+// tables cannot have one. If its name would be too long, it is that of the table's own trigger.
+// `caretaker lfk lint` reports others of that name. A partition that the operator has untracked by
 // its name stays so. pg_trigger is read as a whole, in memory: it has no index on the function.
 const newPartitionsSQL = `
 SELECT part.oid, n.nspname, part.relname, named.trigger, fn.nspname, f.proname,
@@ -45,7 +45,7 @@ WHERE starts_with(f.proname, $1)
     WHERE u.schema = n.nspname AND u.name = part.relname)
 ORDER BY n.nspname, part.relname LIMIT $3`
 
-// maxNewPartitions is how many partitions a run tracks.
+// maxNewPartitions is the maximum number of partitions that a run tracks.
 const maxNewPartitions = 100
 
 // newPartition is a row of newPartitionsSQL.
@@ -56,10 +56,10 @@ type newPartition struct {
 	Arguments              string
 }
 
-// String is the partition with its schema.
+// String returns the partition with its schema.
 func (p newPartition) String() string { return p.Schema + "." + p.Name }
 
-// sql are the statements that track the partition, behind the lock that keeps it where it is.
+// sql returns the statements that track the partition, after the lock that keeps it attached.
 func (p newPartition) sql() []stmt.Statement {
 	t := DeleteTrigger{
 		Name: p.Trigger, Table: catalog.Table{Schema: p.Schema, Name: p.Name}, Function: catalog.Table{Schema: p.FunctionSchema, Name: p.Called},
@@ -68,9 +68,9 @@ func (p newPartition) sql() []stmt.Statement {
 	return []stmt.Statement{{SQL: t.CreateSQL(), Args: nil}, {SQL: t.EnableSQL(), Args: nil}}
 }
 
-// TrackPartitions gives the partitions that tracked tables have got since then their triggers, each
-// in a transaction of its own, and returns the names of those that it has tracked. A partition that
-// cannot be locked within 100 ms, or is refused, is in the error, and stays for the next run.
+// TrackPartitions adds triggers to the new partitions of tracked tables, each in its own
+// transaction, and returns the names of the tracked partitions. A partition that cannot be locked
+// within 100 ms, or is refused, is in the error and stays for the next run.
 func (d Capture) TrackPartitions(ctx context.Context, p fencing.Permit) (tracked []string, err error) {
 	find := pg.NewQuery("find untracked partitions", newPartitionsSQL, TriggerFunctions, TriggerSuffix,
 		maxNewPartitions)
@@ -87,7 +87,7 @@ func (d Capture) TrackPartitions(ctx context.Context, p fencing.Permit) (tracked
 	return tracked, err
 }
 
-// trackPartition looks again behind the partition's lock: it may have been detached, or tracked.
+// trackPartition checks under a lock whether the partition was detached or tracked meanwhile.
 func trackPartition(
 	ctx context.Context, d *pg.Database, p fencing.Permit, part newPartition,
 ) (done bool, err error) {

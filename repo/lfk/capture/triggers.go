@@ -1,4 +1,4 @@
-// Package capture names and reads what records deleted rows: triggers, their functions, and the arguments of both.
+// Package capture names and reads triggers that record deleted rows, their functions and arguments.
 package capture
 
 import (
@@ -10,26 +10,26 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// Triggers that record deletions are made by `caretaker lfk track`, and repeated on new partitions by
-// runs.
+// `caretaker lfk track` creates the triggers that record deletions. Runs repeat them on new
+// partitions.
 
 const (
-	// TriggerFunctions is how the names of the trigger functions begin that record deletions.
+	// TriggerFunctions is the prefix of the trigger functions that record deletions.
 	TriggerFunctions = "insert_into_loose_foreign_keys_deleted_records"
 	// OverrideFunction records the column id under another table's name.
 	OverrideFunction = TriggerFunctions + "_override_table"
-	// ColumnFunctionPrefix is how those begin that record the column which they are called after.
+	// ColumnFunctionPrefix is the prefix of functions that record the column in their name.
 	ColumnFunctionPrefix = TriggerFunctions + "_with_"
-	// IntegerFunctionPrefix is how those of one table begin that record an integer.
+	// IntegerFunctionPrefix is the prefix of functions of one table that record an integer.
 	IntegerFunctionPrefix = TriggerFunctions + "_int_"
-	// ValuesFunctionPrefix is how those of one table begin that record a key as values.
+	// ValuesFunctionPrefix is the prefix of functions of one table that record a key as values.
 	ValuesFunctionPrefix = TriggerFunctions + "_key_"
-	// TriggerSuffix is how the names of their triggers end.
+	// TriggerSuffix is the suffix of their triggers' names.
 	TriggerSuffix = "_loose_fk_trigger"
 )
 
-// TriggerKey are the columns that a trigger records which calls this function with these arguments;
-// none: it is not one that records deletions.
+// TriggerKey returns the columns recorded by a trigger that calls this function with these
+// arguments, none if it does not record deletions.
 func TriggerKey(function string, arguments []string) []string {
 	column, ofColumn := strings.CutPrefix(function, ColumnFunctionPrefix)
 	switch {
@@ -43,14 +43,14 @@ func TriggerKey(function string, arguments []string) []string {
 	return nil
 }
 
-// Route sends the records of deleted rows to a queue of their owner: to Table, with the value that the
-// column Source of the row has, as Column.
+// Route sends the records of deleted rows to a queue of their owner: to Table, with the value of
+// the row's column Source as Column.
 type Route struct {
 	Table, Column, Source string
 }
 
-// TriggerRoutes are the routes of a trigger which calls this function with these arguments, none if it
-// writes to the first queue alone. GitLab's functions take them as their last argument, in JSON.
+// TriggerRoutes returns the routes of a trigger that calls this function with these arguments, none
+// if it writes only to the first queue. GitLab's have them as the last argument, in JSON.
 func TriggerRoutes(function string, arguments []string) (routes []Route, err error) {
 	at := 0
 	if function == OverrideFunction {
@@ -63,8 +63,8 @@ func TriggerRoutes(function string, arguments []string) (routes []Route, err err
 	return routes, err
 }
 
-// FunctionOfTable reports whether a trigger function is for one table, which the first argument of its
-// triggers names.
+// FunctionOfTable reports whether a trigger function is for one table, which the first argument of
+// its triggers names.
 func FunctionOfTable(function string) bool {
 	return strings.HasPrefix(function, ValuesFunctionPrefix) ||
 		strings.HasPrefix(function, IntegerFunctionPrefix)
@@ -75,27 +75,27 @@ type DeleteTrigger struct {
 	Name            string
 	Table, Function catalog.Table
 	Arguments       []string
-	// Row: it fires for each row, also for those that logical replication deletes.
+	// Row means that it fires for each row, also for those that logical replication deletes.
 	Row bool
 }
 
-// createTriggerSQL fires after each statement that deletes, with the rows it deleted.
+// createTriggerSQL creates a trigger that fires after each deleting statement, with its rows.
 const createTriggerSQL = `
 CREATE TRIGGER {trigger} AFTER DELETE ON {table} REFERENCING OLD TABLE AS old_table
 FOR EACH STATEMENT EXECUTE FUNCTION {function}({arguments})`
 
-// createRowTriggerSQL fires for each row. On a partitioned table PostgreSQL copies it to all partitions.
+// createRowTriggerSQL creates a row trigger. PostgreSQL copies a table's to all its partitions.
 const createRowTriggerSQL = `
 CREATE TRIGGER {trigger} AFTER DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}({arguments})`
 
-// enableTriggerSQL: by default triggers rest while a replica applies changes, and deletions would
-// go unnoticed. ONLY, because partitions have triggers of other names.
+// enableTriggerSQL: by default triggers do not fire while a replica applies changes, and its
+// deletions would not be recorded. It has ONLY because partitions have triggers of other names.
 const enableTriggerSQL = `ALTER TABLE ONLY {table} ENABLE ALWAYS TRIGGER {trigger}`
 
-// enableRowTriggerSQL is for the copies, too.
+// enableRowTriggerSQL also enables the copies.
 const enableRowTriggerSQL = `ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}`
 
-// CreateSQL makes the trigger.
+// CreateSQL returns the statement that creates the trigger.
 func (t DeleteTrigger) CreateSQL() string {
 	if t.Row {
 		return t.fill(createRowTriggerSQL)
@@ -103,7 +103,7 @@ func (t DeleteTrigger) CreateSQL() string {
 	return t.fill(createTriggerSQL)
 }
 
-// EnableSQL lets the trigger fire always.
+// EnableSQL returns the statement that makes the trigger fire always.
 func (t DeleteTrigger) EnableSQL() string {
 	if t.Row {
 		return t.fill(enableRowTriggerSQL)
@@ -117,7 +117,7 @@ func (t DeleteTrigger) fill(sql string) string {
 		"{arguments}", Literals(t.Arguments))
 }
 
-// TriggerArguments are those of a trigger, from pg_trigger.tgargs in hex: each ends with a zero byte.
+// TriggerArguments parses pg_trigger.tgargs in hex: each argument ends with a zero byte.
 func TriggerArguments(encoded string) []string {
 	// What PostgreSQL encodes can be decoded.
 	bytes, _ := hex.DecodeString(encoded)
@@ -137,7 +137,7 @@ func Literal(s string) string {
 	return quoted
 }
 
-// Literals are constants, with commas in between.
+// Literals returns string constants, separated by commas.
 func Literals(all []string) string {
 	quoted := make([]string, len(all))
 	for i, s := range all {

@@ -1,4 +1,4 @@
-// Package orphans has the SQL that finds rows whose parents are missing.
+// Package orphans contains the SQL that finds rows whose parents are missing.
 package orphans
 
 import (
@@ -18,14 +18,14 @@ import (
 	"github.com/caretaker-go/caretaker/repo/spans"
 )
 
-// Orphans are rows of a child whose parent is gone, although no record says so: it was deleted before
-// its table was tracked, or the application has inserted them afterwards. They are found key by key:
-// those that a child refers to, without those that a parent has, without those whose records wait.
+// Orphans are rows of a child whose parent is missing without a record of its deletion: it was
+// deleted before its table was tracked, or they were inserted later. The audit finds them by keys:
+// those that a child refers to, except those that a parent has or that have pending records.
 
-// referredSQL are the next $1 keys that a child refers to, each once, by a skip scan of the index on
-// its columns: the cost grows with the keys, not with the rows. Of the definition's conditions those
-// that an index may begin with count; whether rows are left to be changed is asked of the few keys
-// without a parent.
+// referredSQL reads the next $1 keys that a child refers to, each once. It uses a skip scan of the
+// index on its columns: the cost grows with the keys, not with the rows. It applies only those of
+// the definition's conditions that an index may begin with. Only for the few keys without a parent,
+// the audit checks whether rows are left to change.
 const referredSQL = `
 WITH RECURSIVE referred ({parent_values}, n) AS (
   (SELECT {child_columns}, 1 FROM {child} t WHERE {present}{behind}{equalities}
@@ -39,9 +39,9 @@ WITH RECURSIVE referred ({parent_values}, n) AS (
 )
 SELECT ARRAY[{texts}] FROM referred k ORDER BY k.n`
 
-// Referred are the next keys that the child refers to, behind one of them: of those in its index's
-// order up to limit, without NULLs. The zero key is before all others. A replica may answer, if
-// the context has a reader: they are candidates.
+// Referred returns the next keys that the child refers to after a key, in the order of its index,
+// up to limit, without NULLs. The zero key is before all others. A replica may answer if the
+// context has a reader: the keys are candidates.
 func Referred(ctx context.Context, c *lfk.Child, after lfk.Key, limit int, l fencing.Limits) ([]lfk.Key, error) {
 	args := stmt.Parameters{limit}
 	var present, names, last, texts, begin, next, named []string
@@ -73,23 +73,23 @@ func Referred(ctx context.Context, c *lfk.Child, after lfk.Key, limit int, l fen
 	return keys, err
 }
 
-// Parent is a parent table in one of its homes, and how its deletions are recorded there.
+// Parent is a parent table in one database, and how its deletions are recorded there.
 type Parent struct {
-	// rows are the parent's, by the recorded columns.
+	// rows are the parent's rows, by the recorded columns.
 	rows  *lfk.Child
 	queue lfk.DeletedRecords
-	// values: the key is recorded as texts.
+	// values means that the key is recorded as texts.
 	values bool
 }
 
-// Database is where the table is.
+// Database returns the database that contains the table.
 func (p *Parent) Database() *pg.Database { return p.rows.Database }
 
-// Recorded is the table's name in records.
+// Recorded returns the table's name in records.
 func (p *Parent) Recorded() string { return p.rows.Home.Schema + "." + p.rows.Home.Name }
 
-// Parent is a table of this database as a parent that is known by these columns, as texts or by one
-// integer; nil: there is no such table. Its queue is read with it.
+// Parent returns a table of this database as a parent with these key columns, as texts or as one
+// integer, nil if the table does not exist. It reads the queue, too.
 func (d Orphans) Parent(
 	ctx context.Context, table string, columns []string, values bool,
 ) (*Parent, error) {
@@ -103,7 +103,7 @@ func (d Orphans) Parent(
 	return &Parent{rows: rows[0], queue: queue, values: values}, err
 }
 
-// Refuses says why no records of the table can be written; "": they can.
+// Refuses returns why no records of the table can be written, "" if they can.
 func (p *Parent) Refuses() string {
 	switch {
 	case !p.queue.Exists:
@@ -116,7 +116,7 @@ func (p *Parent) Refuses() string {
 
 const horizonSQL = `SELECT pg_snapshot_xmax(pg_current_snapshot())::text`
 
-// Horizon is the first transaction of the database that has not begun yet, for [Parent.Record].
+// Horizon returns the first transaction id not yet used by the database, for [Parent.Record].
 func (p *Parent) Horizon(ctx context.Context) (horizon string, err error) {
 	err = pg.QueryRow(ctx, p.Database(), "read the transaction horizon", []any{&horizon}, horizonSQL)
 	return horizon, err
@@ -124,13 +124,13 @@ func (p *Parent) Horizon(ctx context.Context) (horizon string, err error) {
 
 const endedSQL = `SELECT pg_snapshot_xmin(pg_current_snapshot()) >= $1::text::xid8`
 
-// Ended reports whether all transactions have ended that were open at a horizon.
+// Ended reports whether all transactions that were open at a horizon have ended.
 func (p *Parent) Ended(ctx context.Context, horizon string) (ended bool, err error) {
 	err = pg.QueryRow(ctx, p.Database(), "wait for older transactions", []any{&ended}, endedSQL, horizon)
 	return ended, err
 }
 
-// Missing are those of some keys that no row of the table has, nor of its partitions whose detachment is pending.
+// Missing returns the keys without a row in the table or its partitions with pending detachment.
 func (p *Parent) Missing(ctx context.Context, keys []lfk.Key, l fencing.Limits) ([]lfk.Key, error) {
 	missing := slices.Clone(keys)
 	for _, rows := range append([]*lfk.Child{p.rows}, p.rows.Detaching...) {
@@ -147,11 +147,11 @@ func (p *Parent) Missing(ctx context.Context, keys []lfk.Key, l fencing.Limits) 
 	return missing, nil
 }
 
-// maxWaiting is how many records of one parent are compared with the keys that are found.
+// maxWaiting is the maximum number of a parent's records to compare with the found keys.
 const maxWaiting = 10_000
 
-// waitingRecordsSQL are the keys of a table's records, pending or dead, up to a bound: one more says
-// that there are too many.
+// waitingRecordsSQL reads the keys of a table's records, pending or dead, up to a bound. One more
+// shows that there are too many.
 const waitingRecordsSQL = `
 (SELECT {key_number} AS number, {key_values} AS key_values FROM {queue}
  WHERE partition = ANY ({partitions}) AND fully_qualified_table_name = $1 AND status = 1
@@ -162,8 +162,8 @@ const waitingDeadSQL = `
 (SELECT CASE WHEN key_values IS NULL THEN primary_key_value END, key_values
  FROM maintenance.dead_records WHERE fully_qualified_table_name = $1 ORDER BY id LIMIT $2)`
 
-// Waiting are the keys of the table's records, pending or dead. busy: they are more than 10,000, too
-// many to compare with, and none are returned.
+// Waiting returns the keys of the table's records, pending or dead. busy means more than 10,000,
+// too many to compare with: then it returns none.
 func (p *Parent) Waiting(ctx context.Context, l fencing.Limits) (waiting map[lfk.Key]bool, busy bool, err error) {
 	if !p.queue.Exists {
 		return nil, false, nil
@@ -181,9 +181,9 @@ func (p *Parent) Waiting(ctx context.Context, l fencing.Limits) (waiting map[lfk
 	return waiting, false, nil
 }
 
-// recordOrphansSQL records keys that no row of the parent has, as their deletion would have. A row
-// that a transaction had inserted but not committed when the key was looked for is one that the
-// parent has: nothing is recorded before all transactions of that time have ended.
+// recordOrphansSQL records keys without a row of the parent as their deletion would have. A row
+// inserted but not committed at the check of its key belongs to the parent. So nothing is recorded
+// before all transactions of that time have ended.
 const recordOrphansSQL = `
 WITH {guard},
 ended AS MATERIALIZED (
@@ -198,9 +198,9 @@ recorded AS (
 ){journal}
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM recorded), (SELECT all_of_them FROM ended)`
 
-// Record writes the records of keys that still no row of the table has, and says how many. late: a
-// transaction that is older than the horizon has not ended yet, nothing was written, try again. A key that
-// the encoding of the database cannot hold gets no record.
+// Record writes the records of keys that still no row of the table has, and returns their number.
+// late means that a transaction older than the horizon is still open: nothing was written, try
+// again. A key that the encoding of the database cannot hold gets no record.
 func (p *Parent) Record(
 	ctx context.Context, permit fencing.Permit, keys []lfk.Key, horizon string,
 ) (n int64, late bool, err error) {
@@ -228,25 +228,25 @@ func (p *Parent) Record(
 	return n, err == nil && !ended, err
 }
 
-// AuditPlace is how far an audit has got with a definition in a database that has its child.
+// AuditPlace is the progress of an audit with a definition in a database that has its child.
 type AuditPlace struct {
 	Definition, Database string
-	// After is the last key looked at, none at the beginning.
+	// After is the last checked key, none at the beginning.
 	After []string
-	// Done: all keys have been looked at.
+	// Done means that all keys have been checked.
 	Done bool
-	// AuditFound is what was found since the place was saved last.
+	// Found is the result since the place was last saved.
 	Found AuditFound `db:"-"`
 }
 
-// AuditFound are keys that were looked at, those of them without a parent, and rows that refer to these.
+// AuditFound counts checked keys, those without a parent, and rows that refer to the latter.
 type AuditFound struct{ Keys, Orphans, Rows int64 }
 
 const auditPlacesSQL = `
 SELECT definition, database, coalesce(after, '{}'), done FROM maintenance.orphan_audits
 ORDER BY definition, database`
 
-// AuditPlaces are those of the audit under way, none between two.
+// AuditPlaces returns the places of the running audit, none between two audits.
 func (d Orphans) AuditPlaces(ctx context.Context) ([]AuditPlace, error) {
 	read := pg.NewQuery("read the places of the audit", auditPlacesSQL)
 	places, err := pg.Collect(ctx, d.db, read, pgx.RowToStructByPos[AuditPlace])
@@ -260,7 +260,7 @@ func (d Orphans) AuditPlaces(ctx context.Context) ([]AuditPlace, error) {
 	return places, err
 }
 
-// inASCII returns texts that main can hold in any encoding: others are quoted as in Go.
+// inASCII returns texts that main can hold in any encoding, others quoted as in Go.
 func inASCII(values []string) []string {
 	texts := []string{}
 	for _, v := range values {
@@ -295,7 +295,7 @@ WITH {guard},
 ended AS (DELETE FROM maintenance.orphan_audits WHERE EXISTS (SELECT FROM guard))
 SELECT EXISTS (SELECT FROM guard)`
 
-// EndAudit forgets all places: the next run begins a new audit.
+// EndAudit deletes all places: the next run starts a new audit.
 func (d Orphans) EndAudit(ctx context.Context, p fencing.Permit) error {
 	return pg.Write(ctx, d.db, p, pg.NewQuery("end the audit", endAuditSQL))
 }
@@ -303,7 +303,7 @@ func (d Orphans) EndAudit(ctx context.Context, p fencing.Permit) error {
 const auditBacklogSQL = `
 SELECT count(*), clock_timestamp() FROM maintenance.orphan_audits WHERE NOT done`
 
-// AuditBacklog counts the definitions, by database, that the audit under way has yet to look at.
+// AuditBacklog counts the definitions, by database, that the running audit has yet to check.
 func (d Orphans) AuditBacklog(ctx context.Context) (b control.Backlog, err error) {
 	err = pg.QueryRow(ctx, d.db, "count what is left of the audit", []any{&b.Pending, &b.ReadAt},
 		auditBacklogSQL)
