@@ -102,8 +102,6 @@ type (
 	ProtectedError = pg.ProtectedError
 	// JobCascade is a deletion by jobs in addition to PostgreSQL's cascades: see [pg.JobCascade].
 	JobCascade = pg.JobCascade
-	// PoolFigures are the figures of a connection pool: see [pg.PoolFigures].
-	PoolFigures = pg.PoolFigures
 )
 
 // ClassInteger is the class of integer keys: see [pg.ClassInteger].

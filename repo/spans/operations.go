@@ -131,7 +131,7 @@ func WithAffected(ctx context.Context, into []any) (context.Context, []any) {
 			changed = append(changed, a.Rows)
 		}
 	}
-	return context.WithValue(ctx, operationKey{}, &Operation{affected: changed}), into
+	return WithOperation(ctx, &Operation{affected: changed}), into
 }
 
 // CountQueued counts jobs that the transaction of a context queues, if it commits.
@@ -206,7 +206,7 @@ func Begin(
 			o.affected = to.affected
 		}
 	}
-	return context.WithValue(ctx, operationKey{}, o), o
+	return WithOperation(ctx, o), o
 }
 
 // Work returns the worker or kind of job of a context's statements, "" for bookkeeping.

@@ -74,7 +74,7 @@ func (d *Database) ReadCopy(ctx context.Context) *Database {
 		return d
 	}
 	now, err := logEnd(ctx, d)
-	if err != nil || d.Replica.CatchUp(ctx, now) != "" {
+	if err != nil || d.Replica.catchUp(ctx, now) != "" {
 		return d
 	}
 	return d.Replica.view()
@@ -256,7 +256,7 @@ func ReplicaLate(ctx context.Context, d *Database) (late bool, err error) {
 	now, err := logEnd(ctx, d)
 	late = err == nil
 	for i := 0; late && i < lateTries; i++ {
-		late = d.Replica.CatchUp(ctx, now) == behind
+		late = d.Replica.catchUp(ctx, now) == behind
 	}
 	return late, err
 }

@@ -145,7 +145,7 @@ func (r *Reader) ready(ctx context.Context) (want position, why string) {
 		}
 	}
 	if r.recent {
-		if why := replica.CatchUp(ctx, r.want); why != "" {
+		if why := replica.catchUp(ctx, r.want); why != "" {
 			return want, why
 		}
 		r.recent = false
@@ -155,7 +155,7 @@ func (r *Reader) ready(ctx context.Context) (want position, why string) {
 
 // catchUp waits a moment until the replica has replayed the log up to a position. It returns why
 // the replica cannot be read.
-func (r *replica) CatchUp(ctx context.Context, want position) string {
+func (r *replica) catchUp(ctx context.Context, want position) string {
 	bounded, cancel := context.WithTimeoutCause(ctx, replicaPatience, dberr.ErrUnreachable)
 	defer cancel()
 	for end := time.Now().Add(catchUpTime); ; {
