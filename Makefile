@@ -84,7 +84,7 @@ test-neighbours: ## run the tests beside pg_partman, pg_repack, pglogical, pg_cr
 	@tools/require.sh postgres neighbours $(if $(RACE),compiler)
 	@CARETAKER_TEST_NEIGHBOURS=1 tools/gotest.sh -timeout 60m $(RACE) -run '$(NEIGHBOURS)' $(TEST_ARGS) ./service/neighbours
 
-test-docs: ## run what README.md and the pages of docs show (TEST_ARGS="-run TestPages_DoWhatTheySay/docs/jobs.md")
+test-docs: ## run what README.md and the pages of docs show (TEST_ARGS="-run TestPages_DoWhatTheySay/docs/concepts/queue.md")
 	@tools/require.sh postgres
 	@tools/gotest.sh -timeout 60m -run '$(PAGES)' $(TEST_ARGS) ./docs
 

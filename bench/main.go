@@ -5,7 +5,7 @@
 // calls cost after years. It prints Markdown: docs/performance.md says what the figures mean and has a run of them.
 //
 // With -scale it measures curves instead: loose_foreign_keys_cleanup at growing sizes, with a picture of each, for
-// docs/capacity.md.
+// docs/contributing/benchmarks.md.
 //
 // It fails when rows are left over or missing, never because of a figure.
 package main
@@ -100,7 +100,7 @@ func parse(args []string, help io.Writer) (o options, err error) {
 	flags.StringVar(&o.only, "only", "", "run these alone, as in a,c")
 	flags.BoolVar(&o.quick, "quick", false, "tiny sizes, everything once: shows that it works, measures nothing")
 	flags.BoolVar(&o.durable, "durable", false, "with fsync, synchronous_commit and full_page_writes on")
-	flags.BoolVar(&o.scale, "scale", false, "measure the curves of docs/capacity.md instead: backlog, children, definitions, databases, replicas, trigger, foreground, history")
+	flags.BoolVar(&o.scale, "scale", false, "measure the curves of docs/contributing/benchmarks.md instead: backlog, children, definitions, databases, replicas, trigger, foreground, history")
 	flags.IntVar(&o.rows, "rows", 200_000, "rows that go at each size of a curve of -scale; a tenth as many parents are deleted for trigger")
 	flags.BoolVar(&o.full, "full", false, "a queue of 10,000,000 records too, with -scale")
 	flags.StringVar(&o.images, "images", "", "the `folder` to write the pictures of -scale to; empty, or with -quick: none is written")

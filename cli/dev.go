@@ -211,7 +211,7 @@ func printSummary(a *app, i *instance, p *playground) {
 	}
 	a.println("\nSome of the demo data needs a decision by a person, " +
 		"so that the page shows how that looks.")
-	a.println("Next: \"Try the demo\" in README.md, then docs/guide-any-postgresql.md or docs/guide-gitlab.md")
+	a.println("Next: \"Try the demo\" in README.md, then docs/getting-started/first-cleanup.md or docs/getting-started/gitlab.md")
 	a.println("\nTry, in another terminal:")
 	a.println(call, "", address, "GetStatus")
 	a.println(call, `-d '{`+work+`, "dry_run": true}' `, address, "RunBatch")

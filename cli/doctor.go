@@ -225,7 +225,7 @@ func (d *doctor) configuration(ctx context.Context, found *findings) error {
 	}
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
-			found.failed(strings.TrimSpace(line), "correct the configuration (docs/configuration.md)")
+			found.failed(strings.TrimSpace(line), "correct the configuration (docs/reference/configuration.md)")
 		}
 	}
 	if d.config == nil {
@@ -237,7 +237,7 @@ func (d *doctor) configuration(ctx context.Context, found *findings) error {
 			err = database.UseReplica(ctx, one.ReplicaURL, slog.New(slog.DiscardHandler))
 		}
 		if err != nil {
-			found.failed(err.Error(), "correct the URL (docs/databases.md)")
+			found.failed(err.Error(), "correct the URL (docs/guides/managed-postgresql.md)")
 		}
 		if database != nil {
 			database.LooseForeignKeysOnly = c.service.LooseForeignKeysOnly()
@@ -316,7 +316,7 @@ const pageWidth = 80
 func (f *findings) unanswered(name string, err error) {
 	key := "databases." + name + ".url"
 	if same, ok := errors.AsType[*dberr.SameDatabaseError](err); ok {
-		f.failed(same.Error(), "leave it out (docs/databases.md)")
+		f.failed(same.Error(), "leave it out (docs/guides/managed-postgresql.md)")
 	} else if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.Refused() {
 		f.failed(connectionRefused(name, refused).Error(), "correct "+key)
 	} else {

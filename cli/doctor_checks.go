@@ -84,7 +84,7 @@ func (d *doctor) clock(_ context.Context, database *repo.Database, found *findin
 	f := d.facts[database]
 	if f.TimeZone != "UTC" {
 		found.failed("the session's TimeZone is "+f.TimeZone+", though UTC was asked "+
-			"for: dates would be wrong", "let the pooler pass on TimeZone (docs/databases.md)")
+			"for: dates would be wrong", "let the pooler pass on TimeZone (docs/guides/managed-postgresql.md)")
 	}
 	if f.Ahead.Abs() > maxSkew+f.Within {
 		found.warning("its clock is "+apart(f.Ahead)+" that of this machine: times in "+

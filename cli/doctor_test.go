@@ -107,7 +107,7 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 		{"warning", "replica", "the replica does not answer", "databases.main.replica_url", "CARETAKER_DATABASES_MAIN_REPLICA_URL", nowhere, "", ""},
 		{"error", "connection", "is the same database as databases.main.url", "leave it out", ciURL, url, "", ""},
 		{"error", "connection", "ci", "databases.ci.url", ciURL, nowhere, "", ""},
-		{"error", "configuration", "auth.token_file", "docs/configuration.md", "CARETAKER_AUTH_TOKEN_FILE", "/nowhere", "", ""},
+		{"error", "configuration", "auth.token_file", "docs/reference/configuration.md", "CARETAKER_AUTH_TOKEN_FILE", "/nowhere", "", ""},
 		{
 			"error", "definitions", "child_missing: nowhere.user_id -> users", "accept-absent",
 			"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", definitions, "", "",

@@ -115,12 +115,12 @@ func TestCompletion_OffersNamesAndFilesOnlyWhereFilesAreMeant(t *testing.T) {
 	}
 }
 
-// runbook is the part of docs/operations.md about alerts.
+// runbook is the part of docs/operate/runbook.md about alerts.
 func runbook(t *testing.T) string {
 	t.Helper()
-	content := assert.Must(os.ReadFile("../docs/operations.md"))(t)
+	content := assert.Must(os.ReadFile("../docs/operate/runbook.md"))(t)
 	_, text, found := strings.Cut(string(content), "\n## Alerts\n")
-	assert.Require(t, found, "docs/operations.md has no section Alerts")
+	assert.Require(t, found, "docs/operate/runbook.md has no section Alerts")
 	return text
 }
 

@@ -61,7 +61,7 @@ func TestJaeger(t *testing.T) {
 	})
 	t.Run("a tick is a root", func(t *testing.T) { wantTick(t, tick) })
 	t.Run("nothing else is a root, and nothing is said that should not be", func(t *testing.T) { wantNothingElse(t, e.search("", nil)) })
-	// What docs/tracing.md shows: make test-jaeger with JAEGER_TREES=FILE.
+	// What docs/operate/tracing.md shows: make test-jaeger with JAEGER_TREES=FILE.
 	if file := os.Getenv("JAEGER_TREES"); file != "" {
 		var out strings.Builder
 		for _, trace := range append([]jaegerTrace{placeholderTrace, tokenTrace, groupTrace, ghostTrace, cleanupTrace, rehearsal, tick}, jobs...) {

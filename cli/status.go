@@ -176,7 +176,7 @@ func mainIsDown(w *pb.WorkerStatus) bool {
 	return f.GetClass() == pb.FailureClass_FAILURE_CLASS_UNREACHABLE && f.GetDatabase() == "main"
 }
 
-// remedy returns how to fix a failing worker, as in the table of classes in docs/operations.md.
+// remedy returns how to fix a failing worker, as in the table of classes in docs/operate/runbook.md.
 func remedy(out *terminal, w *pb.WorkerStatus) string {
 	switch w.GetFailing().GetClass() {
 	case pb.FailureClass_FAILURE_CLASS_UNREACHABLE:

@@ -216,10 +216,10 @@ func scraped(t *testing.T, r *running) map[string][]string {
 	return found
 }
 
-// documented are the metrics of docs/metrics.md: their labels by their names; and the prefixes of those of libraries.
+// documented are the metrics of docs/reference/metrics.md: their labels by their names; and the prefixes of those of libraries.
 func documented(t *testing.T) (metrics map[string][]string, prefixes []string) {
 	t.Helper()
-	content := assert.Must(os.ReadFile("../docs/metrics.md"))(t)
+	content := assert.Must(os.ReadFile("../docs/reference/metrics.md"))(t)
 	metrics = map[string][]string{}
 	quoted := regexp.MustCompile("`([a-z_]+)`")
 	for line := range strings.Lines(string(content)) {
@@ -247,17 +247,17 @@ func (r *running) wantDocumented(t *testing.T) {
 	for name, labels := range found {
 		if !strings.HasPrefix(name, "maintenance_") {
 			if !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
-				t.Errorf("%s has no prefix that docs/metrics.md names", name)
+				t.Errorf("%s has no prefix that docs/reference/metrics.md names", name)
 			}
 			continue
 		}
 		want, ok := listed[name]
 		assert.That(t, ok && slices.Equal(labels, want),
-			"%s has the labels %q, docs/metrics.md says %q (%t)", name, labels, want, ok)
+			"%s has the labels %q, docs/reference/metrics.md says %q (%t)", name, labels, want, ok)
 	}
 	for name := range listed {
 		if _, ok := found[name]; !ok {
-			t.Errorf("%s is in docs/metrics.md, but the server has no such metric", name)
+			t.Errorf("%s is in docs/reference/metrics.md, but the server has no such metric", name)
 		}
 	}
 	assert.That(t, len(found) >= 40, "only %d metrics found", len(found))
@@ -364,7 +364,7 @@ func loggedIn(t *testing.T, folder string) (messages []string) {
 
 func TestLog_EveryMessageIsInTheDocuments(t *testing.T) {
 	t.Parallel()
-	content := assert.Must(os.ReadFile("../docs/log.md"))(t)
+	content := assert.Must(os.ReadFile("../docs/reference/log-messages.md"))(t)
 	documented := map[string]bool{}
 	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(string(content), -1) {
 		documented[strings.Join(strings.Fields(m[1]), " ")] = true
@@ -386,7 +386,7 @@ func TestLog_EveryMessageIsInTheDocuments(t *testing.T) {
 	}
 	for _, message := range messages {
 		if !documented[message] && message != "job interrupted, it will be worked again" && message != "job snoozed" {
-			t.Errorf("docs/log.md has nothing about %q", message)
+			t.Errorf("docs/reference/log-messages.md has nothing about %q", message)
 		}
 	}
 	assert.That(t, len(messages) >= 80, "only %d messages found", len(messages))

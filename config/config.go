@@ -32,7 +32,7 @@
 // pointers to structs by their keys. A method Check(key, text string) error of the struct checks
 // what tags cannot express. A method Unused(key string) string of a struct passed to [Load] names
 // keys that have no effect with the values of others.
-// The comment of a field is its documentation in docs/configuration.md.
+// The comment of a field is its documentation in docs/reference/configuration.md.
 package config
 
 import (
@@ -97,7 +97,7 @@ type Auth struct {
 	Token string `key:"token"`
 	// TokenFile is the file that has the token, instead of it.
 	TokenFile string `key:"token_file"`
-	// TokensFile is a YAML list of tokens, each with name, sha256 and role: [who may do what](security.md).
+	// TokensFile is a YAML list of tokens, each with name, sha256 and role: [who may do what](../guides/security.md).
 	TokensFile string `key:"tokens_file" example:"/etc/caretaker/tokens.yml"`
 	// Certificates give roles to client certificates, by common name or alternative name; without
 	// them every verified client is an admin. In the environment a mapping as in JSON. It needs

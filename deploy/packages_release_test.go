@@ -128,12 +128,12 @@ func TestRelease_ArchiveHasAProgramThatKnowsItsCommit(t *testing.T) {
 		"pkg:golang/github.com/jackc/pgx/v5@", "pkg:golang/std@go", `"id": "MPL-2.0"`)
 }
 
-// The unit may be exposed to 1.2 of 10, as docs/install.md says.
+// The unit may be exposed to 1.2 of 10, as docs/getting-started/install.md says.
 func TestUnit_IsValidAndHardlyExposed(t *testing.T) {
 	const unit, units = "packages/caretaker.service", "usr/lib/systemd/system/"
 	out := output(t, "systemd-analyze", "security", "--offline=true", "--threshold=12", unit)
 	want(t, out, "Overall exposure level for caretaker.service: 1.2 OK")
-	want(t, read(t, "../docs/install.md"), "Overall exposure level for caretaker.service: 1.2 OK")
+	want(t, read(t, "../docs/getting-started/install.md"), "Overall exposure level for caretaker.service: 1.2 OK")
 
 	root := t.TempDir()
 	files := map[string]string{"usr/bin/caretaker": "#!/bin/sh\n", "bin/sh": "", units + "caretaker.service": read(t, unit)}

@@ -50,7 +50,7 @@ func rules(t *testing.T) (all []rule) {
 func paragraphs(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	_, runbook, _ := strings.Cut(read(t, "../docs/operations.md"), "\n## Alerts\n")
+	_, runbook, _ := strings.Cut(read(t, "../docs/operate/runbook.md"), "\n## Alerts\n")
 	runbook, _, _ = strings.Cut(runbook, "\n## ")
 	for section := range strings.SplitSeq(runbook, "\n### ") {
 		name, text, _ := strings.Cut(section, "\n")
@@ -73,20 +73,20 @@ func TestAlerts_HaveSeverityWordsAndAParagraphOfTheRunbook(t *testing.T) {
 		for _, word := range []string{"summary", "description"} {
 			assert.That(t, r.Annotations[word] != "", "%s has no %s", r.Alert, word)
 		}
-		anchor := "https://github.com/caretaker-go/caretaker/blob/main/docs/operations.md#" + strings.ToLower(r.Alert)
+		anchor := "https://github.com/caretaker-go/caretaker/blob/main/docs/operate/runbook.md#" + strings.ToLower(r.Alert)
 		if r.Annotations["runbook_url"] != anchor {
 			t.Errorf("%s: runbook_url %q, want %s", r.Alert, r.Annotations["runbook_url"], anchor)
 		}
 		text := runbook[r.Alert]
 		delete(runbook, r.Alert)
 		assert.That(t, strings.HasPrefix(strings.TrimSpace(text), "*"+severity+".*"),
-			"docs/operations.md has no paragraph ### %s that begins with *%s.*", r.Alert, severity)
+			"docs/operate/runbook.md has no paragraph ### %s that begins with *%s.*", r.Alert, severity)
 		for _, part := range []string{"Look:", "Do:"} {
 			assert.That(t, strings.Contains(text, part), "the paragraph of %s has no %s", r.Alert, part)
 		}
 	}
 	for name := range runbook {
-		t.Errorf("docs/operations.md has a paragraph %s, but there is no such alert", name)
+		t.Errorf("docs/operate/runbook.md has a paragraph %s, but there is no such alert", name)
 	}
 }
 
@@ -147,14 +147,14 @@ func TestRules_HaveATestInWhichTheyFireAndOneInWhichTheyDoNot(t *testing.T) {
 
 func TestDocuments_LeadToAnchorsThatAreThere(t *testing.T) {
 	t.Parallel()
-	runbook := read(t, "../docs/operations.md")
+	runbook := read(t, "../docs/operate/runbook.md")
 	for _, m := range regexp.MustCompile(`\]\(#([a-z0-9-]+)\)`).FindAllStringSubmatch(runbook, -1) {
 		found := false
 		for _, h := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(runbook, -1) {
 			found = found || strings.ReplaceAll(strings.ToLower(h[1]), " ", "-") == m[1]
 		}
 		if !found {
-			t.Errorf("docs/operations.md has no heading #%s", m[1])
+			t.Errorf("docs/operate/runbook.md has no heading #%s", m[1])
 		}
 	}
 }

@@ -159,7 +159,7 @@ func libraries(program string) string {
 }
 
 // URL returns the URL of a database through the pooler, with the required setting
-// (docs/databases.md).
+// (docs/guides/managed-postgresql.md).
 func (p *Pooler) URL(database string) string {
 	return p.PlainURL(database) + "&default_query_exec_mode=exec"
 }

@@ -29,7 +29,7 @@ func TestClients_RunWatchAndReadErrors(t *testing.T) {
 	s := newSession(t, <-estates(t, 1), programs(t))
 	s.tidyUp()
 	s.openDemo()
-	_, blocks := read(t, "docs/security.md")
+	_, blocks := read(t, "docs/guides/security.md")
 	// The page makes authority, certificate, tokens and configuration, and starts the server.
 	for _, b := range blocks[:5] {
 		s.try(b)

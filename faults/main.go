@@ -17,7 +17,7 @@
 //
 // With -mutations it builds caretaker with one mutation after the other, which is a defect put in on
 // purpose (mutations.go, build.go), and reports in which round each was found. It prints Markdown:
-// docs/reliability.md has a report. It exits with 1 if there was a violation, if a mutation was not
+// docs/concepts/leases-and-fencing.md has a report. It exits with 1 if there was a violation, if a mutation was not
 // found, if it was interrupted, or if the harness itself failed.
 package main
 

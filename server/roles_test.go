@@ -127,7 +127,7 @@ func TestRoles_EveryRPCHasARowOrIsRefusedAndEveryRowAnRPC(t *testing.T) {
 }
 
 func TestRoles_AreThoseOfTheDocuments(t *testing.T) {
-	content := assert.Must(os.ReadFile("../docs/security.md"))(t)
+	content := assert.Must(os.ReadFile("../docs/guides/security.md"))(t)
 	for _, method := range everyMethod() {
 		r := rules()[pathOf(method)]
 		role, audited := r.role.String(), ""
@@ -141,7 +141,7 @@ func TestRoles_AreThoseOfTheDocuments(t *testing.T) {
 			audited = "yes, but for dry runs "
 		}
 		row := fmt.Sprintf("\n| `%s` | %s | %s|\n", method.Name(), role, audited)
-		assert.That(t, strings.Contains(string(content), row), "docs/security.md lacks the row%s", row)
+		assert.That(t, strings.Contains(string(content), row), "docs/guides/security.md lacks the row%s", row)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// documentedRights are those of docs/databases.md.
+// documentedRights are those of docs/guides/managed-postgresql.md.
 const documentedRights = `
 GRANT USAGE ON SCHEMA public, gitlab_partitions_dynamic, maintenance TO {role};
 GRANT ALL ON ALL TABLES IN SCHEMA maintenance TO {role};

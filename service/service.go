@@ -36,7 +36,7 @@ type Config struct {
 	// foreign keys only, there is no queue.
 	Queue jobqueue.Queue
 	// Use is what caretaker is for here: gitlab, every worker, or loose_foreign_keys, these alone, which
-	// needs fewer tables of its own and shows nothing else: [guide](guide-any-postgresql.md).
+	// needs fewer tables of its own and shows nothing else: [guide](../getting-started/first-cleanup.md).
 	Use string `key:"use" default:"gitlab" of:"gitlab loose_foreign_keys"`
 	// HistoryKeep is how long runs, fires and the audit are kept.
 	HistoryKeep time.Duration `key:"history.keep" default:"720h" min:"1h" max:"87600h"`

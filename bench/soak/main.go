@@ -8,7 +8,7 @@
 //
 // It prints Markdown: of each series the slope with its standard error, the first quarter left out, and what was worked in
 // all. It fails if a series rises beyond its bound, or if rows are left over when the application has stopped. If it is
-// interrupted, it prints the slopes until then. docs/soak.md has a run, and says how to look further.
+// interrupted, it prints the slopes until then. docs/contributing/soak.md has a run, and says how to look further.
 package main
 
 import (

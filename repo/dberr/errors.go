@@ -373,7 +373,7 @@ func PoolerAdvice(database string) string {
 		key = primary + ".replica_url"
 	}
 	return "behind a pooler in transaction mode add default_query_exec_mode=exec to databases." +
-		key + " (docs/databases.md)"
+		key + " (docs/guides/managed-postgresql.md)"
 }
 
 // ErrJobCancelled means that an operator has cancelled the job. Its attempts write nothing more.

@@ -79,7 +79,7 @@ func (f UserFeatures) tokenSettingSQL() string {
 	return f.fill(stmt.Fill(tokenSettingSQL, "{settings}", source))
 }
 
-// judge applies the table of values in docs/workers/inactive_token_deletion.md.
+// judge applies the table of values in docs/reference/workers/inactive_token_deletion.md.
 func (s *foundSetting) judge() TokenSetting {
 	setting := TokenSetting{Now: s.now, Days: s.days}
 	switch {

@@ -1,5 +1,5 @@
 // Package neighbours_test lets extensions and tools that people run beside caretaker work on the same PostgreSQL:
-// pg_partman, pg_repack, pglogical, pg_cron, a promoted standby. docs/neighbours.md says what holds.
+// pg_partman, pg_repack, pglogical, pg_cron, a promoted standby. docs/guides/migrations-and-orms.md says what holds.
 package neighbours_test
 
 import (

@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// Metrics are the instruments of docs/metrics.md. No control flow depends on them.
+// Metrics are the instruments of docs/reference/metrics.md. No control flow depends on them.
 type Metrics struct {
 	Meter      metric.Meter
 	Runs       metric.Int64Counter

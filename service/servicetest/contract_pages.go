@@ -15,26 +15,26 @@ import (
 func (c *contract) documented() {
 	page, settings := c.document("workers/"+c.Worker+".md"), c.document("configuration.md")
 	if !strings.Contains(page, "configuration.md#"+c.Worker) {
-		c.t.Errorf("docs/workers/%s.md has no link to configuration.md#%[1]s", c.Worker)
+		c.t.Errorf("docs/reference/workers/%s.md has no link to configuration.md#%[1]s", c.Worker)
 	}
 	_, section, _ := strings.Cut(settings, "\n## "+c.Worker+"\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for _, k := range config.Keys(new(service.Config)) {
 		name, is := strings.CutPrefix(k.Path, "workers."+c.Worker+".")
 		if is && !regexp.MustCompile("(?m)^\\| `"+name+"` \\|.*\\| [^|]+ \\|$").MatchString(section) {
-			c.t.Errorf("docs/configuration.md has nothing on %s: make generate", k.Path)
+			c.t.Errorf("docs/reference/configuration.md has nothing on %s: make generate", k.Path)
 		}
 	}
 }
 
-// document reads a file below docs.
+// document reads a page of the reference.
 func (c *contract) document(name string) string {
 	c.t.Helper()
 	root, err := devdb.SourceRoot()
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(root, "docs", name))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "reference", name))
 	if err != nil {
 		c.t.Fatal(err)
 	}

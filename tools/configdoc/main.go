@@ -1,4 +1,4 @@
-// Command configdoc writes docs/configuration.md, and the configuration that packages install: every
+// Command configdoc writes docs/reference/configuration.md, and the configuration that packages install: every
 // key, from the tags and comments of the structs that have them.
 package main
 
@@ -26,7 +26,7 @@ A YAML file, given with ` + "`--config`" + `, and over it environment variables:
 with ` + "`_`" + ` for its dots, so ` + "`databases.main.url`" + ` is ` + "`CARETAKER_DATABASES_MAIN_URL`" + `. That one is required; all others have
 defaults or may be left out. ` + "`caretaker serve`" + ` refuses what it does not know, and reports all mistakes at once.
 
-There may be [any number of databases](databases.md), called by a small letter and up to 30 small letters, digits and ` + "`_`" + `. Their
+There may be [any number of databases](../guides/managed-postgresql.md), called by a small letter and up to 30 small letters, digits and ` + "`_`" + `. Their
 order, wherever there is one, is main, ci, sec, then the others by name. ` + "`CARETAKER_DATABASES_SHOP_EU_URL`" + ` is
 ` + "`databases.shop_eu.url`" + `. A variable that ends in ` + "`_REPLICA_URL`" + ` is a ` + "`replica_url`" + `: the ` + "`url`" + ` of a database whose name is ` + "`replica`" + `
 or ends in ` + "`_replica`" + ` can be set in the file only.
@@ -58,7 +58,7 @@ func write() error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile("docs/configuration.md", []byte(page), 0o600); err != nil {
+	if err := os.WriteFile("docs/reference/configuration.md", []byte(page), 0o600); err != nil {
 		return err
 	}
 	file, err := installed(keys, comments)

@@ -5,7 +5,7 @@ ALTER TABLE maintenance.fires
   ADD COLUMN reason text NOT NULL DEFAULT '',
   ADD COLUMN started_at timestamptz,
   ALTER COLUMN claimed_at DROP NOT NULL;
-COMMENT ON TABLE maintenance.fires IS 'A row for each fire of a schedule that is due or past, with what became of it: docs/scheduling.md.';
+COMMENT ON TABLE maintenance.fires IS 'A row for each fire of a schedule that is due or past, with what became of it: docs/concepts/scheduling.md.';
 CREATE INDEX fires_by_time ON maintenance.fires (fire_time DESC, worker DESC);
 CREATE INDEX fires_claimed ON maintenance.fires (worker) WHERE outcome = 'claimed';
 

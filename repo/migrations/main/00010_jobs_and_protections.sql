@@ -8,7 +8,7 @@ CREATE TABLE maintenance.protected_targets (
   until timestamptz,
   PRIMARY KEY (kind, id)
 );
-COMMENT ON TABLE maintenance.protected_targets IS 'Users and groups that caretaker must not delete, nor groups above them: docs/veto.md.';
+COMMENT ON TABLE maintenance.protected_targets IS 'Users and groups that caretaker must not delete, nor groups above them: docs/guides/protect-and-audit.md.';
 
 CREATE TABLE maintenance.job_cancellations (
   job_id bigint PRIMARY KEY,

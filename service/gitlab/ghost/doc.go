@@ -1,7 +1,7 @@
 // Package ghost is the worker ghost_user_migration. Deleting a user must not delete content that
 // others still read. So users to be deleted are in a queue, the table ghost_user_migrations. For
 // each of them the worker gives the contributions to a ghost user, clears or deletes all other
-// references, and finally deletes the user. docs/workers/ghost_user_migration.md is for operators.
+// references, and finally deletes the user. docs/reference/workers/ghost_user_migration.md is for operators.
 //
 // # Due rows
 //

@@ -1,7 +1,7 @@
 // Package group is the worker adjourned_group_deletion, and its job destroy_group. A group is not
 // deleted at once: the application marks it and keeps it for some days, so that it can be restored.
 // The worker finds the groups whose time is over. It queues their destruction, or restores those
-// that the user who marked them may no longer delete. docs/workers/adjourned_group_deletion.md is
+// that the user who marked them may no longer delete. docs/reference/workers/adjourned_group_deletion.md is
 // for operators.
 //
 // # Due groups

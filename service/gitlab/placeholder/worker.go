@@ -193,7 +193,7 @@ func (p *placeholderUserCleanup) page(
 		return err
 	}
 	for _, user := range claim.Exhausted {
-		//nolint:sloglint // docs/workers/placeholder_user_cleanup.md fixes the text
+		//nolint:sloglint // docs/reference/workers/placeholder_user_cleanup.md fixes the text
 		x.Log.WarnContext(ctx, fmt.Sprintf("Maximum deletion attempts (%d) reached. "+
 			"Making the final attempt to delete the placeholder user.", p.config.MaxAttempts),
 			"placeholder_user_id", user)
