@@ -1,9 +1,12 @@
-# Everything runs with Go alone: buf, the protobuf plugins and golangci-lint are built from
+# Everything runs with Go alone: buf, the protobuf plugins, golangci-lint and Vale are built from
 # the pinned versions in tools/. Works with make 3.81 and POSIX sh.
 
 GO         = go
 BUF        = $(GO) tool -modfile=tools/buf/go.mod buf
 LINTER     = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
+VALE       = $(GO) tool -modfile=tools/vale/go.mod vale --no-global --config=tools/vale/vale.ini
+# The files whose English make prose checks.
+TEXTS      = README.md
 # The race detector is for CI, or make test RACE=-race.
 RACE       =
 # Clones in other folders share one build cache.
@@ -40,7 +43,7 @@ VERSIONED  = TestSQL_|PlansKeepToIndexes|TestCatalog_|TestInstallQueue_|TestTrac
 PLATFORMS  =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build release man test test-plans test-race test-docs test-postgres test-newest test-faults test-routed test-neighbours faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check check-all lint generated proto sixth-worker bench bench-once scale soak generate format clean
+.PHONY: help run build release man test test-plans test-race test-docs test-postgres test-newest test-faults test-routed test-neighbours faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check check-all lint prose generated proto sixth-worker bench bench-once scale soak generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -159,8 +162,11 @@ check-all: ## run every check there is, for a release: about four hours
 	$(MAKE) faults FAULTS_ARGS="-time 1h"
 	$(MAKE) fuzz FUZZ_TIME=1m
 
-lint: ## check the Go code with golangci-lint
+lint: prose ## check the Go code with golangci-lint, and the English
 	$(LINTER) run
+
+prose: ## check the English of docs, comments and the API (TEXTS=docs/jobs.md)
+	@$(VALE) $(TEXTS)
 
 generated: ## check that generated code and documents are up to date
 	@tools/generated.sh
