@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"time"
+
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -12,4 +14,12 @@ func Encryption(f repo.ServerFacts, key string) (status, problem, remedy string)
 		return found.Status, found.Problem, found.Remedy
 	}
 	return statusOK, "", ""
+}
+
+// Stalled is whether the watchdog is no longer pinged so long after the last check of main.
+func Stalled(after time.Duration) bool {
+	var i instance
+	checked := time.Now().Add(-after)
+	i.mainChecked.Store(&checked)
+	return i.stalled()
 }

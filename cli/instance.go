@@ -11,7 +11,10 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/config"
@@ -56,6 +59,8 @@ type instance struct {
 	secure *tls.Config
 	// hangups receives SIGHUP.
 	hangups chan os.Signal
+	// mainChecked is when the loop of watchDatabase last checked main.
+	mainChecked atomic.Pointer[time.Time]
 	// failed receives the errors of broken listeners.
 	failed chan error
 	work   sync.WaitGroup
@@ -239,7 +244,6 @@ func (i *instance) run(ctx context.Context) error {
 	for _, d := range i.databases {
 		i.work.Go(func() { i.watchDatabase(watching, d) })
 	}
-	i.work.Go(func() { i.reloadOnHangup(watching) })
 	if i.scheduler != nil {
 		i.scheduler.Start()
 	}
@@ -252,34 +256,15 @@ func (i *instance) run(ctx context.Context) error {
 		"web_listen", i.webAddress(), "databases", i.names(),
 		"scheduler", i.scheduler != nil, "jobs", i.worksJobs)
 	if err == nil {
-		select {
-		case <-ctx.Done():
-		case err = <-i.failed:
-		}
+		i.notify(daemon.SdNotifyReady)
+		err = i.supervise(ctx)
 	}
 	i.logger.InfoContext(ctx, "stopping")
+	i.notify(daemon.SdNotifyStopping)
 	stopWatching()
 	i.shutdown(context.WithoutCancel(ctx))
 	i.logger.InfoContext(ctx, "stopped")
 	return err
-}
-
-// reloadOnHangup reads the definitions and the tokens again on each SIGHUP, until ctx ends.
-func (i *instance) reloadOnHangup(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-i.hangups:
-		}
-		i.access.Reload()
-		n, err := i.service.ReloadDefinitions()
-		if err != nil {
-			i.logger.ErrorContext(ctx, "definitions not reloaded", "error", err.Error())
-			continue
-		}
-		i.logger.InfoContext(ctx, "definitions reloaded", "definitions", n)
-	}
 }
 
 // shutdown accepts no new work, stops runs and jobs, and answers the open calls. Then it closes

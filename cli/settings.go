@@ -196,6 +196,10 @@ func (i *instance) watchDatabase(ctx context.Context, d *repo.Database) {
 	pace := run.Backoff{First: time.Second, Most: watchInterval}
 	logged, migrated := "usable", false
 	for {
+		if d == i.databases[0] {
+			now := time.Now()
+			i.mainChecked.Store(&now)
+		}
 		err := d.StillWritable(ctx)
 		if err == nil && !migrated {
 			err = checkMigrated(ctx, d)
