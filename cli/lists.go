@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/format"
 )
 
 func leasesCommand(a *app) *cobra.Command {
@@ -121,7 +122,7 @@ func result(run *pb.Run) string {
 	if run.GetOverLimit() && !strings.Contains(run.GetReason(), "limit") {
 		parts = append(parts, "a limit was reached")
 	}
-	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "; ")
+	return format.Join(parts...)
 }
 
 func firesCommand(a *app) *cobra.Command {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/repo/reasons"
@@ -155,7 +156,7 @@ func (s *Service) elsewhere(leases []run.Lease) (holding string) {
 func idle(st WorkerStatus) string {
 	detail := "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)
 	if r := st.LastRun; r != nil && r.State == control.RunSkipped {
-		detail += "; the last run was skipped: " + why(r.Reason, r.Error)
+		detail += "; the last run was skipped: " + format.Join(r.Reason, r.Error)
 	}
 	return detail
 }

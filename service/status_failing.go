@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/repo/dberr"
@@ -133,14 +134,11 @@ func failureClass(c dberr.Class) FailureClass {
 	return FailureClass(strings.ToUpper(c.String()))
 }
 
-// why joins the reason and the error of a run, each of which may be "".
-func why(reason, text string) string { return strings.Trim(reason+"; "+text, "; ") }
-
 // failedRun describes the newest run on a database, which failed.
 func failedRun(record control.Failure) Failing {
 	what, on := record.Error, ""
 	if !strings.Contains(record.Error, record.Reason) {
-		what = why(record.Reason, record.Error)
+		what = format.Join(record.Reason, record.Error)
 	}
 	if record.Database != "" {
 		on = " on " + record.Database

@@ -3,6 +3,7 @@ package format
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -42,4 +43,10 @@ func List(names []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), more)
 	}
 	return strings.Join(names, ", ")
+}
+
+// Join joins the texts that are not empty, with semicolons.
+func Join(texts ...string) string {
+	empty := func(text string) bool { return text == "" }
+	return strings.Join(slices.DeleteFunc(slices.Clone(texts), empty), "; ")
 }

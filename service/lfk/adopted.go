@@ -3,7 +3,6 @@ package lfk
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
@@ -34,7 +33,7 @@ func (c *cleanup) reportMissingDefinitions(lacking map[string]string, due []stri
 	}
 	if len(keys) > 0 {
 		text := "records are left, " + leftText(keys)
-		c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+text, "; ") })
+		c.x.Report(func(r *run.Run) { r.Reason = format.Join(r.Reason, text) })
 	}
 }
 

@@ -250,6 +250,6 @@ func (c *cleanup) reportLiving(ctx context.Context) {
 	}
 	if len(held) > 0 {
 		text := strings.Join(held, "; ")
-		c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+text, "; ") })
+		c.x.Report(func(r *run.Run) { r.Reason = format.Join(r.Reason, text) })
 	}
 }

@@ -247,7 +247,7 @@ func (c *cleanup) reportHeld() {
 	}
 	slices.Sort(c.outcome.heldBy)
 	text := format.Pluralize(c.outcome.held, "record") + " held, " + c.absentText(c.outcome.heldBy)
-	c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+text, "; ") })
+	c.x.Report(func(r *run.Run) { r.Reason = format.Join(r.Reason, text) })
 }
 
 // failingKey is a definition in a database of its child, for the records of a queue.

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/repo/dberr"
@@ -88,7 +88,7 @@ func (b *backlogs) Get(
 		defer cancel()
 		reader := d.Reader(w.LeaseName(d), 0)
 		fresh, remark, err := w.Backlog(repo.ReadBy(ctx, reader), d)
-		remark = strings.Trim(remark+"; "+readRemark(reader, d), "; ")
+		remark = format.Join(remark, readRemark(reader, d))
 		e.readAt, e.took, e.failure = time.Now(), 0, err
 		if err == nil {
 			e.took = e.readAt.Sub(began)

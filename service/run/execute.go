@@ -6,13 +6,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/repo/dberr"
@@ -139,7 +139,7 @@ func conclude(run *Run, workErr error) {
 		if run.Reason == ReasonContinuation || run.Reason == reasonAfterLoad {
 			run.Reason = ""
 		}
-		run.Reason = strings.TrimSuffix(stopped.Reason.String()+"; "+run.Reason, "; ")
+		run.Reason = format.Join(stopped.Reason.String(), run.Reason)
 	case errors.As(workErr, &stopped) && !stopped.Early:
 		run.State, run.Reason, run.Error = control.RunCancelled, stopped.Reason.String(), stopped.Message
 	case workErr != nil:

@@ -119,7 +119,7 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 		}
 	}
 	x.Report(func(record *run.Run) {
-		record.Reason = strings.Trim(record.Reason+"; "+r.notDone(record.Counts["failed_groups"]), "; ")
+		record.Reason = format.Join(record.Reason, r.notDone(record.Counts["failed_groups"]))
 	})
 	return nil
 }
