@@ -18,7 +18,7 @@ const maxNames, maxMethods = 60, 40
 // ceilings are how many lines of Go, tests aside, each part may have, with all folders below it that are no part
 // themselves. A commit that raises one says why in its message.
 var ceilings = map[string]int{
-	"cli": 6850, "server": 2500, "web": 1500, "scheduler": 1150, "config": 1350, "access": 600, "telemetry": 500, "internal": 250,
+	"cli": 6940, "server": 2500, "web": 1500, "scheduler": 1150, "config": 1350, "access": 600, "telemetry": 500, "internal": 250,
 	"service": 2200, "service/run": 4850, "service/schedule": 600, "service/job": 800, "service/bulk": 1350,
 	"service/lfk": 4600, "service/lfk/admin": 1850, "service/lfk/orphans": 1000, "service/gitlab": 4700,
 	"repo": 600, "repo/internal": 2600, "repo/dberr": 400, "repo/fencing": 350, "repo/spans": 550, "repo/reasons": 100,

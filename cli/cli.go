@@ -20,6 +20,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
@@ -119,7 +120,7 @@ func rootCommand(a *app) *cobra.Command {
 	}
 	for _, c := range append(clients, gitlabCommands(a)...) {
 		c.GroupID = groupClient
-		a.clientFlags(c)
+		a.clientFlags(c.PersistentFlags())
 		root.AddCommand(c)
 	}
 	root.SetHelpCommand(helpCommand(root))
@@ -226,7 +227,7 @@ func versionCommand(a *app) *cobra.Command {
 		Short: "Show the version, its commit and date, Go, and the schema that migrate brings",
 		Args:  between(0, 0),
 		RunE: func(*cobra.Command, []string) error {
-			if err := a.checkConfigFile(); err != nil {
+			if _, err := a.checkConfigFile(); err != nil {
 				return err
 			}
 			b := build{Version: version(), Go: runtime.Version()}
@@ -263,12 +264,24 @@ func versionCommand(a *app) *cobra.Command {
 type app struct {
 	*terminal
 	configFile string
-	client     connection
+	client     *connection
+	// connecting are the flags of client.
+	connecting *pflag.FlagSet
 	// began is set when a command begins. Later errors are not usage errors.
 	began bool
 }
 
-func newApp(streams Streams) *app { return &app{terminal: &terminal{std: streams}} }
+func newApp(streams Streams) *app {
+	a := &app{terminal: &terminal{std: streams}, client: &connection{}}
+	a.connecting = a.client.flags()
+	return a
+}
+
+// clientFlags adds the flags of a command that connects to a server.
+func (a *app) clientFlags(flags *pflag.FlagSet) {
+	flags.AddFlagSet(a.connecting)
+	a.localFlag(flags)
+}
 
 // usage marks an error as a usage error, with exit code 2.
 func usage(err error) error { return &exitError{exitUsage, err} }

@@ -1,13 +1,9 @@
 package cli
 
 import (
-	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"os/user"
 	"regexp"
 	"slices"
@@ -19,10 +15,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -31,38 +24,6 @@ import (
 	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
 )
-
-// connection has the settings with which a client command reaches the server.
-type connection struct {
-	address                   string
-	tls                       bool
-	caFile, certFile, keyFile string
-	tokenFile                 string
-	// profile is a name in the file of profiles.
-	profile string
-	// from is the source of the address.
-	from string
-}
-
-// nearby reports whether the address belongs to this machine.
-func (c *connection) nearby() bool {
-	return strings.HasPrefix(c.address, "unix") || config.Loopback(c.address)
-}
-
-func (a *app) clientFlags(command *cobra.Command) {
-	flags := command.PersistentFlags()
-	flags.StringVar(&a.client.address, "address", "",
-		"`address` of the server; default "+config.AddressVariable+", else "+defaultAddress)
-	flags.BoolVar(&a.client.tls, "tls", false, "use TLS, trusting the system's authorities")
-	flags.StringVar(&a.client.caFile, "tls-ca", "",
-		"use TLS, trusting the authorities in this PEM `file`")
-	flags.StringVar(&a.client.certFile, "tls-cert", "", "client certificate, a PEM `file`")
-	flags.StringVar(&a.client.keyFile, "tls-key", "", "key of the client certificate, a PEM `file`")
-	flags.StringVar(&a.client.profile, "profile", "",
-		"`name` of a profile in caretaker/client.yml, in ~/.config on Linux")
-	flags.StringVar(&a.client.tokenFile, "token-file", "", "`file` with the bearer token")
-	a.localFlag(flags)
-}
 
 // localFlag adds --local, for commands that print times.
 func (out *terminal) localFlag(flags *pflag.FlagSet) {
@@ -122,13 +83,15 @@ func userName() string {
 
 // connect calls do with a client. Its error has a message for the user and an exit code.
 func (a *app) connect(ctx context.Context, do func(context.Context, api) error) error {
-	if err := a.checkConfigFile(); err != nil {
+	configured, err := a.checkConfigFile()
+	if err != nil {
 		return err
 	}
 	known, err := a.std.Env.ReadClient(a.client.profile)
 	if err != nil {
 		return err
 	}
+	a.client.useServer(a.configFile, configured)
 	a.client.complete(known)
 	a.local = a.local || known.Local
 	transport, err := a.client.credentials()
@@ -141,7 +104,8 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	for _, mistake := range a.std.Env.Mistyped(&service.Config{}) {
 		a.note("caretaker: warning: %s", mistake)
 	}
-	conn, err := grpc.NewClient(a.client.address, grpc.WithTransportCredentials(transport))
+	conn, err := grpc.NewClient(a.client.address, grpc.WithTransportCredentials(transport),
+		grpc.WithUnaryInterceptor(a.client.observe))
 	if err != nil {
 		return usage(fmt.Errorf("--address %s: %w", a.client.address, err))
 	}
@@ -149,7 +113,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	if name := userName(); name != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, server.UserHeader, name)
 	}
-	token, err := a.client.token()
+	token, err := a.client.bearer()
 	if err != nil {
 		return err
 	}
@@ -159,90 +123,20 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 		}
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	return a.client.explain(do(ctx, pb.NewMaintenanceServiceClient(conn)))
-}
-
-// checkConfigFile refuses a file that serve would refuse. Clients use nothing else of the file.
-func (a *app) checkConfigFile() error {
-	if a.configFile == "" {
-		return nil
+	err = a.client.explain(do(ctx, pb.NewMaintenanceServiceClient(conn)))
+	if a.client.changed.Load() {
+		a.note("(server %s)", a.client.server())
 	}
-	_, err := a.partialSettings()
 	return err
 }
 
-// complete adds settings from the environment and the profile, unless a flag sets them.
-func (c *connection) complete(known config.Client) {
-	c.from = "--address"
-	if c.address == "" && known.Address != "" {
-		c.from = config.AddressVariable
+// checkConfigFile reads the file of --config. It refuses a file that serve would refuse.
+func (a *app) checkConfigFile() (*config.Config, error) {
+	if a.configFile == "" {
+		return &config.Config{}, nil
 	}
-	c.address = cmp.Or(c.address, known.Address, defaultAddress)
-	c.tls = c.tls || known.TLS
-	c.caFile, c.certFile = cmp.Or(c.caFile, known.CAFile), cmp.Or(c.certFile, known.CertFile)
-	c.keyFile, c.tokenFile = cmp.Or(c.keyFile, known.KeyFile), cmp.Or(c.tokenFile, known.TokenFile)
-}
-
-// token reads the token file. It returns "" if no file is configured.
-func (c *connection) token() (string, error) {
-	if c.tokenFile == "" {
-		return "", nil
-	}
-	content, err := os.ReadFile(c.tokenFile)
-	if err != nil {
-		return "", fmt.Errorf("--token-file: %w", err)
-	}
-	token := strings.TrimSpace(string(content))
-	if token == "" {
-		return "", fmt.Errorf("--token-file: %s is empty", c.tokenFile)
-	}
-	return token, nil
-}
-
-// secure reports whether the connection uses TLS.
-func (c *connection) secure() bool {
-	return c.tls || c.caFile != "" || c.certFile != "" || c.keyFile != ""
-}
-
-// checkAddress accepts HOST:PORT and other gRPC targets, such as unix:/run/caretaker.sock.
-func (c *connection) checkAddress() error {
-	if scheme, _, _ := strings.Cut(c.address, ":"); resolver.Get(scheme) != nil {
-		return nil
-	}
-	if err := config.CheckAddress(c.address, defaultAddress); err != nil {
-		return usage(fmt.Errorf("%s: %w: HOST:PORT", c.from, err))
-	}
-	return nil
-}
-
-func (c *connection) credentials() (credentials.TransportCredentials, error) {
-	if !c.secure() {
-		return insecure.NewCredentials(), nil
-	}
-	secure := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.caFile != "" {
-		pem, err := os.ReadFile(c.caFile)
-		if err != nil {
-			return nil, fmt.Errorf("--tls-ca: %w", err)
-		}
-		secure.RootCAs = x509.NewCertPool()
-		if !secure.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--tls-ca: %s has no PEM certificate", c.caFile)
-		}
-	}
-	switch {
-	case c.keyFile == "" && c.certFile != "":
-		return nil, errors.New("--tls-key is missing: --tls-cert needs the key of the certificate")
-	case c.certFile == "" && c.keyFile != "":
-		return nil, errors.New("--tls-cert is missing: --tls-key is the key of a certificate")
-	case c.certFile != "":
-		pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
-		if err != nil {
-			return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
-		}
-		secure.Certificates = []tls.Certificate{pair}
-	}
-	return credentials.NewTLS(secure), nil
+	s, err := a.partialSettings()
+	return s.Config, err
 }
 
 // explain turns the status of a call into a message and an exit code. It uses the server's reason
@@ -314,9 +208,9 @@ func (c *connection) wrongFlag(problem string) string {
 	}
 	ended := has("server preface", "EOF", "broken pipe", "connection reset")
 	switch {
-	case has("error reading from server"):
+	case has("error reading from server"), ended && c.name.Load() != nil:
 		// The client reads the server preface first, so the connection had been established.
-		return "the connection to " + c.address + " was lost during the call: caretaker runs " +
+		return "the connection to " + c.server() + " ended during the call: caretaker runs " +
 			"shows the runs once a server answers"
 	case has("not look like a TLS handshake"):
 		return "the server at " + c.address + " does not use TLS: leave --tls and --tls-* out"

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -145,6 +146,33 @@ func TestRun_InterruptCancelsARunThatStillLooksAtItsCandidates(t *testing.T) {
 			t.Errorf("dry run %t: cancelled %v, %v", c.dry, server.cancelled, err)
 		}
 	}
+}
+
+// dying is a server whose connection ends while it runs a worker.
+type dying struct {
+	planning
+}
+
+func (d *dying) WatchRun(context.Context, *pb.WatchRunRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[pb.RunEvent], error) {
+	return d, nil
+}
+
+func (d *dying) Recv() (*pb.RunEvent, error) {
+	if event, err := d.planning.Recv(); err == nil {
+		return event, nil
+	}
+	return nil, status.Error(codes.Unavailable, "connection error: EOF")
+}
+
+func TestRun_ALostConnectionSaysHowToGoOn(t *testing.T) {
+	server := &dying{planning{run: working("w", nil)}}
+	server.run.Id = "01a1"
+	a := newApp(Streams{Out: io.Discard, Err: io.Discard})
+	a.client.address = "localhost:1"
+	err := runAndWatch(t.Context(), a, server, &pb.RunBatchRequest{Worker: "w"})
+	assert.Equal(t, fmt.Sprint(err), "the connection to localhost:1 ended while run 01a1 was running: the run goes on if its server does, and caretaker watch 01a1 follows it")
+	a.client.name.Store(new(string))
+	assert.Contains(t, a.client.explain(status.Error(codes.Unavailable, "connection error: EOF")).Error(), "ended during the call")
 }
 
 // planning is a server whose dry run has ended.

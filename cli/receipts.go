@@ -34,7 +34,7 @@ func receiptsCommand(a *app) *cobra.Command {
 		},
 	}
 	list := listReceiptsCommand(a)
-	a.clientFlags(list)
+	a.clientFlags(list.Flags())
 	command.AddCommand(list, verifyReceiptsCommand(a), receiptHeadsCommand(a))
 	return command
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -90,8 +91,7 @@ func runAndWatch(
 		return cause
 	}
 	if err != nil {
-		return fmt.Errorf("run %s was not followed to its end, caretaker watch %s shows it: %w",
-			id, id, a.client.explain(err))
+		return a.notFollowed(id, err)
 	}
 	err = a.show(&pb.RunBatchResponse{Run: last},
 		func() error { return describeRun(a.terminal, last) })
@@ -162,7 +162,17 @@ func outcome(run *pb.Run) error {
 	}
 }
 
-// follow calls each for every change of a run, and returns the run's last state.
+// notFollowed explains the error of a run that has started and that the command cannot follow.
+func (a *app) notFollowed(id string, err error) error {
+	if status.Code(err) == codes.Unavailable {
+		return fmt.Errorf("the connection to %s ended while run %s was running: the run goes on "+
+			"if its server does, and caretaker watch %s follows it", a.client.server(), id, id)
+	}
+	return fmt.Errorf("run %s was not followed to its end, caretaker watch %s shows it: %w",
+		id, id, a.client.explain(err))
+}
+
+// follow calls each for every change of a run, and returns the run's last known state.
 func follow(
 	ctx context.Context, client api, id string, each func(*pb.RunEvent) error,
 ) (last *pb.Run, err error) {
@@ -176,11 +186,11 @@ func follow(
 			return last, nil
 		}
 		if err != nil {
-			return nil, err
+			return last, err
 		}
 		last = event.GetRun()
 		if err := each(event); err != nil {
-			return nil, err
+			return last, err
 		}
 	}
 }
@@ -201,6 +211,9 @@ func watchCommand(a *app) *cobra.Command {
 					describe = func(*terminal, *pb.Run) error { return nil }
 				}
 				last, err := follow(ctx, client, id, each)
+				if err != nil && last != nil {
+					return a.notFollowed(id, err)
+				}
 				if err != nil {
 					return err
 				}
@@ -264,7 +277,7 @@ func confirm(
 		a.note("not all could be looked at: the run may do more than is shown")
 	}
 	a.note("run %s now, for good, on %s, at the server %s? [y/N] ",
-		request.GetWorker(), extent(plan), a.client.address)
+		request.GetWorker(), extent(plan), a.client.server())
 	if !a.agreed() {
 		return nil, false, errDeclined
 	}

@@ -69,6 +69,9 @@ func (c Config) tls() (*tls.Config, error) {
 // nor a client certificate has a name.
 const UserHeader = "caretaker-user"
 
+// NameHeader is the header of an answer with the name of the server: the name of its host.
+const NameHeader = "caretaker-server"
+
 // maxUser is the maximum length of a name, in characters.
 const maxUser = 100
 

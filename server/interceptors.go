@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/grpclog"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -39,8 +40,19 @@ func (s *Server) unary() []grpc.UnaryServerInterceptor {
 		},
 		recovering,
 		selector.UnaryServerInterceptor(s.guardUnary, skipHealth()),
+		s.nameSelf,
 		recovering,
 	}
+}
+
+// nameSelf adds the name of the server to an answer.
+func (s *Server) nameSelf(
+	ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
+	host, _, _ := strings.Cut(s.config.Service.Replica, "/")
+	// It fails only after the header has been sent.
+	_ = grpc.SetHeader(ctx, metadata.Pairs(NameHeader, host))
+	return handler(ctx, request)
 }
 
 // withSpans enables spans for the operations of a call. For a read-only call it does so only if the

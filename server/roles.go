@@ -75,6 +75,9 @@ func rules() map[string]rule {
 	}
 }
 
+// Changes reports whether the method with this full name changes something.
+func Changes(method string) bool { return rules()[method].changes }
+
 // needed returns the role that a call requires.
 func (r rule) needed(request any) access.Role {
 	if of, ok := request.(interface{ GetWorker() string }); ok && r.everything > r.role &&
