@@ -199,7 +199,7 @@ func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, 
 	if err != nil {
 		return nil, err
 	}
-	// No prepared statements: a pooler in transaction mode may not have them on its next connection.
+	// No prepared statements: a pooler in transaction mode need not have them on its next connection.
 	config := pg.PoolOf(d.Database).Config().ConnConfig
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	db := stdlib.OpenDB(*config)

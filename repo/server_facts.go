@@ -63,7 +63,7 @@ func serverFacts(ctx context.Context, d *pg.Database) (f ServerFacts, err error)
 		// The first query may have to read catalogs, which would falsify the measured time.
 		for range 2 {
 			before := time.Now() //nolint:forbidigo // to be compared with the database's
-			// Not prepared: a pooler that loses such statements is yet to be found out.
+			// This statement is not prepared, as a pooler that loses prepared statements is still unknown.
 			err := c.QueryRow(ctx, serverFactsSQL, pgx.QueryExecModeExec, !d.Sessions).Scan(&f.Version, &f.Number, &f.Role,
 				&f.TimeZone, &f.Standby, &f.ReadOnly, &f.Harmful, &theirs)
 			if err != nil {

@@ -60,7 +60,7 @@ type Column struct {
 	// Indexed: an index of all rows begins with it.
 	Indexed bool
 	// Behind is the column, part of the primary key, that an index has directly after this one: sweeps
-	// continue after its last value. It is empty if there is no such index.
+	// continue after its last value. It is empty without such an index.
 	Behind string
 }
 
@@ -94,8 +94,9 @@ type ForeignKey struct {
 
 // tablesSQL reads ordinary and partitioned tables of the application schema. A table whose enabled
 // trigger refuses every write is a leftover of a split database. tablesSQL reads the column numbers
-// of the primary key, the first two columns of indexes for walking through rows, and the first
-// columns of all indexes. Of the columns it reads those named in $2 and those of the primary key.
+// of the primary key and the first columns of all indexes. Of indexes for walking through rows it
+// reads the first two columns. Of the columns it reads those named in $2 and those of the primary
+// key.
 const tablesSQL = `
 SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid),
   (pk.indkey::int2[])[:pk.indnkeyatts - 1],
@@ -123,8 +124,8 @@ const ProtectedSQL = `EXISTS (
   WHERE t.tgrelid = c.oid AND t.tgenabled IN ('O', 'A')
     AND t.tgfoid = ANY (ARRAY(SELECT oid FROM pg_proc WHERE proname = 'gitlab_schema_prevent_write')))`
 
-// Tables reads tables with some of their columns. If our role may not read an existing table, or
-// all of its rows, the error is [dberr.ErrForbidden].
+// Tables reads tables with some of their columns. If our role cannot read an existing table, or all
+// of its rows, the error is [dberr.ErrForbidden].
 func (d Schema) Tables(ctx context.Context, wanted map[string][]string) (*Catalog, error) {
 	return catalog(ctx, d.db, wanted, false)
 }
@@ -190,8 +191,8 @@ func (c *Catalog) QueueTables(batch *pgx.Batch, wanted map[string][]string) {
 	})
 }
 
-// readTables leaves nil for a table that our role may not read. Columns that are only in the
-// primary key were not requested.
+// readTables leaves nil for a table that our role cannot read. Columns that are only in the primary
+// key were not requested.
 func (c *Catalog) readTables(rows pgx.Rows, wanted map[string][]string) error {
 	var t Table
 	var partitioned, readable, hiding bool
@@ -307,8 +308,8 @@ func (c *Catalog) Violated(e *dberr.Error) (k ForeignKey, found bool) {
 	return c.Keys[i], true
 }
 
-// Column returns the child's column that refers to the parent's column of this name, false if there
-// is none.
+// Column returns the child's column that refers to the parent's column of this name, false if none
+// exists.
 func (k ForeignKey) Column(parentColumn string) (Column, bool) {
 	for i, c := range k.ParentColumns {
 		if c.Name == parentColumn {
@@ -319,7 +320,7 @@ func (k ForeignKey) Column(parentColumn string) (Column, bool) {
 }
 
 // Required returns the first column that ON DELETE SET NULL sets although it is NOT NULL, "" if
-// there is none.
+// none exists.
 func (k ForeignKey) Required() string {
 	for _, c := range k.Columns {
 		if c.NotNull && slices.Contains(k.SetNull, c.Name) {

@@ -148,9 +148,9 @@ func (n *Needs) AddUses(ctx context.Context, uses []Use, remove func(Table)) err
 // Find adds a look-up.
 func (n *Needs) Find(l LookUp) { n.LookUps = append(n.LookUps, l) }
 
-// firedSQL lists what triggers do to other tables with the rights of the role that fires them, as
-// far as the text of their functions shows: tgtype has the bits 4 for INSERT, 8 for DELETE, 16 for
-// UPDATE. Triggers of partitions count as those of the table.
+// firedSQL lists the effects of triggers on other tables with the rights of the role that fires
+// them. It reads the text of their functions. tgtype has the bits 4 for INSERT, 8 for DELETE, 16
+// for UPDATE. Triggers of partitions count as those of the table.
 const firedSQL = `
 SELECT n.nspname, c.relname, t.tgtype, lower(left(verb[1], 6)), wn.nspname, wc.relname,
   p.prosrc ~* 'on\s+conflict'

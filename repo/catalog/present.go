@@ -65,7 +65,7 @@ type Presence struct {
 }
 
 // Present reads which of the columns, and of the columns of options, a database has. If our role
-// may not read a table, the error is [dberr.ErrForbidden].
+// cannot read a table, the error is [dberr.ErrForbidden].
 func Present(
 	ctx context.Context, d *pg.Database, columns []Reference, options ...Option,
 ) (p Presence, err error) {
@@ -150,9 +150,9 @@ func TablesOf(columns []Reference) map[string][]string {
 	return wanted
 }
 
-// Home returns the catalogue of the database that contains a table: that database, if it is
-// configured and has the table, else main, whose catalogue is the first. It is nil if no database
-// has the table.
+// Home returns the catalogue of the database that contains a table. That is the named database if
+// it is configured and has the table, else main, the first. Home is nil if no database has the
+// table.
 func Home(catalogs []*Catalog, database, table string) *Catalog {
 	for _, c := range catalogs {
 		if c.Database.Name == database && c.Table(table) != nil {

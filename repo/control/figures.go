@@ -19,9 +19,9 @@ type WorkerFigures struct {
 	// 100 of the ledger. Since is the time of the first.
 	Missed int
 	Since  time.Time
-	// Unsuccessful is how many of these 100 are later than the start of the last run that succeeded,
-	// and were missed, found the lease held, or have a run that failed. Databases are not separated:
-	// for a worker that takes turns, a success on any of them restarts the count.
+	// Unsuccessful counts those of these 100 that are later than the start of the last successful run.
+	// They were missed, found the lease held, or have a failed run. Databases are not separated: for a
+	// worker that takes turns, a success on any of them restarts the count.
 	Unsuccessful int64
 	// Cron is the schedule of the last accounting, AccountedUntil its end. Zero means never. Now is
 	// the clock.

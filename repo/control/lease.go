@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// freeSQL is true for a free lease (alias l). Only expires_at counts, whoever the writer was.
+// freeSQL is true for a free lease (alias l). Only expires_at counts, not the writer.
 const freeSQL = `(l.expires_at > clock_timestamp()) IS NOT TRUE`
 
 // leaseColumns are in the order of [fencing.Lease.Columns]. Any program may have written a row, in

@@ -38,9 +38,9 @@ FROM (
 ) x WHERE x.took > interval '0' AND ` + comparableSQL
 )
 
-// Speed returns the number and duration of recent row changes by comparable runs or jobs: by the
-// migration of ghost users or, for groups, by their removal. Comparable ones changed about as many
-// rows as planned. Zero means that there were none.
+// Speed returns the number and duration of recent row changes by comparable runs or jobs. These are
+// the migration of ghost users and, for groups, their removal. Comparable ones changed about as
+// many rows as planned. Zero means that there were none.
 func (d History) Speed(
 	ctx context.Context, kind string, planned int64, l fencing.Limits,
 ) (rows int64, took time.Duration, err error) {

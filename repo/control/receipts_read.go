@@ -79,9 +79,9 @@ FROM (SELECT coalesce(min(sequence), 0) AS last, count(*) AS n FROM page) looked
 LEFT JOIN found f ON f.keys_before < $8
 ORDER BY f.sequence DESC`
 
-// ListReceipts reads receipts, the newest first. before is for the next page, 0 if there is none. A
-// page of a key examines 10,000 receipts and may be empty even if a next page exists. A page of
-// receipts with very many keys is shorter.
+// ListReceipts reads receipts, the newest first. before is for the next page, else 0. A page of a
+// key examines 10,000 receipts and may be empty even if a next page exists. A page of receipts with
+// very many keys is shorter.
 func (d Receipts) ListReceipts(
 	ctx context.Context, f ReceiptFilter,
 ) (receipts []Receipt, before int64, err error) {
@@ -204,8 +204,8 @@ head AS (
 )
 SELECT (SELECT count(*) FROM gone) = $2`
 
-// PruneReceipts deletes up to 1000 receipts older than keep from the beginning of the chain, stores
-// the hash of the last of them, and reports whether there may be more.
+// PruneReceipts deletes up to 1000 receipts older than keep from the beginning of the chain. It
+// stores the hash of the last of them, and reports whether more may exist.
 func (d Receipts) PruneReceipts(
 	ctx context.Context, keep time.Duration,
 ) (more bool, err error) {

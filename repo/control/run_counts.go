@@ -13,10 +13,10 @@ import (
 
 // The counts of a run are saved in main several times a second. Each transaction of a run also
 // journals its counts, in maintenance.run_counts of its database, and receipts have the changed
-// rows. So caretaker can correct the counts of a run that did not end cleanly, because its process
-// was killed or the answer to a commit was lost. From the end of such a run, main has an empty
-// journal row for it. The next run of the worker that ends cleanly holds a later lease: it counts
-// again and deletes the journal.
+// rows. So caretaker can correct the counts of a run that did not end cleanly. Its process was
+// killed, or the answer to a commit was lost. From the end of such a run, main has an empty journal
+// row for it. The next run of the worker that ends cleanly holds a later lease: it counts again and
+// deletes the journal.
 
 // unsettledSQL follows the CTE "ended" of runs that did not end cleanly.
 const unsettledSQL = `, unsettled AS (

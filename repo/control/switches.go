@@ -9,7 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// Pause keeps a worker from running; see maintenance.pauses.
+// Pause keeps a worker from running. See maintenance.pauses.
 type Pause struct {
 	Worker, Reason, By string
 	Since              time.Time

@@ -210,8 +210,8 @@ const (
 // outOfRangeStates are the states of numbers and times that do not fit a column.
 func outOfRangeStates() []string { return []string{"22003", "22007", "22008"} }
 
-// OutOfRange reports whether the fault may be the definition's, whose value fits no row, or that of
-// a single row, whose values a trigger computes with.
+// OutOfRange reports whether a value of the definition may fit no row, or values of a single row
+// with which a trigger computes.
 func (e *Error) OutOfRange() bool { return slices.Contains(outOfRangeStates(), e.SQLState) }
 
 // Unencodable reports whether a text has characters that the encoding of the database cannot store.
@@ -254,9 +254,9 @@ func HasPrefix(code string, prefixes ...string) bool {
 	return false
 }
 
-// SQLState returns the code of an error, "" if the server sent none. Errors of the driver, such as
-// a missing row or a value that does not fit a parameter or a variable, say nothing about the
-// server.
+// SQLState returns the code of an error, "" if the server sent none. Errors of the driver do not
+// concern the server. Examples are a missing row and a value that does not fit a parameter or a
+// variable.
 func SQLState(err error) string {
 	pgErr, refused := errors.AsType[*pgconn.PgError](err)
 	_, unread := errors.AsType[pgx.ScanArgError](err)

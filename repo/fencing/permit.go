@@ -1,5 +1,5 @@
-// Package fencing holds the conditions of a write: the lease of a run or the attempt of a job, the
-// limits of its statements, and the source that its receipts name.
+// Package fencing holds the conditions of a write: lease or attempt, limits of its statements, and
+// the source that its receipts name.
 package fencing
 
 import (
@@ -115,7 +115,7 @@ func (g Guard) WithLock(key int64) Guard {
 }
 
 // WithPart adds a second advisory lock to that of WithLock, without which WithPart has no effect.
-// No attempt waits for either lock, so there are no deadlocks.
+// No attempt waits for either lock, so no deadlock is possible.
 func (g Guard) WithPart(key int64) Guard {
 	g.part = &key
 	return g

@@ -148,7 +148,7 @@ ON CONFLICT (user_id) DO NOTHING`
 	forgetUserRemovalSQL = `DELETE FROM maintenance.user_removals WHERE user_id = $1`
 )
 
-// readBegun is a separate statement: that of the lock may not see commits during its wait. A
+// readBegun is a separate statement: that of the lock does not see commits during its wait. A
 // removal continues in the name of its first requester.
 func (u *deleting) readBegun(ctx context.Context) error {
 	var by *int64

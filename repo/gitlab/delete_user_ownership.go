@@ -17,7 +17,7 @@ const (
 )
 
 // goingSQL is true for a user other whose deletion another transaction has decided, or is about to
-// decide: such a user does not count as an owner. A running job that has not started its removal
+// decide. Such a user does not count as an owner. A running job that has not started its removal
 // decides after us, once it gets the lock.
 const goingSQL = `(
   EXISTS (SELECT FROM maintenance.user_removals r WHERE r.user_id = other.user_id OFFSET 0)
@@ -104,8 +104,8 @@ SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned),
 
 // checkSoleOwnership finds what would lose its last owner.
 //
-// One deletion at a time judges and changes who owns an organization, or the groups of a tree:
-// otherwise, of two owners deleted at once, the second would still find the first. The locks until
+// One deletion at a time judges and changes who owns an organization or the groups of a tree.
+// Otherwise the second of two owners deleted at once would still find the first. The locks until
 // the end of the transaction are not on groups or memberships, which the application changes
 // constantly and locks in another order. They are advisory locks of these deletions alone: first of
 // organizations, then of groups. There are 64 of each, so that an owner of very many groups does

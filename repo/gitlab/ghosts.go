@@ -78,8 +78,8 @@ func ghostTable(c *catalog.Catalog) *catalog.Relation {
 // Table returns the queue's table.
 func (q GhostQueue) Table() catalog.Table { return q.table.Table }
 
-// fill puts this database's columns into a statement: {kind} is the type of the user u of the row
-// q, {same} compares the organization of the ghost g with that of u.
+// fill puts this database's columns into a statement. {kind} is the type of the user u of the row
+// q. {same} compares the organization of the ghost g with that of u.
 func (q GhostQueue) fill(sql string) string {
 	kind, touched := "coalesce(u.user_type, 0)", ""
 	organization, same := "NULL::bigint", "true"
@@ -156,8 +156,8 @@ func (d Ghosts) GhostTarget(
 	return t, err
 }
 
-// planGhostTargetSQL is ghostTargetSQL for a user who may not be queued yet. An existing row of the
-// queue does not change.
+// planGhostTargetSQL is ghostTargetSQL for a user who is perhaps not queued yet. An existing row of
+// the queue does not change.
 const planGhostTargetSQL = `
 SELECT true, true, coalesce((
     SELECT q.hard_delete FROM {ghosts} q

@@ -73,8 +73,8 @@ func ghostValues() map[string]ghostValue {
 	}
 }
 
-// UnknownColumnError is a column of users that requires a value for a ghost, for which caretaker
-// has none or, with a Type, none of that type.
+// UnknownColumnError is a column of users that requires a value for a ghost. caretaker has none or,
+// with a Type, none of that type.
 type UnknownColumnError struct{ Column, Type string }
 
 // Error explains what to do.

@@ -48,8 +48,8 @@ func (d Ghosts) ScheduledGroups(ctx context.Context, user int64, l fencing.Limit
 }
 
 const (
-	// lockMigratedSQL also reads the partition for new records of deleted rows: NULL if there is no
-	// such queue, or our role may not read it.
+	// lockMigratedSQL also reads the partition for new records of deleted rows: NULL without such a
+	// queue, or if our role cannot read it.
 	lockMigratedSQL = `
 SELECT (
   SELECT substring(pg_get_expr(d.adbin, d.adrelid) FROM '[0-9]+')::bigint
@@ -81,9 +81,9 @@ SELECT '{queue}' FROM {ghosts} WHERE user_id = $1::bigint
 LIMIT 1`
 )
 
-// DeleteMigratedUser deletes the user and the row of the queue, unless some of these rows exist, in
-// any database: then referred is true, and nothing changes. If a trigger keeps the user or the row
-// of the queue, both stay, and the error is a [*rowset.KeptError].
+// DeleteMigratedUser deletes the user and the row of the queue. If some of these rows exist in any
+// database, referred is true and nothing changes. If a trigger keeps the user or the row of the
+// queue, both stay, and the error is a [*rowset.KeptError].
 //
 // It searches the rows while the user's row is locked. Every transaction that inserted a row with a
 // foreign key to the user has committed by then, and none can insert another. Nor can an operator
@@ -126,7 +126,7 @@ func (d Ghosts) DeleteMigratedUser(
 
 // Other transactions wait for the user's row during the search for rows that refer to it. The
 // server ends our transaction after two idle seconds. So the time is short. A table that cannot be
-// searched in time, for lack of an index, is skipped: then the search before the lock counts.
+// searched in time, as without an index, is skipped: then the search before the lock counts.
 const (
 	probeTime = time.Second
 	// otherProbeTime bounds a statement in another database, otherProbesTime all of those together.

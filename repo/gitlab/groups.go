@@ -153,7 +153,7 @@ func GroupUses() []catalog.Use {
 	}
 }
 
-// GroupStores finds the stores of marks, and other optional tables. If our role may not read a
+// GroupStores finds the stores of marks, and other optional tables. If our role cannot read a
 // table, the error is [dberr.ErrForbidden].
 func (d Groups) GroupStores(ctx context.Context) (s GroupStores, err error) {
 	essential, optional := groupEssentials(), optionalGroupColumns(&s)

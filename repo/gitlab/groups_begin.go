@@ -257,7 +257,7 @@ SET removed_groups = removed_groups + $2, removed_projects = removed_projects + 
 WHERE group_id = $1
 RETURNING removed_groups, removed_projects, removed_rows, queued_bots`
 
-// saveRemoved returns the sums, zero where there is no record.
+// saveRemoved returns the sums, zero without a record.
 func saveRemoved(ctx context.Context, tx pgx.Tx, r Removed) (total Removed, err error) {
 	if r.GroupID == 0 {
 		return total, nil
@@ -271,8 +271,8 @@ func saveRemoved(ctx context.Context, tx pgx.Tx, r Removed) (total Removed, err 
 	return total, err
 }
 
-// SaveRemoved records what an attempt has removed since the last row of a project or group, and
-// returns the sums of all attempts, zero where there is no record.
+// SaveRemoved records what an attempt has removed since the last row of a project or group. It
+// returns the sums of all attempts, zero without a record.
 func (d Groups) SaveRemoved(
 	ctx context.Context, p fencing.Permit, r Removed,
 ) (total Removed, err error) {

@@ -13,7 +13,7 @@ import (
 
 // Due groups, who may remove them, and the job that does.
 
-// groupCandidatesSQL: an id past the cut-off in one store may not be past it in the other, and need
+// groupCandidatesSQL: an id past the cut-off in one store can be before it in the other, and need
 // not be a group. MATERIALIZED keeps the stores' own indexes on the date in use: only few of all
 // namespaces are marked. With UNION instead of UNION ALL some versions of PostgreSQL would merge
 // the stores in the order of their ids, and read them completely.
@@ -49,7 +49,7 @@ func (d Groups) IsGroup(ctx context.Context, id int64, l fencing.Limits) (is boo
 	return is, err
 }
 
-// DueGroup is a group whose mark is due, or whose removal has begun.
+// DueGroup is a group whose mark is due, or whose removal has started.
 type DueGroup struct {
 	ID int64
 	// UserID is the requesting user, nil if it does not exist.
@@ -104,8 +104,8 @@ func readVetoes(ctx context.Context, d *pg.Database, groups []DueGroup, l fencin
 	return err
 }
 
-// directMembershipSQL is the rule of direct membership, for members m; {today}
-// is the UTC date. A membership that expires today has expired.
+// directMembershipSQL is the rule of direct membership, for members m. {today} is the UTC date. A
+// membership that expires today has expired.
 const directMembershipSQL = `(m.source_type = 'Namespace' AND {m.type} = 'GroupMember'
   AND {m.requested_at} IS NULL AND {m.invite_token} IS NULL AND coalesce({m.state}, 0) = 0
   AND ({m.expires_at} IS NULL OR {m.expires_at} > {today}))`
@@ -121,9 +121,9 @@ func membershipOptions() (options []catalog.Option) {
 	return options
 }
 
-// removeGroupSQL is the right to remove a group, for pairs of groups and users: a level of
-// at least 50 is an owner's membership of the group, of an ancestor, or of a group invited there
-// with 50. UNION ends the walk upwards at a repeated id. LIMIT and OFFSET keep the joins look-ups.
+// removeGroupSQL is the right to remove a group, for pairs of groups and users. A level of at least
+// 50 is an owner's membership of the group, of an ancestor, or of a group invited there with 50.
+// UNION ends the walk upwards at a repeated id. LIMIT and OFFSET keep the joins look-ups.
 const removeGroupSQL = `
 WITH RECURSIVE asked AS (
   SELECT a.group_id, a.user_id FROM unnest($2::bigint[], $3::bigint[]) AS a (group_id, user_id)

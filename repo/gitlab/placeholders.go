@@ -43,7 +43,7 @@ func placeholderEssentials() []catalog.Reference {
 		"import_placeholder_user_details", "id placeholder_user_id namespace_id deletion_attempts last_deletion_attempt_at")
 }
 
-// PlaceholderTables reads the catalogue. If our role may not read a table, the error is
+// PlaceholderTables reads the catalogue. If our role cannot read a table, the error is
 // [dberr.ErrForbidden].
 func (d Placeholders) PlaceholderTables(ctx context.Context) (PlaceholderTables, error) {
 	p, err := catalog.Present(ctx, d.db, placeholderEssentials(), catalog.TouchOption("import_placeholder_user_details", "$2"),
@@ -141,7 +141,7 @@ const BeforePlaceholders = int64(-1 << 63)
 type PlaceholderClaim struct {
 	// Claimed counts the rows, Scheduled the jobs that were inserted for them.
 	Claimed, Scheduled int
-	// Exhausted are the users whose last attempt this is.
+	// Exhausted lists the users whose last attempt this is.
 	Exhausted []int64
 }
 
@@ -192,9 +192,9 @@ type PlaceholderJobs struct {
 	Origin   jobqueue.Job
 	First    int
 	Interval time.Duration
-	// Next receives, as soon as the page is claimed, the position of the next page: a caller may claim
-	// that while this page's jobs are inserted. Nothing is sent if the page has no candidate. It must
-	// have room for one value.
+	// Next receives the position of the next page as soon as the page is claimed. A caller can claim
+	// the next page while this page's jobs are inserted. Nothing is sent if the page has no candidate.
+	// It must have room for one value.
 	Next chan<- PlaceholderPosition
 }
 
@@ -206,8 +206,8 @@ type PlaceholderPosition struct {
 }
 
 // ClaimPlaceholders counts an attempt for the eligible details of a page and queues their jobs, in
-// one transaction. If the server ends that because of a deadlock, the retry claims no row that the
-// first attempt did not: the next page relies on their number.
+// one transaction. If the server ends that because of a deadlock, the retry claims no additional
+// row. The next page relies on their number.
 func (d Placeholders) ClaimPlaceholders(
 	ctx context.Context, p fencing.Permit, page PlaceholderPage, to PlaceholderJobs,
 ) (claim PlaceholderClaim, err error) {
@@ -246,7 +246,7 @@ type claimedPlaceholder struct {
 }
 
 // claim claims the rows of the page, in the order of their ids. last is the last candidate, claimed
-// or not, nil if there is none.
+// or not, nil without candidates.
 func (p PlaceholderPage) claim(
 	ctx context.Context, tx pgx.Tx,
 ) (last *int64, claimed []claimedPlaceholder, err error) {
@@ -314,7 +314,7 @@ func (d Placeholders) PreviewPlaceholders(
 	return pg.ReadRows(ctx, d.db, l, q, pgx.RowToStructByPos[PlaceholderPreview])
 }
 
-// placeholderBacklogSQL counts up to the cap; $6 is the cap + 1.
+// placeholderBacklogSQL counts up to the cap. $6 is the cap + 1.
 const placeholderBacklogSQL = `
 WITH pending AS MATERIALIZED (
   SELECT {d.created_at} AS created_at FROM import_placeholder_user_details d

@@ -19,10 +19,10 @@ import (
 )
 
 // placeholderReferences are the references that prevent the deletion of a placeholder user, by
-// their database and in the order of the checks. These do not block, so they are not listed:
-// notes.updated_by_id and resolved_by_id, merge_requests.last_edited_by_id and assignee_id,
-// epics.updated_by_id, vulnerabilities.dismissed_by_id and confirmed_by_id, and all of events,
-// p_ci_builds and p_ci_pipelines.
+// their database and in the order of the checks. The references without effect are not listed:
+// updated_by_id and resolved_by_id of notes, last_edited_by_id and assignee_id of merge_requests,
+// updated_by_id of epics. Nor are dismissed_by_id and confirmed_by_id of vulnerabilities, and all
+// of events, p_ci_builds and p_ci_pipelines.
 func placeholderReferences() []databaseReferences {
 	return []databaseReferences{
 		{"main", catalog.ReferencesOf(
@@ -182,7 +182,7 @@ type placeholderLook struct {
 	limits fencing.Limits
 }
 
-// first returns the first reference in the order of the list, nil if there is none.
+// first returns the first reference in the order of the list, nil if none exists.
 func (p placeholderLook) first(
 	ctx context.Context, main *catalog.Catalog, others []*pg.Database,
 ) (*catalog.Reference, error) {

@@ -190,8 +190,8 @@ type BotPage struct {
 	Limit int
 }
 
-// InactiveBots judges a page of bots by the rules. A replica's results are only candidates: the
-// bots that it finds inactive are judged again on the primary, and so is the end of the bots.
+// InactiveBots judges a page of bots by the rules. A replica's results are only candidates. The
+// primary judges the bots again that the replica finds inactive, and the end of the bots.
 func (d Tokens) InactiveBots(
 	ctx context.Context, f UserFeatures, rules TokenRules, page BotPage, l fencing.Limits,
 ) (r BotRange, err error) {

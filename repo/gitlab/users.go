@@ -82,7 +82,7 @@ func UserUses() []catalog.Use {
 	}
 }
 
-// UserFeatures reads the catalogue. If our role may not read a table, the error is
+// UserFeatures reads the catalogue. If our role cannot read a table, the error is
 // [dberr.ErrForbidden].
 func (d Users) UserFeatures(ctx context.Context) (f UserFeatures, err error) {
 	users, tokens, optional := userEssentials(), tokenEssentials(), optionalUserColumns(&f)

@@ -50,7 +50,7 @@ func (d Jobs) JobCancelled(ctx context.Context, id int64) (words string, err err
 	return words, err
 }
 
-// cancellation returns the cancellation of a job, nil if there is none.
+// cancellation returns the cancellation of a job, nil if it has none.
 func cancellation(ctx context.Context, d *pg.Database, id int64) (*Cancellation, error) {
 	q := pg.NewQuery("look whether the job was cancelled", cancellationSQL, id)
 	found, err := pg.Collect(ctx, d, q, pgx.RowToAddrOfStructByPos[Cancellation])

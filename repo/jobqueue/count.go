@@ -109,7 +109,7 @@ func (d Jobs) FailedJobs(ctx context.Context) ([]FailedJobs, error) {
 	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[FailedJobs])
 }
 
-// jobsOfRunSQL reads only the newest jobs: there is no index by run.
+// jobsOfRunSQL reads only the newest jobs, without an index by run.
 const jobsOfRunSQL = `
 SELECT ` + jobColumns + `
 FROM maintenance.river_job

@@ -48,8 +48,8 @@ type In struct {
 }
 
 // DueJobs returns which of these queues have jobs of these kinds that have been due for longer than
-// the grace, and when jobs of any kind become due. If the database is read-only, the error is
-// [dberr.ErrUnreachable].
+// the grace. It also returns when jobs of any kind become due. If the database is read-only, the
+// error is [dberr.ErrUnreachable].
 func (d Jobs) DueJobs(ctx context.Context, in In) ([]QueueDue, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
 	defer cancel()

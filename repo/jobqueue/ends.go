@@ -32,8 +32,8 @@ EXECUTE FUNCTION maintenance.keep_job_end()`
 
 // KeepJobEnds creates the trigger that keeps outcome and reason of a finished job, if it is
 // missing, and reports whether it created it. River stores the end of an attempt with its job
-// regardless of the job's state: if main was down, seconds after another attempt has finished it.
-// Call it after River's migrations, within [repo.Database.WhileMigrating].
+// regardless of the job's state. If main was down, that is seconds after another attempt has
+// finished the job. Call it after River's migrations, within [repo.Database.WhileMigrating].
 func (d Jobs) KeepJobEnds(ctx context.Context) (made bool, err error) {
 	err = pg.QueryRow(ctx, d.db, "look for the trigger of the jobs", []any{&made}, jobEndsKeptSQL)
 	if made = !made; err != nil || !made {

@@ -55,7 +55,7 @@ type QueuedJob struct {
 	// The fields below are set for a job that was read by its id.
 
 	JobChanges
-	// Cancellation is the operator's cancellation, nil if there is none.
+	// Cancellation is the operator's cancellation, nil if it has none.
 	Cancellation *Cancellation
 }
 

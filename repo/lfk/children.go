@@ -1,5 +1,5 @@
-// Package lfk contains the SQL of loose_foreign_keys_cleanup: records of deleted rows, the tables
-// that refer to them, and the statements that delete, nullify or mark the children.
+// Package lfk contains the SQL of loose_foreign_keys_cleanup. It reads records of deleted rows and
+// the tables that refer to them. Its statements delete, nullify or mark the children.
 package lfk
 
 import (

@@ -14,7 +14,7 @@ import (
 )
 
 // The application schema is the first existing schema of the search_path. A schema created later,
-// such as one with the role's name, can come before it: then all tables resolve to others, or to
+// such as one with the role's name, can come before it. Then all tables resolve to others or to
 // none. So caretaker remembers the queue that runs work on by its OID, which no dump keeps.
 
 // QueueMovedError means that the search_path no longer leads to the queue.

@@ -16,9 +16,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// A queue record claims that a row was deleted. The claim can be false: partition maintenance
-// deletes a row and inserts it again, a table and its copy swap names, an application reuses a key.
-// A parent row that exists is a living parent, and its children stay.
+// A queue record claims that a row was deleted. The claim can be false. Partition maintenance
+// deletes a row and inserts it again, a table and its copy swap names, or an application reuses a
+// key. A parent row that exists is a living parent, and its children stay.
 
 // ParentTable is the table that the records of a parent name, in the database of their queue. A
 // name with several dots can belong to two tables: a row of either is a living parent.

@@ -131,7 +131,7 @@ const purgeAllResultSQL = `
 SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, 0::bigint FROM tally`
 
 // purgeAllRemovalSQL ends the statement if the child is in the queue's database and this is the
-// last definition of the keys: records are removed with their rows. They stay if the cap was
+// last definition of the keys. Records are removed with their rows. They stay if the cap was
 // reached or not every row was changed. [Child.Remaining] then finds the keys that still have rows.
 const purgeAllRemovalSQL = `,
 deleted AS (
@@ -183,7 +183,7 @@ type Purge struct {
 	fencing.Permit
 	// Keys of deleted parents, without duplicates, with one value per column of the definition.
 	Keys []Key
-	// Approved are the keys whose children are changed although their parent is alive.
+	// Approved lists the keys whose children are changed although their parent is alive.
 	Approved []Key
 	// Cap is the maximum number of rows that the statement may change.
 	Cap int64
@@ -279,8 +279,8 @@ const detachingSQL = `EXISTS (
     WHERE i.inhdetachpending AND {oid} IN (SELECT relid FROM pg_partition_ancestors(i.inhparent))
       AND NOT EXISTS (SELECT FROM unnest({known}::text[]) AS d (name) WHERE to_regclass(d.name) = i.inhrelid))`
 
-// changed returns the conditions under which a statement on the child may leave rows out, because
-// it finds or keeps rows other than the run expects.
+// changed returns the conditions under which a statement on the child may leave rows out. It then
+// finds or keeps rows other than the run expects.
 func (c *Child) changed(writes bool, args *stmt.Parameters) (all []pg.Condition) {
 	keeps := writes && !c.mayKeep
 	if !keeps && len(c.tree) == 0 {

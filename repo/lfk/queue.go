@@ -67,7 +67,7 @@ func (t *QueueTable) Owner() string {
 // database, as they were when read. Every trigger can write to the embedded one.
 type DeletedRecords struct {
 	QueueTable
-	// Routed are GitLab's queues by owner, in the order of [QueueTables], existing or not.
+	// Routed lists GitLab's queues by owner, in the order of [QueueTables], existing or not.
 	Routed []QueueTable
 	// Schema is the application schema: the first existing one of the connection's search_path.
 	Schema string
@@ -261,7 +261,7 @@ func joinQueue(read []DeletedRecords) (DeletedRecords, error) {
 }
 
 // otherPartitionsSQL reads the numbers of pending records in the DEFAULT leaf, by a skip scan of
-// its index: the list of the others excludes all other leaves. The limit bounds the statement. The
+// its index. The list of the others excludes all other leaves. The limit bounds the statement. The
 // next run finds later numbers.
 const otherPartitionsSQL = `
 WITH RECURSIVE found (partition) AS (

@@ -18,7 +18,7 @@ import (
 
 // Statements that end or postpone records. Each names records by (partition, id) and changes
 // pending ones only: a record with another status belongs to another system. IS TRUE keeps the
-// planner on the primary key: without statistics it takes the index of the pending ones for small
+// planner on the primary key. Without statistics it takes the index of the pending ones for small
 // and reads all of it. All return the number of changed records.
 
 // recordArrays returns the parameters partitions and ids.
@@ -326,7 +326,7 @@ func (n RecordNumber) MarshalJSON() ([]byte, error) {
 }
 
 // FailingRecords reads up to limit failed records of the queue after the given one, by table,
-// partition and id: all, or those of table, named with or without the application schema.
+// partition and id. It reads all, or those of table, named with or without the application schema.
 func (d Queue) FailingRecords(
 	ctx context.Context, queue DeletedRecords, table string, after FailingRecord, limit int,
 ) (records []FailingRecord, err error) {

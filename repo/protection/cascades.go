@@ -113,7 +113,7 @@ func (c *cascade) way() way {
 func (k *keeper) add(c *cascade) { k.own[c.child] = append(k.own[c.child], c) }
 
 // addSteps adds the steps whose tables and columns exist, as integers. It skips tables that our
-// role may not read, and columns without an index. A step replaces a foreign key of the same
+// role cannot read, and columns without an index. A step replaces a foreign key of the same
 // columns: addSteps returns the ways of the steps.
 func (k *keeper) addSteps(steps []pg.JobCascade, tables *catalog.Catalog) map[way]bool {
 	known := map[way]bool{}

@@ -78,8 +78,8 @@ type keeper struct {
 	seen  map[string]bool
 }
 
-// parentRowsSQL reads the rows of {table} with some values: the position of the value, the id, and
-// the values by which the row refers to others.
+// parentRowsSQL reads the rows of {table} with some values. It returns the position of the value,
+// the id, and the values by which the row refers to others.
 const parentRowsSQL = `
 SELECT k.place::int - 1, t.id, t.cells
 FROM unnest({lists}) WITH ORDINALITY AS k ({names}, place)

@@ -15,9 +15,9 @@ import (
 )
 
 // A protection keeps more than its own target: a deletion that would include the protected row is
-// refused before it starts. The climb from the protected rows, which are few, finds such deletions:
-// by foreign keys with ON DELETE CASCADE, by what jobs delete themselves, and by inheritance. It
-// cannot follow triggers and rules. The post-condition of [pg.Transaction] is the last check.
+// refused before it starts. The climb from the few protected rows finds such deletions. It follows
+// foreign keys with ON DELETE CASCADE, the deletions of jobs, and inheritance. It cannot follow
+// triggers and rules. The post-condition of [pg.Transaction] is the last check.
 
 // baseCascades returns those of groups and projects, and of the user's namespace and queue row.
 func baseCascades() []pg.JobCascade {
@@ -105,7 +105,7 @@ func (d Protections) Keeping(ctx context.Context, l fencing.Limits) (Keeping, er
 
 // KeptKeys reads the recorded keys in rows of children that PostgreSQL cannot delete without a
 // protected row, each with its protection, in the children's order. It ignores triggers. A child
-// whose statement fails, as for a missing column, has none: its deletions fail, too.
+// whose statement fails, as for a missing column, has none. Its deletions also fail.
 func (d Protections) KeptKeys(
 	ctx context.Context, children []*lfk.Child, l fencing.Limits,
 ) (kept []map[lfk.Key]*pg.Protection, err error) {

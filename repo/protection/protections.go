@@ -20,7 +20,7 @@ import (
 
 const protectionColumns = `p.kind, p.id, p.reason, p.protected_by, p.since, p.until`
 
-// DeletionBegunError reports that it is too late to protect a user or group: the deletion of the
+// DeletionBegunError reports that it is too late to protect a user or group. The deletion of the
 // user, or of the group or one above it, has started.
 type DeletionBegunError struct {
 	Kind string

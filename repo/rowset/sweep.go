@@ -145,8 +145,8 @@ func (r Rows) sql(p *stmt.Parameters) (match, filter string) {
 	return strings.Join(append(finds, more...), " AND "), strings.Join(append(asks, more...), " AND ")
 }
 
-// sql returns the match to find rows, and to check a found row: there a list of keys must be a hash
-// lookup, not a search of the list.
+// sql returns the match to find rows, and to check a found row. In the check a list of keys must be
+// a hash lookup, not a search of the list.
 func (m Match) sql(p *stmt.Parameters) (match, filter string) {
 	columns, lists := make([]string, len(m.Columns)), make([]string, len(m.Columns))
 	for i, c := range m.Columns {

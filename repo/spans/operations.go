@@ -53,7 +53,7 @@ func Untraced(ctx context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, noop.Span{})
 }
 
-// OperationOf returns the operation of a context, nil if there is none.
+// OperationOf returns the operation of a context, nil if it has none.
 func OperationOf(ctx context.Context) *Operation {
 	o, _ := ctx.Value(operationKey{}).(*Operation)
 	return o

@@ -126,7 +126,7 @@ func WithBatch(ctx context.Context) context.Context {
 
 func spansOf(ctx context.Context) *Spans { return scopeOf(ctx).spans }
 
-// TraceParent returns the span of a context in W3C's format, "" if there is none.
+// TraceParent returns the span of a context in W3C's format, "" if it has none.
 func TraceParent(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)

@@ -126,8 +126,8 @@ func (n *names) admit(ctx context.Context, d *Database, conn *pgconn.PgConn) err
 
 const backendSQL = `SELECT pg_backend_pid()`
 
-// CheckPooler returns an error if a pooler that may not keep prepared statements is between us and
-// the server, and the URL does not forbid them. A pooler in session mode does no harm.
+// CheckPooler returns an error if a pooler between us and the server does not keep prepared
+// statements, and the URL does not forbid them. A pooler in session mode does no harm.
 func (d *Database) CheckPooler(ctx context.Context) error {
 	if !d.Sessions {
 		return nil
@@ -148,8 +148,8 @@ func (d *Database) CheckReplicaPooler(ctx context.Context) error {
 }
 
 // Direct reports whether our connections are the server's own, so that LISTEN works. It is false if
-// the URL is for poolers, or if an intermediary gives its clients numbers of its own instead of
-// those of the server's processes, as poolers do.
+// the URL is for poolers, or if an intermediary, as poolers do, replaces the numbers of the
+// server's processes.
 func (d *Database) Direct(ctx context.Context) (direct bool, err error) {
 	if !d.Sessions {
 		return false, nil

@@ -17,10 +17,10 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// Protection is a post-condition: no transaction of a run or a job commits in main while a
-// protected user or group is missing that existed when the transaction began. The cause of its
-// deletion does not matter. A statement deletes more rows than it names: foreign keys cascade over
-// any number of tables and columns, and inheritance, triggers and rules delete any rows.
+// Protection is a post-condition. No transaction of a run or a job commits in main if a protected
+// user or group is missing that existed at its beginning. The cause of its deletion does not
+// matter. A statement deletes more rows than it names. Foreign keys cascade over any number of
+// tables and columns. Inheritance, triggers and rules delete any rows.
 
 // missingTargetsSQL: the protection p is in force, and its user or group does not exist.
 const missingTargetsSQL = `CASE WHEN NOT ` + ActiveSQL + ` THEN false

@@ -47,7 +47,7 @@ func (d *Database) observe(err error) {
 	}
 	down := ok && refused.Class() == dberr.ClassUnreachable
 	r := &d.reachability
-	now := time.Now() //nolint:forbidigo // when we noticed: there is no database to ask
+	now := time.Now() //nolint:forbidigo // when we noticed: no database can be asked
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -116,6 +116,6 @@ func NoteWritable(d *Database, readOnly bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.readOnly = time.Time{}
-	r.writableAt = time.Now() //nolint:forbidigo // when we noticed: there is no database to ask
+	r.writableAt = time.Now() //nolint:forbidigo // when we noticed: no database can be asked
 	return nil
 }

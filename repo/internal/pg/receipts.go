@@ -16,7 +16,7 @@ import (
 //
 // The head of the chain is one row, which writers of receipts lock one after the other. A separate
 // statement locks it last, after all others of its transaction and their triggers. Its holder waits
-// for no transaction, so there are no deadlocks, and holds it little longer than the commit.
+// for no transaction, so no deadlock is possible, and holds it little longer than the commit.
 // (Constraints of the application that are deferred to the commit may wait then. On a deadlock
 // PostgreSQL ends one of the two transactions, which is retried.)
 
@@ -47,9 +47,9 @@ const KeyOfSQL = `coalesce((
     WHERE i.indrelid = c.oid AND i.indisprimary AND u.place <= i.indnkeyatts
     HAVING count(*) > 0), '')`
 
-// SummarySQL summarizes the rows of the CTE changed, whose keys are key: their number, the lowest
-// and highest key, and the digest of all keys in their order, as PostgreSQL writes a list. It is
-// NULL without rows.
+// SummarySQL summarizes the rows of the CTE changed, whose keys are key. It returns their number,
+// the lowest and highest key, and the digest of all keys. The digest covers the sorted keys as
+// PostgreSQL writes a list. It is NULL without rows.
 const SummarySQL = `(
   SELECT ARRAY[
     cardinality(k.keys)::text, k.keys[1]::text, k.keys[cardinality(k.keys)]::text,

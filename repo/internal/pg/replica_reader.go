@@ -223,7 +223,7 @@ func ReplicaRow(
 	})
 }
 
-// ReplicaRows is [ReadRows] for a query that a replica may answer; stale reports whether one has.
+// ReplicaRows is [ReadRows] for a query that a replica may answer. stale reports whether one has.
 func ReplicaRows[T any](
 	ctx context.Context, d *Database, l fencing.Limits, q Query, scan pgx.RowToFunc[T],
 ) (out []T, stale bool, err error) {

@@ -16,7 +16,7 @@ SELECT coalesce(current_schema(), ''), current_setting('search_path'), quote_ide
   WHERE NOT has_schema_privilege(n.oid, 'USAGE') ORDER BY s.i DESC LIMIT 1), '')`
 
 // ApplicationSchema returns the first schema of the search_path that exists and that our role may
-// use. If there is none, the error is a [*dberr.NoSchemaError].
+// use. If none exists, the error is a [*dberr.NoSchemaError].
 func (d *Database) ApplicationSchema(ctx context.Context) (schema string, err error) {
 	var path, role, closed string
 	err = QueryRow(ctx, d, "look for the application schema", []any{&schema, &path, &role, &closed}, schemaSQL)

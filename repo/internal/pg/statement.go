@@ -21,19 +21,18 @@ import (
 // use Send: the statement and the settings that bound it are one transaction and one round trip.
 // Transaction is for steps of several statements.
 
-// settingsSQL bounds the next statement of the same transaction, and keeps its plan on the indexes:
-// a list of keys must not flip it to a sequential scan, nor the cost of an avoided scan to
-// compilation. A transaction that is already read-only, as on a standby, stays so: the error of
-// making it writable is less clear than that of the write. If row-level security would hide rows
-// from our role, the statement fails with an error that names the table, instead of doing half of
-// the work.
+// settingsSQL bounds the next statement of the same transaction, and keeps its plan on the indexes.
+// A list of keys must not flip it to a sequential scan, nor the cost of an avoided scan to
+// compilation. A transaction that is already read-only, as on a standby, stays so. The error of
+// making it writable would be less clear than that of the write. If row-level security would hide
+// rows from our role, the statement fails with an error that names the table.
 const settingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
   set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
   set_config('transaction_read_only', CASE WHEN $3::boolean THEN 'on' ELSE current_setting('transaction_read_only') END, true),
   set_config('row_security', 'off', true), set_config('caretaker.traceparent', $4, true)`
 
 // beginSQL begins the transaction of a statement through a pooler, without a session for setting
-// this isolation: the check after a statement must see everything committed since.
+// this isolation. The check after a statement must see everything committed since.
 const beginSQL = `begin isolation level read committed`
 
 // NetTime is how long a statement may exceed its statement_timeout before its connection is closed.

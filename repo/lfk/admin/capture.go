@@ -200,8 +200,8 @@ func (f captureFunction) body(template, recorded string, q lfk.DeletedRecords) s
 		"{recorded}", recorded)
 }
 
-// functionsSQL finds the trigger functions of all schemas whose names have the prefix of those that
-// record deletions, with the arguments of a trigger that calls them.
+// functionsSQL finds the trigger functions that record deletions, in all schemas, by the prefix of
+// their names. It reads the arguments of a trigger that calls them.
 const functionsSQL = `
 SELECT n.nspname, p.proname, p.prosrc, coalesce(calls.arguments, ''), ` + insertsSQL + `, ` + namedQueueSQL + ` IS NOT NULL,
   calls.tgfoid IS NOT NULL, coalesce(calls.row, false)

@@ -32,10 +32,10 @@ type Child struct {
 	Columns []KeyColumn
 	// NeverNull are columns that the definition sets to NULL but that cannot be NULL.
 	NeverNull []string
-	// Generated are columns that the definition changes but that only PostgreSQL sets.
+	// Generated lists columns that the definition changes but that only PostgreSQL sets.
 	Generated []string
-	// Unidentified is the child, or a table below it, if a publication has its deletions or
-	// updates, which fail without a replica identity. "" means none.
+	// Unidentified is the child or a table below it whose deletions or updates fail, as they are
+	// published without a replica identity. "" means none.
 	Unidentified string
 	// Keepers are triggers and rules that may keep rows as they are.
 	Keepers []catalog.KeepingTrigger

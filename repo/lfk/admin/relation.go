@@ -114,8 +114,8 @@ func checkName(a Admin, name string) error {
 	return nil
 }
 
-// HasTable reports whether the database has a relation of that name for a command: a table that is
-// not a write-protected leftover, a partition, or a view.
+// HasTable reports whether the database has a relation of that name for a command: a table, a
+// partition, or a view. Write-protected leftovers do not count.
 func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) {
 	if err := checkName(a, name); err != nil {
 		return false, err

@@ -22,7 +22,7 @@ type SequenceBehind struct {
 }
 
 // numberedSQL finds the columns that sequences number, in the tables of the schema maintenance and
-// in the queue $1. A sequence that the role may not read is left out.
+// in the queue $1. A sequence that the role cannot read is left out.
 const numberedSQL = `
 SELECT n.nspname || '.' || c.relname, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
   quote_ident(a.attname), s.sequence, coalesce(c.oid = to_regclass($1), false)

@@ -22,7 +22,7 @@ type Tracked struct {
 	Columns []string `json:"columns,omitempty"`
 	// Triggers created or enabled again, as "name on schema.table". Empty: already tracked.
 	Triggers []string `json:"triggers"`
-	// Dropped are the statement triggers that row triggers have replaced.
+	// Dropped lists the statement triggers that row triggers have replaced.
 	Dropped []string `json:"dropped,omitempty"`
 }
 

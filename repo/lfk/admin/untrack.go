@@ -133,9 +133,9 @@ func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop
 		"order of the values in their keys: %s", target, drain(target))
 }
 
-// checkLeft refuses to start recording a key while records remain from earlier tracking: perhaps
-// they have another key, and would be taken for values of this one. --column id confirms that the
-// records hold ids. A table with no other unique key needs no confirmation.
+// checkLeft refuses to start recording a key while records remain from earlier tracking. They may
+// have another key, and would count as values of this one. --column id confirms that the records
+// hold ids. A table with no other unique key needs no confirmation.
 func (r tracking) checkLeft(
 	ctx context.Context, tx pgx.Tx, p trackPlan, existing []Trigger,
 ) error {

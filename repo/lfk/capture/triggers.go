@@ -119,7 +119,7 @@ func (t DeleteTrigger) fill(sql string) string {
 
 // TriggerArguments parses pg_trigger.tgargs in hex: each argument ends with a zero byte.
 func TriggerArguments(encoded string) []string {
-	// What PostgreSQL encodes can be decoded.
+	// PostgreSQL's encoding can be decoded.
 	bytes, _ := hex.DecodeString(encoded)
 	text, some := strings.CutSuffix(string(bytes), "\x00")
 	if !some {

@@ -18,9 +18,10 @@ import (
 	"github.com/caretaker-go/caretaker/repo/spans"
 )
 
-// Orphans are rows of a child whose parent is missing without a record of its deletion: it was
-// deleted before its table was tracked, or they were inserted later. The audit finds them by keys:
-// those that a child refers to, except those that a parent has or that have pending records.
+// Orphans are rows of a child whose parent is missing without a record of its deletion. The parent
+// was deleted before its table was tracked, or the rows were inserted later. The audit finds them
+// by keys: those that a child refers to, except those that a parent has or that have pending
+// records.
 
 // referredSQL reads the next $1 keys that a child refers to, each once. It uses a skip scan of the
 // index on its columns: the cost grows with the keys, not with the rows. It applies only those of
@@ -89,7 +90,7 @@ func (p *Parent) Database() *pg.Database { return p.rows.Database }
 func (p *Parent) Recorded() string { return p.rows.Home.Schema + "." + p.rows.Home.Name }
 
 // Parent returns a table of this database as a parent with these key columns, as texts or as one
-// integer, nil if the table does not exist. It reads the queue, too.
+// integer. It returns nil if the table does not exist. It reads the queue, too.
 func (d Orphans) Parent(
 	ctx context.Context, table string, columns []string, values bool,
 ) (*Parent, error) {
