@@ -19,7 +19,7 @@ import (
 	"github.com/caretaker-go/caretaker/telemetry"
 )
 
-// request is one call that (l) measures, and the most that it may take at p95; 0: no matter.
+// request is one call that (l) measures, and the most that it may take at p95. 0 means no matter.
 type request struct {
 	name string
 	most time.Duration

@@ -43,10 +43,10 @@ const (
 	exitSkipped = 3
 )
 
-// exitError is an error with an exit code; the code of other errors is 1.
+// exitError is an error with an exit code. The code of other errors is 1.
 type exitError struct {
 	code int
-	// err is nil if there is no message to print.
+	// err is nil without a message to print.
 	err error
 }
 

@@ -42,7 +42,7 @@ type instance struct {
 	service   *service.Service
 	// scheduler is nil if it is switched off.
 	scheduler *scheduler.Scheduler
-	// queue is nil if only loose foreign keys are in use, because there are no jobs.
+	// queue is nil if only loose foreign keys are in use, without jobs.
 	queue *scheduler.Queue
 	// worksJobs is the setting jobs.enabled, and is false without a queue.
 	worksJobs bool
@@ -172,8 +172,8 @@ func (i *instance) wire(c *settings) (err error) {
 	return err
 }
 
-// Limits of a connection to the metrics: the time to read a request, the time to write an answer,
-// and the time that a connection may stay idle.
+// Limits of a connection to the metrics: the time to read a request, to write an answer, and to
+// stay idle.
 const (
 	headerTimeout      = 5 * time.Second
 	metricsTimeout     = time.Minute

@@ -162,7 +162,7 @@ func worked(job *pb.Job) string {
 	return job.GetDuration().AsDuration().String()
 }
 
-// changedRows prints the changed rows by table. It prints nothing if there are none.
+// changedRows prints the changed rows by table. It prints nothing without any.
 func changedRows(out *terminal, tables []*pb.TableCount) error {
 	if len(tables) == 0 {
 		return nil

@@ -154,8 +154,8 @@ func explainCondition(out *terminal, w *pb.WorkerStatus) {
 	}
 }
 
-// listPages names the pages for dead and deferred items that no command lists. It returns "" if
-// there are no such items.
+// listPages names the pages for dead and deferred items that no command lists. It returns ""
+// without such items.
 func listPages(w *pb.WorkerStatus) string {
 	var pages []string
 	switch w.GetWorker() {

@@ -46,7 +46,7 @@ func describePlan(out *terminal, p *pb.Plan) error {
 	return plannedTables(out, p.GetTables())
 }
 
-// plannedTables prints the planned changes by table. It prints nothing if there are none.
+// plannedTables prints the planned changes by table. It prints nothing without any.
 func plannedTables(out *terminal, tables []*pb.PlannedTable) error {
 	if len(tables) == 0 {
 		return nil

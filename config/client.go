@@ -59,8 +59,8 @@ func (e Environment) ProfilesFile() string {
 	return filepath.Join(directory, "caretaker", "client.yml")
 }
 
-// ReadClient returns the settings of the environment, completed by a profile: the named one,
-// otherwise that of the environment, otherwise the file's default. An error names the file or the
+// ReadClient returns the settings of the environment, completed by a profile. That is the named
+// one, else that of the environment, else the file's default. An error names the file or the
 // variable.
 func (e Environment) ReadClient(profile string) (Client, error) {
 	profile = cmp.Or(profile, e.get(clientPrefix+"PROFILE"))

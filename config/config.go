@@ -3,9 +3,8 @@
 //
 // It guarantees:
 //
-//   - Nothing is ignored. An unknown key, a duplicate key, a value of a wrong type, a limit of
-//     zero: each is an error with the key, its place, and the allowed values. All errors are
-//     reported at once.
+//   - Nothing is ignored. Each unknown or duplicate key, value of a wrong type or limit of zero is
+//     an error. It has the key, its place and the allowed values. All errors are reported at once.
 //   - The file is optional: every key has an environment variable, and only main's URL is required.
 //   - No message repeats a URL or a token.
 //
@@ -53,10 +52,9 @@ import (
 type Config struct {
 	// Listen is the gRPC address. One that other hosts can reach needs tls, auth or insecure.
 	Listen string `key:"listen" default:"127.0.0.1:50051"`
-	// MetricsListen is the address of the Prometheus metrics; the same holds as for listen.
+	// MetricsListen is the address of the Prometheus metrics. The rules of listen apply.
 	MetricsListen string `key:"metrics_listen" default:"127.0.0.1:9464" off:""`
-	// WebListen is the address of the status page, such as 127.0.0.1:8080; the same holds as for
-	// listen.
+	// WebListen is the address of the status page, such as 127.0.0.1:8080. The rules of listen apply.
 	WebListen string `key:"web_listen" example:"127.0.0.1:8080" off:""`
 	// WebTraceURL is where a trace is shown, such as https://jaeger.example/trace/{trace_id}.
 	WebTraceURL string `key:"web.trace_url" example:"https://jaeger.example/trace/{trace_id}"`
@@ -66,15 +64,15 @@ type Config struct {
 	Auth     Auth `key:"auth"`
 	// LogLevel is the least that is logged.
 	LogLevel string `key:"log.level" default:"info" of:"debug info warn error"`
-	// LogFormat is json, one object a line, or text, for people; if it is not set: text on a terminal,
-	// else json.
+	// LogFormat is json, one object a line, or text, for people. If it is not set, it is text on a
+	// terminal, else json.
 	LogFormat string `key:"log.format" of:"json text" example:"json"`
 	// Databases are those with a URL, in the order of the rotation: main, ci, sec, then the others by
 	// name.
 	Databases []Database
 	// SchedulerEnabled lets this server start runs by their schedules.
 	SchedulerEnabled bool `key:"scheduler.enabled" default:"true"`
-	// JobsEnabled lets this server work deferred jobs; they are queued in any case.
+	// JobsEnabled lets this server work deferred jobs. They are queued in any case.
 	JobsEnabled bool `key:"jobs.enabled" default:"true"`
 	// OpenTelemetry is what the standard variables ask for.
 	OpenTelemetry OpenTelemetry
@@ -82,25 +80,25 @@ type Config struct {
 
 // TLS names PEM files.
 type TLS struct {
-	// CertFile is the PEM file of the server's certificate; it needs key_file.
+	// CertFile is the PEM file of the server's certificate. It needs key_file.
 	CertFile string `key:"cert_file" example:"/etc/caretaker/server.crt"`
 	// KeyFile is the PEM file of its key.
 	KeyFile string `key:"key_file" example:"/etc/caretaker/server.key"`
-	// ClientCAFile is the PEM file of authorities; clients then need a certificate signed by one of
+	// ClientCAFile is the PEM file of authorities. Clients then need a certificate signed by one of
 	// them.
 	ClientCAFile string `key:"client_ca_file" example:"/etc/caretaker/clients-ca.crt"`
 }
 
 // Auth assigns permissions. At most one of the first two is set.
 type Auth struct {
-	// Token is the bearer token of an admin; with it, or a file of tokens, every call has to carry one.
+	// Token is the bearer token of an admin. With it, or a file of tokens, every call must carry one.
 	Token string `key:"token"`
 	// TokenFile is the file that has the token, instead of it.
 	TokenFile string `key:"token_file"`
 	// TokensFile is a YAML list of tokens, each with name, sha256 and role: [who may do what](../guides/security.md).
 	TokensFile string `key:"tokens_file" example:"/etc/caretaker/tokens.yml"`
-	// Certificates give roles to client certificates, by common name or alternative name; without
-	// them every verified client is an admin. In the environment a mapping as in JSON. It needs
+	// Certificates give roles to client certificates, by common name or alternative name. Without them
+	// every verified client is an admin. In the environment a mapping as in JSON. It needs
 	// tls.client_ca_file.
 	Certificates map[string]string `key:"certificates" of:"viewer operator admin" example:"{alice@example.com: operator}"`
 }

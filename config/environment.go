@@ -19,8 +19,8 @@ const AddressVariable = "CARETAKER_ADDRESS"
 type Environment []string
 
 // OfProcess returns the environment of this process. Only some libraries read it themselves:
-// OpenTelemetry's exporters (OTEL_…), pgx (PG…), gRPC (proxies), crypto/x509 (SSL_CERT_FILE), and
-// devdb, which starts PostgreSQL for caretaker dev (PATH, HOME, TMPDIR).
+// OpenTelemetry's exporters (OTEL_…), pgx (PG…), gRPC (proxies) and crypto/x509 (SSL_CERT_FILE). So
+// does devdb, which starts PostgreSQL for caretaker dev (PATH, HOME, TMPDIR).
 func OfProcess() Environment { return os.Environ() }
 
 // get returns the value of a variable, "" if it is not set. The last entry of a name applies.

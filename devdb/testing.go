@@ -78,7 +78,7 @@ type Template struct {
 	// the migrations, such as the SQL that it runs. Change it with the code of
 	// Prepare.
 	Version string
-	// Encoding of the database, such as LATIN1, with the collation C; empty: that of the cluster.
+	// Encoding of the database, such as LATIN1, with the collation C. Empty means that of the cluster.
 	Encoding string
 	// Dated templates hold times that age, as the demo data does. They are dropped
 	// when the cluster stops.

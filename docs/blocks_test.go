@@ -61,7 +61,7 @@ type block struct {
 type step struct {
 	line    int
 	command string
-	// shown is what the page says the command prints; empty: nothing is compared.
+	// shown is what the page says the command prints. Empty means nothing is compared.
 	shown string
 }
 
@@ -299,8 +299,9 @@ func words(text string) []string {
 	return strings.Fields(text)
 }
 
-// compare says where an output begins to differ in shape from what a page shows; "": nowhere. In
-// what is shown "…", or "...", stands for anything: alone for any words, within a word for its rest.
+// compare says where an output begins to differ in shape from what a page shows. "" means nowhere.
+// In what is shown "…", or "...", stands for anything: alone for any words, within a word for its
+// rest.
 func compare(shown, got string) string {
 	want, have := words(shown), words(got)
 	// reached[i] are the places of have up to which the first i words of want may lead.

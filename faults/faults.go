@@ -21,7 +21,7 @@ import (
 // fault is something that happens to replicas, networks or servers. It returns when it is over.
 type fault struct {
 	name string
-	// possible reports whether it can be caused now; nil: always.
+	// possible reports whether it can be caused now. nil means always.
 	possible func(*round) bool
 	cause    func(*round, context.Context) error
 }

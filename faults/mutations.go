@@ -178,7 +178,7 @@ func (o options) prove(ctx context.Context, report io.Writer) error {
 	return o.removeDir()
 }
 
-// find returns the round in which a mutation is found, and a violation; 0 if it is not.
+// find returns the round in which a mutation is found, and a violation, 0 if it is not.
 func (o options) find(ctx context.Context, m mutation) (round int, by string, err error) {
 	program, remove, err := o.build(ctx, m.changes...)
 	if err != nil {

@@ -40,7 +40,8 @@ type round struct {
 	tally  *tally
 	// calm is whether leases are left to their holders for a while.
 	calm atomic.Bool
-	// neverSeen is the database that is away from the first start of the replicas until the first fault ends; "": none.
+	// neverSeen is the database that is away from the first start of the replicas until the first
+	// fault ends. "" means none.
 	neverSeen string
 }
 

@@ -27,8 +27,8 @@ import (
 //
 //   - A job is inserted in the transaction of the change that causes it. Its arguments make it
 //     unique.
-//   - A job is due by the clock of main. Delays between attempts, and the age at which an attempt
-//     counts as dead, use the clocks of the servers, which must be right to within seconds.
+//   - A job is due by the clock of main. Delays between attempts and the age at which an attempt
+//     counts as dead use the clocks of the servers. These must be right to within seconds.
 //   - A job starts as soon as it is inserted, on any server, or at its due time: see queue_due.go.
 //     With a pooler in transaction mode nothing requires its own session, and River polls for due
 //     jobs every [pooledPollInterval].

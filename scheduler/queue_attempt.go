@@ -97,7 +97,7 @@ func (w *worker) lost(
 	return job.PublicError(checked)
 }
 
-// end returns the result that tells River how an attempt ended.
+// end returns the result with which River records the end of an attempt.
 func (w *worker) end(
 	ctx context.Context, j *river.Job[arguments], result job.Result, err error,
 ) error {
@@ -166,8 +166,8 @@ func (e *refusedError) Error() string { return "refused: " + e.reason }
 // Unwrap returns the error with which River cancels the job.
 func (e *refusedError) Unwrap() error { return river.JobCancel(nil) }
 
-// retries schedules the retry of a failed job: n⁴ seconds ± 10 % after the start of attempt n, or
-// at once if that time has passed.
+// retries schedules the retry of a failed job n⁴ seconds ± 10 % after the start of attempt n. The
+// retry is at once if that time has passed.
 type retries struct{}
 
 // NextRetry implements River's retry policy.

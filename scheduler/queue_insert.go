@@ -67,7 +67,7 @@ func (q *Queue) prepare(
 }
 
 // dropDuplicates drops jobs of which the same job is running. For kinds that allow a second job
-// while one runs, it drops jobs of which the same job is waiting: River's uniqueness always
+// while one runs, it drops jobs of which the same job is waiting. River's uniqueness always
 // includes running jobs.
 //
 // River also drops the former, but waits for the transaction in which the running job works. That

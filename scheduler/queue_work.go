@@ -139,7 +139,7 @@ func (q *Queue) setProblem(err error) {
 }
 
 // Problem returns the error that prevents this server from working jobs, and its start time. It
-// returns nil if there is no error or the queue has not been started.
+// returns nil without an error, or if the queue has not been started.
 func (q *Queue) Problem() (since time.Time, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

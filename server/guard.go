@@ -39,7 +39,7 @@ func (s *Server) guardUnary(
 		return nil, err
 	}
 	if err := s.rates.take(call.FullMethod, rateKey(ctx, client)); err != nil {
-		// Not audited: rate-limited calls changed nothing, and may be very many.
+		// Rate-limited calls are not audited. They changed nothing, and may be very many.
 		return nil, err
 	}
 	entry.start(ctx)
@@ -126,7 +126,7 @@ func (s *Server) clientOf(ctx context.Context) (access.Client, error) {
 	return s.config.Access.Identify(given, certificateOf(ctx))
 }
 
-// certificateOf returns the verified certificate of the client, nil if there is none.
+// certificateOf returns the verified certificate of the client, nil if it has none.
 func certificateOf(ctx context.Context) *x509.Certificate {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

@@ -23,10 +23,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// unary returns the interceptors in the order in which a call passes them: log, error table, panic
-// recovery, and the guard with roles, size limits, rates and audit. A second recovery surrounds the
-// handler, so that the audit has the outcome of a call that panics. Health checks are not logged
-// and require no role.
+// unary returns the interceptors in the order in which a call passes them. These are log, error
+// table, panic recovery, and the guard with roles, size limits, rates and audit. A second recovery
+// surrounds the handler, so that the audit has the outcome of a call that panics. Health checks are
+// not logged and require no role.
 func (s *Server) unary() []grpc.UnaryServerInterceptor {
 	recovering := recovery.UnaryServerInterceptor(recovery.WithRecoveryHandler(recovered))
 	return []grpc.UnaryServerInterceptor{

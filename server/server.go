@@ -7,10 +7,10 @@
 //     stable reason from the table in status.go. No driver text and no SQL reaches a client. The
 //     log has them, under the trace_id that the client gets.
 //   - A panic ends one call, not the process.
-//   - Health: the server as a whole and maintenance.v1.MaintenanceService are SERVING from main's
-//     first answer until the server stops, except while main has been unusable for 10 s. The
-//     service "live" is SERVING until the server stops, because an outage of main must not fail a
-//     liveness probe.
+//   - The health of the server as a whole and of maintenance.v1.MaintenanceService is SERVING from
+//     main's first answer until the server stops. It is not while main has been unusable for 10 s.
+//     The service "live" is SERVING until the server stops, because an outage of main must not fail
+//     a liveness probe.
 //   - Each call writes one log line, except for health checks.
 //   - Each call requires the role in the table in roles.go. Unlisted calls are refused. Health
 //     checks require no role, reflection requires a viewer. A stream ends when its client loses

@@ -24,8 +24,8 @@ const MaxAck = 1000
 // repositories calls it once nothing is left at these paths. Paths that are already done do not
 // change. by names the caller.
 //
-// Errors: [*fault.InvalidArgumentError]; [ErrUnknownPath], with nothing marked;
-// [fault.ErrUnreachable].
+// Errors: [*fault.InvalidArgumentError], [fault.ErrUnreachable], [ErrUnknownPath] with nothing
+// marked.
 func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]rowset.OutsidePath, error) {
 	if len(ids) == 0 || len(ids) > MaxAck {
 		text := fmt.Sprintf("from 1 to %d of them: ListOutside lists the ids", MaxAck)

@@ -21,8 +21,8 @@ const AllowedTTL = "from 1s to 8760h, which is 365 days; leave it out to pause u
 
 // PauseWorker keeps a worker, or every worker with the name [AllWorkers], from starting runs on any
 // replica. The pause lasts for ttl or, if ttl is 0, until ResumeWorker. Running runs end after
-// their current statement, and so do the jobs that delete for the worker; for all workers, every
-// job. It replaces a pause of the same name.
+// their current statement, and so do the jobs that delete for the worker. For all workers, every
+// job ends so. It replaces a pause of the same name.
 func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl time.Duration) (WorkerStatus, error) {
 	name, reason, by = strings.TrimSpace(name), strings.TrimSpace(reason), strings.TrimSpace(by)
 	if err := run.CheckReason(reason); err != nil {

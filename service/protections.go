@@ -27,9 +27,9 @@ const maxProtection = 10 * 365 * 24 * time.Hour
 // AllowedProtection describes the valid ttl of a protection.
 const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out to protect for good"
 
-// Protect keeps a user or group, and every group above it, from being deleted for ttl, or
-// permanently if ttl is 0: see docs/guides/protect-and-audit.md. Only a longer protection replaces one in force.
-// Otherwise Protect returns the protection in force.
+// Protect keeps a user or group and every group above it from being deleted for ttl, or permanently
+// if ttl is 0. See docs/guides/protect-and-audit.md. Only a longer protection replaces one in
+// force. Otherwise Protect returns the protection in force.
 //
 // Errors: [*fault.InvalidArgumentError], [*protection.DeletionBegunError], [*fault.RefusedError],
 // [fault.ErrUnreachable].

@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// ReceiptsConfig says what is kept of the rows that were changed.
+// ReceiptsConfig defines what is kept of the rows that were changed.
 type ReceiptsConfig struct {
 	// KeepKeys keeps the keys of all changed rows in the receipts, besides a digest and the lowest
 	// and the highest one.
@@ -24,13 +24,13 @@ type Receipt = control.Receipt
 
 // ReceiptFilter selects receipts.
 type ReceiptFilter struct {
-	// Database contains the receipts; "": main.
+	// Database contains the receipts. "" means main.
 	Database string
 	control.ReceiptFilter
 }
 
-// Receipts lists receipts of a database, newest first. before selects the next page; 0 selects the
-// first. Errors: [fault.ErrUnknownDatabase], [fault.ErrUnreachable].
+// Receipts lists receipts of a database, newest first. before selects the next page, 0 the first.
+// Errors: [fault.ErrUnknownDatabase], [fault.ErrUnreachable].
 func (s *Service) Receipts(
 	ctx context.Context, f ReceiptFilter,
 ) (receipts []Receipt, before int64, err error) {

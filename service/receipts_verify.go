@@ -20,7 +20,7 @@ type ReceiptHead struct {
 	Sequence int64  `json:"sequence"`
 	// Hash is hexadecimal, "" before the first receipt.
 	Hash string `json:"hash"`
-	// Until is when the receipt expires, by the configuration in force then; zero if unknown.
+	// Until is when the receipt expires, by the configuration in force then, zero if unknown.
 	Until time.Time `json:"until,omitzero"`
 }
 
@@ -31,10 +31,10 @@ type ReceiptCheck struct {
 	// Receipts is the number of receipts read. Pruned is the last pruned receipt.
 	Receipts int64 `json:"receipts"`
 	Pruned   int64 `json:"pruned"`
-	// Findings are the problems, at most 100; MoreFindings is the number of further ones.
+	// Findings are the problems, at most 100. MoreFindings is the number of further ones.
 	Findings     []string `json:"findings"`
 	MoreFindings int      `json:"moreFindings"`
-	// Unchecked are the heads whose receipts were pruned since.
+	// Unchecked lists the heads whose receipts were pruned since.
 	Unchecked []string `json:"unchecked"`
 }
 
@@ -83,7 +83,7 @@ func VerifyReceipts(
 	}
 }
 
-// verification is one pass over the receipts. Its head is the last receipt read.
+// verification is one walk over the receipts. Its head is the last receipt read.
 type verification struct {
 	ReceiptCheck
 	database *repo.Database

@@ -28,23 +28,23 @@ import (
 type Config struct {
 	// Databases in the order of the rotation: main, ci, sec, then the others by name.
 	Databases []*repo.Database
-	// Replica names this process in leases and runs; empty: a [run.ReplicaName].
+	// Replica names this process in leases and runs. Empty means a [run.ReplicaName].
 	Replica string
 	// SchedulerOff means that no run starts by itself here. Only GetStatus uses it.
 	SchedulerOff bool
-	// Queue takes deferred jobs; nil: workers that queue jobs are not configured. With loose
-	// foreign keys only, there is no queue.
+	// Queue takes deferred jobs. nil means workers that queue jobs are not configured. With loose
+	// foreign keys only, no queue exists.
 	Queue jobqueue.Queue
 	// Use is what caretaker is for here: gitlab, every worker, or loose_foreign_keys, these alone, which
 	// needs fewer tables of its own and shows nothing else: [guide](../getting-started/first-cleanup.md).
 	Use string `key:"use" default:"gitlab" of:"gitlab loose_foreign_keys"`
 	// HistoryKeep is how long runs, fires and the audit are kept.
 	HistoryKeep time.Duration `key:"history.keep" default:"720h" min:"1h" max:"87600h"`
-	// Receipts says what is kept of the rows that were changed.
+	// Receipts defines what is kept of the rows that were changed.
 	Receipts ReceiptsConfig `key:"receipts"`
-	// Load says from which load of a database on runs and jobs slow down.
+	// Load has the limits of a database's load above which runs and jobs slow down.
 	Load load.Config `key:"load"`
-	// Logger gets one line per run; nil: slog.Default.
+	// Logger gets one line per run. nil means slog.Default.
 	Logger *slog.Logger
 
 	// workers hold the settings of the workers: see [Settings].
@@ -78,8 +78,8 @@ type WorkerStatus struct {
 	CurrentRun, LastRun *run.Run
 	LastSuccessAt       time.Time
 	Backlog             Backlog
-	// NotUsed is why the worker is not used: it is not configured, or not enabled on this server or
-	// any server that has a ledger for it; "" if it is used.
+	// NotUsed is why the worker is not used. It is not configured, or not enabled on this server or
+	// any server that has a ledger for it, "" if it is used.
 	NotUsed string
 	// BacklogUnknown: this server has read none of the backlog since its start.
 	BacklogUnknown  bool
@@ -105,7 +105,7 @@ type Service struct {
 	gauges               metric.Registration
 	// definitions are the loose foreign keys in use, read from definitionsFile.
 	definitions atomic.Pointer[[]lfk.Definition]
-	// definitionsRefused is why the last reload of definitionsFile failed; nil: it succeeded.
+	// definitionsRefused is why the last reload of definitionsFile failed. nil means it succeeded.
 	definitionsRefused atomic.Pointer[string]
 	definitionsFile    string
 	// migrated is set once main has been seen migrated.

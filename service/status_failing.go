@@ -37,12 +37,12 @@ const (
 // Failing is why the condition of a worker is FAILING.
 type Failing struct {
 	// Since is the end of the first failed run after the last success, or when a database stopped
-	// answering; zero if unknown.
+	// answering, zero if unknown.
 	Since time.Time
 	Class FailureClass
 	// Message is a text fit for clients.
 	Message string
-	// Database has the problem; empty if unknown.
+	// Database has the problem, empty if unknown.
 	Database string
 }
 
@@ -98,7 +98,7 @@ func failingText(found []Failing) string {
 	return strings.Join(summarize(texts, "problems"), "; ")
 }
 
-// failingOf describes an error of a status call; nil gives the zero value.
+// failingOf describes an error of a status call. nil gives the zero value.
 func (s *Service) failingOf(ctx context.Context, err error) Failing {
 	refused, ok := errors.AsType[*dberr.Error](err)
 	if err == nil || errors.Is(err, context.Canceled) {
@@ -208,7 +208,7 @@ func (s *Service) schedulerProblem(ctx context.Context, last schedule.Heartbeat)
 type DatabaseStatus struct {
 	Name string
 	run.KnownBacklog
-	// Problem is what keeps the worker from running there; "": nothing.
+	// Problem is what keeps the worker from running there. "" means nothing.
 	Problem string
 }
 

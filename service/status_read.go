@@ -39,9 +39,9 @@ type reading struct {
 	places []databaseStatus
 	// failures are the newest runs on its databases, if they failed.
 	failures []control.Failure
-	// missing is what the worker requires and does not have; "": nothing.
+	// missing is what the worker requires and does not have. "" means nothing.
 	missing string
-	// off is why fires do not start the worker here; "" if they do.
+	// off is why fires do not start the worker here, "" if they do.
 	off     string
 	remarks []string
 	errs    []error

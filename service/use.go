@@ -8,8 +8,8 @@ const (
 	UseLooseForeignKeys = "loose_foreign_keys"
 )
 
-// LooseForeignKeysOnly reports whether only loose foreign keys are used. Then there are no workers
-// of GitLab tables, no jobs, plans or protections, and their tables may be missing.
+// LooseForeignKeysOnly reports whether only loose foreign keys are used. Then workers of GitLab
+// tables, jobs, plans and protections do not exist, and their tables may be missing.
 func (c *Config) LooseForeignKeysOnly() bool { return c.Use == UseLooseForeignKeys }
 
 // uses reports whether a worker of the list is used.
@@ -35,7 +35,7 @@ func (c *Config) Workers() (names []string) {
 	return names
 }
 
-// Unused returns why a given key has no effect; "" if it has one. Package config calls it.
+// Unused returns why a given key has no effect, "" if it has one. Package config calls it.
 func (c *Config) Unused(key string) string {
 	for _, name := range c.unused() {
 		if strings.HasPrefix(key, "workers."+name+".") {

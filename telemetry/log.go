@@ -25,11 +25,11 @@ const (
 const maxStack = 32
 
 // NewLogger returns a logger that writes one JSON object per line. It writes key=value pairs if the
-// format is text, or if there is no format and to is a terminal. The level is debug, info, warn or
+// format is text, or if it is not set and to is a terminal. The level is debug, info, warn or
 // error. Other values mean info.
 //
-// Lines whose context belongs to a trace have its trace_id. Lines of level error have a stack: the
-// stack of the error's origin if the error has a method Callers, otherwise of the line that logs
+// Lines whose context belongs to a trace have its trace_id. Lines of level error have a stack. It
+// is that of the error's origin if the error has a method Callers, otherwise of the line that logs
 // it.
 func NewLogger(to io.Writer, level, format string) *slog.Logger {
 	var from slog.Level

@@ -5,10 +5,10 @@ import "math/rand/v2"
 // What there is in ci and sec: rows whose parents are in main, parents of their own that are deleted, and in
 // main the children of those.
 
-// pipeline has one build, with the same user; 0: no user, no trigger.
+// pipeline has one build, with the same user. 0 means no user, no trigger.
 type pipeline struct{ id, project, user, trigger int }
 
-// vulnerability has a note in the first project, which stays; 0: nobody has resolved it.
+// vulnerability has a note in the first project, which stays. 0 means nobody has resolved it.
 type vulnerability struct{ id, project, resolvedBy int }
 
 // triggers are how many there are; every second one is deleted at the start, and so is every third

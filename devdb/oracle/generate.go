@@ -44,7 +44,7 @@ const FirstLate = 200_000
 type user struct {
 	id, org, kind int
 	state         string
-	// deletedBy asks for the deletion; 0: nobody does.
+	// deletedBy asks for the deletion. 0 means nobody does.
 	deletedBy int
 	tokens    []token
 	// placed is whether the user is a placeholder with details, of a group or of none (0).
@@ -283,7 +283,7 @@ func (e *Estate) LastUser() int { return e.lastUser }
 // Group is one of [Estate.Groups].
 type Group struct {
 	ID int64
-	// By has asked for its deletion; nil: nobody has, or somebody who is not there.
+	// By has asked for its deletion. nil means nobody has, or somebody who is not there.
 	By *int64
 }
 

@@ -18,7 +18,7 @@ type DryRun struct {
 	// CheckStop and Count are as those of a [Sweeper].
 	CheckStop func() error
 	Count     func(ctx context.Context, table string, c rowset.Change, rows int64)
-	// For is the plan to count for, up to its limits; nil: a dry run, which counts all rows.
+	// For is the plan to count for, up to its limits. nil means a dry run, which counts all rows.
 	For     *plan.Plan
 	Catalog *catalog.Catalog
 }

@@ -15,11 +15,12 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// StillReferencedError means that rows cannot be removed because others refer to them: by a foreign
-// key that neither cascades nor is set to NULL, or by an id alone.
+// StillReferencedError means that rows cannot be removed because others refer to them. They do so
+// by a foreign key that neither cascades nor is set to NULL, or by an id alone.
 type StillReferencedError struct {
 	Table, Column string
-	// Missing is the column that would decide whether an id refers to the rows; "": a foreign key.
+	// Missing is the column that would decide whether an id refers to the rows. "" means a foreign
+	// key.
 	Missing string
 }
 
@@ -76,7 +77,7 @@ type Removal struct {
 type RowChanger interface {
 	// Sweep changes all rows.
 	Sweep(ctx context.Context, rows rowset.Rows, c rowset.Change) error
-	// NextKeys reads values of columns of the next rows to be removed; none: no row remains.
+	// NextKeys reads values of columns of the next rows to be removed. None means no row remains.
 	NextKeys(
 		ctx context.Context, rows rowset.Rows, columns []catalog.Column, c *Cursor,
 	) (values [][]string, err error)
@@ -88,7 +89,7 @@ type RowChanger interface {
 
 // Cursor is the progress of a removal in the rows of one table.
 type Cursor struct {
-	// Skipped are values of rows that cannot be removed for now, by column.
+	// Skipped lists values of rows that cannot be removed for now, by column.
 	Skipped [][]string
 	// after is where a dry run continues.
 	after rowset.Place
@@ -170,7 +171,7 @@ func portion(rows rowset.Rows, columns []catalog.Column, values [][]string, plac
 // clear processes the dependants of rows with these values, and returns the places of the values
 // without dependants. If the error means locked rows these are some, after any other error none.
 //
-// Rows that prevent the removal may themselves depend on rows still to be removed: they are checked
+// Rows that prevent the removal may themselves depend on rows still to be removed. They are checked
 // again after the other dependants, as long as that helps.
 func (r *Removal) clear(
 	ctx context.Context, table catalog.Table, columns []catalog.Column, values [][]string,

@@ -49,7 +49,7 @@ type StatementSizes struct {
 type learned struct {
 	// rows is the maximum for the next statement.
 	rows int64
-	// fixed is the time of a statement for no row; 0: too short to matter.
+	// fixed is the time of a statement for no row. 0 means too short to matter.
 	fixed time.Duration
 }
 

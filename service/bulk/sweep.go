@@ -19,13 +19,13 @@ type Sweeper struct {
 	Catalog *catalog.Catalog
 	Sizes   *StatementSizes
 	Writer  run.Writer
-	// CheckStop is called before every statement; its error ends the work at once.
+	// CheckStop is called before every statement. Its error ends the work at once.
 	CheckStop func() error
 	// Count is called for every committed change: the table, the change, and its rows.
 	Count func(ctx context.Context, table string, c rowset.Change, rows int64)
-	// Outside gets the paths, outside the database, of removed rows; nil: they are dropped.
+	// Outside gets the paths, outside the database, of removed rows. nil means they are dropped.
 	Outside func(ctx context.Context, paths []string)
-	// DryRun counts instead of changing; nil: changes are made.
+	// DryRun counts instead of changing. nil means changes are made.
 	DryRun *DryRun
 }
 
@@ -100,7 +100,7 @@ type sweep struct {
 	rows   rowset.Rows
 	change rowset.Change
 	mode   sweepMode
-	// after is the end of the previous statement; nil: at the start.
+	// after is the end of the previous statement. nil means at the start.
 	after *int64
 	// full: the previous statement changed its maximum number of rows.
 	full bool

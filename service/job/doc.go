@@ -4,8 +4,8 @@
 // A [Kind] is a kind of job, as a value: the work of one attempt, and the worker whose pause holds
 // it. A [Pool] has the kinds, runs attempts that the queue hands it, and lists jobs. One attempt:
 //
-//  1. A job is postponed, without using up an attempt, while its worker or all workers are paused,
-//     or while main is over a limit of its load.
+//  1. A job is postponed while its worker or all workers are paused, or while main is over a limit
+//     of its load. This uses up no attempt.
 //  2. It runs in a trace of its own, which is linked to the span that queued it. Every transaction
 //     that changes anything begins with the attempt's [fencing.Guard]: an attempt that was taken
 //     for dead writes nothing more.

@@ -14,9 +14,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// A job is held while all workers or its own ([Kind].Owner) are paused, or while main is over a
-// limit of its load that would also keep a run from writing. It waits in the queue, without using
-// up an attempt. A running attempt ends its slice after its current statement.
+// A job is held while all workers or its own ([Kind].Owner) are paused. It is also held while main
+// is over a limit of its load that would keep a run from writing. It waits in the queue, without
+// using up an attempt. A running attempt ends its slice after its current statement.
 
 const (
 	// holdPause is how long a pause postpones a job, and the maximum delay after ResumeWorker.
@@ -32,7 +32,7 @@ type hold struct {
 	snooze time.Duration
 }
 
-// holdReason returns why a job is held; nil: it may run.
+// holdReason returns why a job is held. nil means it may run.
 func (p *Pool) holdReason(ctx context.Context, j *Attempt) *hold {
 	pauses, known := p.Pauses.Get(ctx)
 	if !known {
@@ -63,7 +63,7 @@ func (j *Attempt) Permit(
 	return run.Permit{Permit: p}, nil
 }
 
-// owner returns the worker whose pause holds a job; "": only the pause of all.
+// owner returns the worker whose pause holds a job. "" means only the pause of all.
 // continue_inactive_token_deletion checks the pause before it starts a run anyway.
 func (p *Pool) owner(r Request) string {
 	if of := p.Kinds[r.Kind].Owner; of != nil {

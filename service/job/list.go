@@ -23,11 +23,11 @@ type DuplicateJobError = jobqueue.DuplicateJobError
 
 // Filter selects jobs.
 type Filter struct {
-	// Kind and State are names; "": all.
+	// Kind and State are names. "" means all.
 	Kind, State string
-	// Since and Until bound the time of queueing; zero: no bound.
+	// Since and Until bound the time of queueing. Zero means no bound.
 	Since, Until time.Time
-	// After is the id of the last job of the previous page; 0: the first page.
+	// After is the id of the last job of the previous page. 0 means the first page.
 	After int64
 	// Limit is the maximum number of jobs to return.
 	Limit int

@@ -51,9 +51,9 @@ type Request struct {
 	Attempt, MaxAttempts int
 	// AttemptedAt is the attempt's start by main's clock, as in its row. Its guard checks it.
 	AttemptedAt time.Time
-	// RunID is the run that queued it; "": none. TraceParent (W3C) is the span of that run.
+	// RunID is the run that queued it. "" means none. TraceParent (W3C) is the span of that run.
 	RunID, TraceParent string
-	// RequestedBy is the requester of that run; "": unknown.
+	// RequestedBy is the requester of that run. "" means unknown.
 	RequestedBy string
 	// Worked is the total time of previous attempts, without those whose process died.
 	Worked time.Duration
@@ -66,7 +66,7 @@ type Request struct {
 
 // Result is the end of an attempt.
 type Result struct {
-	// Outcome is one of the constants above; empty with Snooze.
+	// Outcome is one of the constants above, empty with Snooze.
 	Outcome string
 	// Reason is typed: TARGET_GONE and so on.
 	Reason string
@@ -78,7 +78,7 @@ type Result struct {
 	LogAtDebug bool
 	// Attributes are added to the job's log line: user_id, group_id, counts.
 	Attributes []any
-	// TraceParent (W3C) is the attempt's span; "": not exported. WorkJob sets it.
+	// TraceParent (W3C) is the attempt's span. "" means not exported. WorkJob sets it.
 	TraceParent string
 	// Took is the duration of the attempt. WorkJob sets it.
 	Took time.Duration
@@ -111,20 +111,20 @@ func (p *Pool) Add(kinds ...Kind) {
 type Kind struct {
 	Name string
 	Work Work
-	// Plan adds to a plan what the job would do with its target; nil: jobs of this kind delete
+	// Plan adds to a plan what the job would do with its target. nil means jobs of this kind delete
 	// nothing by themselves.
 	Plan run.Planner
-	// Traced are the attributes of its results that spans get besides ids. They must not identify a
+	// Traced lists the attributes of its results that spans get besides ids. They must not identify a
 	// person. A key has one type in all kinds, as some backends reject a second one.
 	Traced []string
-	// Owner returns the worker whose pause holds a job, by its arguments; nil: only the pause of
+	// Owner returns the worker whose pause holds a job, by its arguments. nil means only the pause of
 	// all workers holds jobs.
 	Owner func(json.RawMessage) string
 	// Worker is the worker that the jobs belong to if Owner is nil. A client that is limited to
 	// some workers may cancel and retry their jobs. The jobs check its pause themselves.
 	Worker string
 	// Uses returns what its attempts do with the application's tables of a database, besides the
-	// workers that queue it; nil: nothing.
+	// workers that queue it. nil means nothing.
 	Uses func(database string) []catalog.Use
 }
 
@@ -134,7 +134,7 @@ type Attempt struct {
 	Log     *slog.Logger
 	loads   *load.Loads
 	started time.Time
-	// currentHold returns what holds the job now; nil: nothing. heldBy is what did.
+	// currentHold returns what holds the job now. nil means nothing. heldBy is what did.
 	currentHold func() *hold
 	heldBy      *hold
 }

@@ -84,8 +84,8 @@ func recordAttributes(span trace.Span, pairs []any, traced []string) {
 	}
 }
 
-// withArguments returns a job's attributes after the ids among its arguments that they are missing,
-// numbers and UUIDs: so the log line of an attempt that failed early names its target.
+// withArguments returns a job's attributes after the missing ids of its arguments, numbers and
+// UUIDs. So the log line of an attempt that failed early names its target.
 func withArguments(attributes []any, args json.RawMessage) []any {
 	byName := map[string]json.RawMessage{}
 	if json.Unmarshal(args, &byName) != nil {

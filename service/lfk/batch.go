@@ -32,7 +32,7 @@ type batch struct {
 type openKey struct {
 	key     lfk.Key
 	records []lfk.Record
-	// at is the index of the key's next task; len(tasks): complete.
+	// at is the index of the key's next task. len(tasks) means complete.
 	at int
 	// locked, the task whose rows another transaction has locked, and failure keep the key's
 	// records. The other tasks continue.
@@ -139,9 +139,9 @@ func (c *cleanup) linkDeletions(ctx context.Context, b *batch) {
 	}
 }
 
-// clean makes passes over the tasks until all keys are complete or a limit is reached (steps 2 to
-// 4). A key with more rows than its share waits at its task while the others continue, and takes
-// part in the next pass.
+// clean repeats the tasks until all keys are complete or a limit is reached (steps 2 to 4). A key
+// with more rows than its share waits at its task while the others continue, and takes part in the
+// next pass.
 func (c *cleanup) clean(ctx context.Context, b *batch) error {
 	for {
 		for at, task := range b.tasks {

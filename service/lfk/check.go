@@ -40,7 +40,7 @@ type Check struct {
 	Seen []Inspected
 	// Complete: all configured databases were inspected, so that an unseen table does not exist.
 	Complete bool
-	// Accepted are the children that were accepted as absent.
+	// Accepted lists the children that were accepted as absent.
 	Accepted Absences
 }
 
@@ -54,9 +54,9 @@ func (d Inspected) Is(name, recorded string) bool {
 	return catalog.RecordedName(name, d.Queue.Schema) == recorded
 }
 
-// cleaned reports whether a parent, by its recorded name, has a definition whose child is, or may
-// be in an uninspected database, to be cleaned. Until such a child is known, the queue requires no
-// records.
+// cleaned reports whether a parent, by its recorded name, has a definition whose child is to be
+// cleaned. The child may be in an uninspected database. Until such a child is known, the queue
+// requires no records.
 func (c *Check) cleaned(d Inspected, recorded string) bool {
 	for i, key := range c.Keys {
 		if d.Is(key.Parent, recorded) && (c.Found(i) || !c.Complete && !c.Accepted.Everywhere(key.Table)) {
@@ -95,7 +95,7 @@ func (c *Check) untracked(d Inspected) (names []string) {
 }
 
 // Unrecorded returns a code for why deletions from a table or partition are not, or not all,
-// recorded under the name of its parent; "": they are.
+// recorded under the name of its parent. "" means they are.
 func Unrecorded(parent admin.Parent, r admin.Relation) (code string) {
 	if r.Trigger == nil {
 		return "trigger_missing"

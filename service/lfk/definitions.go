@@ -206,7 +206,7 @@ func (f *definitionsFile) warn(code, object, advice string) {
 // mean another table.
 const maxNameBytes = 63
 
-// wrongTable returns why a name cannot be a table's; "": it can.
+// wrongTable returns why a name cannot be a table's. "" means it can.
 func wrongTable(name string) string {
 	if wrong := wrongName(name); wrong != "" && !strings.ContainsAny(name, `."`) {
 		return wrong
@@ -223,7 +223,7 @@ func wrongTable(name string) string {
 	return wrongName(t.Name)
 }
 
-// wrongName returns why a name cannot be one of PostgreSQL's; "": it can.
+// wrongName returns why a name cannot be one of PostgreSQL's. "" means it can.
 func wrongName(name string) string {
 	switch {
 	case name == "":

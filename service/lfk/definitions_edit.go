@@ -94,7 +94,7 @@ func (d *Definitions) Remove(key lfk.Definition) error {
 // edit changes the document of the file, and d with it. The definitions must then equal want, in
 // any order.
 func (d *Definitions) edit(want []lfk.Definition, change func(root *yaml.Node)) error {
-	// Behind a symbolic link, replace the target.
+	// If path is a symbolic link, replace the target.
 	path, err := filepath.EvalSymlinks(d.File)
 	if err != nil {
 		return err

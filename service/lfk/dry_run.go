@@ -120,9 +120,8 @@ func (d *dryRun) interrupt(p *parentTasks) {
 	}
 }
 
-// count counts the rows of a task for keys that no earlier page had, and moves all keys past the
-// task as a run would, as far as reads show: they do not show locked rows. It returns false at the
-// time limit.
+// count counts the rows of a task for keys that no earlier page had. It moves all keys past the
+// task as a run would. Reads do not show locked rows. It returns false at the time limit.
 func (d *dryRun) count(
 	ctx context.Context, b *batch, task *childTask, keys []*openKey, seen map[lfk.Key]struct{},
 ) bool {

@@ -29,7 +29,7 @@ func entryKeys() []string {
 	}
 }
 
-// read reports whether the entry is valid; if not, it has recorded why.
+// read reports whether the entry is valid. If not, it has recorded why.
 func (e *entry) read(node *yaml.Node) bool {
 	before := len(e.file.problems)
 	if node.Kind != yaml.MappingNode {

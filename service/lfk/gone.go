@@ -16,8 +16,8 @@ import (
 // A child table that a database no longer has may have been renamed, moved to another schema or
 // dropped. Only a dropped table needs no cleaning. So a gone child holds the records of its parents
 // like an absent one, even if another database has a table of that name. It does so until a run
-// finds it there again, the operator accepts that it is gone, or GitLab has write-protected it
-// because its rows are elsewhere.
+// finds it there again, or the operator accepts that it is gone. It also ends when GitLab has
+// write-protected it because its rows are elsewhere.
 
 // GoneChildren maps the name of a child to the databases that no longer have it.
 type GoneChildren map[string][]string

@@ -25,12 +25,12 @@ type silentDatabase struct {
 	name string
 	// why its tables are unknown.
 	why error
-	// had are the children at its last answer to a run; nil: it never answered.
+	// had are the children at its last answer to a run. nil means it never answered.
 	had *lfk.SeenChildren
 }
 
-// unknown returns the tasks of the i-th definition that this run cannot do: one for each silent
-// database that may have the child, and at least one for a child that no other database has.
+// unknown returns the tasks of the i-th definition that this run cannot do. It returns one for each
+// silent database that may have the child, and at least one for a child that no other database has.
 func (h homes) unknown(key lfk.Definition, i int) (tasks []*childTask) {
 	others := 0
 	for _, children := range h.found {
@@ -177,8 +177,9 @@ func isSecondName(err error) bool {
 	return same
 }
 
-// hidden reports whether err means that the database's tables cannot be listed: it does not answer,
-// caretaker's role cannot read its application schema, or the search_path leads to another one.
+// hidden reports whether err means that the database's tables cannot be listed. The database does
+// not answer, caretaker's role cannot read its application schema, or the search_path leads to
+// another one.
 func hidden(err error) bool {
 	_, noSchema := errors.AsType[*dberr.NoSchemaError](err)
 	_, moved := errors.AsType[*lfk.QueueMovedError](err)

@@ -16,9 +16,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Keys whose statement the database has refused or cut off: the fault is isolated, so that the
-// other keys continue and only the faulty keys fail. Keys with rows locked by other transactions
-// get one more try.
+// If the database has refused or cut off a statement, the fault is isolated. So the other keys
+// continue and only the faulty keys fail. Keys with rows locked by other transactions get one more
+// try.
 
 const (
 	// maxFailing and maxTimeouts limit the statements spent on isolating a fault, per definition
@@ -230,7 +230,7 @@ func (k keptKeys) of(t *childTask, key lfk.Key) *repo.ProtectedError {
 	return nil
 }
 
-// failKept fails the keys with rows that a statement could lock but did not change: a trigger that
+// failKept fails the keys with rows that a statement could lock but did not change. A trigger that
 // returns NULL skips a row without an error. It returns the others, and whether the child has such
 // triggers. (With a rule, PostgreSQL refuses these statements.)
 func (t *taskRun) failKept(

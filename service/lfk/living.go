@@ -33,9 +33,9 @@ const (
 const checkedAtOnce = 500
 
 // checkParents settles the keys of a batch whose parents are alive where the statements on the
-// children do not check it. That is so if the child is in another database, the parent cannot have
-// the key, no child can be reached, or in a dry run. It is also so if the parent's table was
-// created after the run started, or if another of its keys was found alive.
+// children do not check it. That is so in a dry run, if the child is in another database, or if no
+// child can be reached. It is so if the parent cannot have the key. It is also so if the parent's
+// table was created after the run started, or if another of its keys was found alive.
 func (c *cleanup) checkParents(ctx context.Context, b *batch) error {
 	late, early := !b.table.Exists(), b.living.Load()
 	if late {

@@ -13,7 +13,7 @@ import (
 // loader issues the batches of a run: parents take turns, one batch each.
 //
 // It walks the records of each parent by key, oldest first. A walk misses records committed after
-// it passed: those with an earlier time or a lower id, and those of parents that had none at its
+// it passed. These have an earlier time or a lower id, or belong to parents that had none at its
 // start. Batches in progress may record more, too. So once all parents are at their end and no
 // batch is in progress, the next walk starts. A walk that finds no record is the last.
 type loader struct {
@@ -65,8 +65,8 @@ func (l *loader) begin(due []lfk.QueuedParent) {
 	})
 }
 
-// next issues a batch, which must be released; nil: none is left, or stop. It waits while batches
-// in progress may record more.
+// next issues a batch, which must be released. nil means none is left, or stop. It waits while
+// batches in progress may record more.
 func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +111,7 @@ func (l *loader) release(b *batch) {
 	l.released.Broadcast()
 }
 
-// load loads a batch of the parent whose turn it is; nil: all are at their end.
+// load loads a batch of the parent whose turn it is. nil means all are at their end.
 func (l *loader) load(ctx context.Context) (*batch, error) {
 	for len(l.parents) > 0 {
 		l.turn %= len(l.parents)
@@ -132,9 +132,9 @@ func (l *loader) load(ctx context.Context) (*batch, error) {
 	return nil, nil
 }
 
-// maxRecords is the maximum number of records in a batch of a parent with few children: a batch
-// costs a statement per definition, however few rows that finds. An operator who sets batch_size
-// below minRecords wants small statements, and gets them.
+// maxRecords is the maximum number of records in a batch of a parent with few children. A batch
+// costs a statement per definition, however few rows that finds. A batch_size below minRecords
+// keeps statements small.
 const maxRecords, minRecords = 2000, 500
 
 // size returns the maximum number of records in the next batch of a parent.

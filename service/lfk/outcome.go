@@ -65,8 +65,8 @@ func (f *failure) of(records []lfk.Record) []lfk.RecordFailure {
 type tally struct {
 	// records by the text of their failure.
 	records map[string]int
-	// class is the SQLSTATE of all, or what else they have in common. reason is the typed reason;
-	// "": none.
+	// class is the SQLSTATE of all, or what else they have in common. reason is the typed reason. ""
+	// means none.
 	class, reason string
 }
 
@@ -89,7 +89,7 @@ func (t *tally) add(f *failure, records int) {
 	}
 }
 
-// err joins the failures; nil: none.
+// err joins the failures. nil means none.
 func (t *tally) err() error {
 	var texts []string
 	for text, n := range t.records {
@@ -110,7 +110,7 @@ type outcome struct {
 	worked, failed map[failingKey]bool
 	// locked counts the records postponed because of locks on rows or tables, by place.
 	locked map[string]int
-	// held counts the records that absent children hold; heldBy has those children.
+	// held counts the records that absent children hold. heldBy has those children.
 	held   int
 	heldBy []string
 	living living
@@ -163,7 +163,7 @@ func (o *outcome) addPostponed(locked map[string]int, p *parentTasks, held int) 
 	}
 }
 
-// reach ends the run at a limit; the first one counts.
+// reach ends the run at a limit. The first one counts.
 func (o *outcome) reach(limit string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -183,7 +183,7 @@ func (o *outcome) reached() string {
 	return o.limit
 }
 
-// err returns the run's error; nil: nothing failed.
+// err returns the run's error. nil means nothing failed.
 func (o *outcome) err() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -254,7 +254,7 @@ func (c *cleanup) reportHeld() {
 type failingKey struct{ queue, definition, database string }
 
 // failing tracks the failing definitions for the life of the process. So the log has a line at the
-// start of a failure, at a new condition, every hour and at the end, instead of one per run.
+// start of a failure, at a new condition, every hour and at the end, not for each run.
 type failing struct {
 	mu sync.Mutex
 	// logged is the time of the last log line, by condition.
@@ -298,7 +298,7 @@ func (f *failing) over(key failingKey) {
 	delete(f.logged, key)
 }
 
-// reportRecovered logs the definitions that work again: in this run a statement has succeeded and
+// reportRecovered logs the definitions that work again. In this run a statement has succeeded and
 // none has failed, and no record that failed by itself is waiting for them.
 func (c *cleanup) reportRecovered(ctx context.Context) {
 	worked := maps.Clone(c.outcome.worked)

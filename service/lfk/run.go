@@ -154,7 +154,7 @@ func (c *cleanup) leftOver(ctx context.Context) (bool, error) {
 	return b != nil, err
 }
 
-// down returns why this run cannot do a task; nil: it can.
+// down returns why this run cannot do a task. nil means it can.
 func (c *cleanup) down(task *childTask) error {
 	c.downMu.Lock()
 	defer c.downMu.Unlock()

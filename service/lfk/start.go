@@ -20,8 +20,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// What a run reads and prepares before its first batch: the queue and its partitions, the homes of
-// the children, and the tasks of each parent.
+// Before its first batch a run reads the queue and its partitions and finds the databases of the
+// children. It prepares the tasks of each parent.
 
 // openQueue reads the queue, and maintains the partitions of a queue that caretaker has made.
 func (k *worker) openQueue(ctx context.Context, x *run.Execution) (lfk.DeletedRecords, error) {
@@ -144,7 +144,7 @@ type parentTasks struct {
 	absent []lfk.Definition
 	// living: a parent was found alive in this run, so parents are checked before any change.
 	living atomic.Bool
-	// table is the table of the recorded name at the start of the run; nil: none.
+	// table is the table of the recorded name at the start of the run. nil means none.
 	table    *lfk.ParentTable
 	position lfk.Position
 	// queues are the tables of the queue with due records at the start of the walk. The next walk
@@ -154,7 +154,7 @@ type parentTasks struct {
 	fits int
 }
 
-// childTask is one definition on one home of its child. Tasks are in the order of execution.
+// childTask is one definition in one database of its child. Tasks are in the order of execution.
 type childTask struct {
 	key lfk.Definition
 	// child is nil if it is unknown whether database has the child, because it does not answer.
@@ -168,7 +168,7 @@ type childTask struct {
 	counts atomic.Bool
 }
 
-// expected returns the likely number of rows of so many keys; 0: unknown, or none.
+// expected returns the likely number of rows of so many keys. 0 means unknown, or none.
 func (t *childTask) expected(keys int) float64 {
 	return math.Float64frombits(t.rowsPerKey.Load()) * float64(keys)
 }
@@ -186,7 +186,7 @@ func (t *childTask) SizeKey() bulk.SizeKey {
 // place returns the table of the task, with its database.
 func (t *childTask) place() string { return t.key.Table + " on " + t.database }
 
-// deletes reports whether the task deletes rows; otherwise it updates them.
+// deletes reports whether the task deletes rows. Otherwise it updates them.
 func (t *childTask) deletes() bool { return t.key.OnDelete == lfk.AsyncDelete }
 
 // tasks makes the tasks of the parents that have definitions. A parent whose children are all
@@ -245,8 +245,9 @@ func (c *cleanup) tasks(
 	return parents, c.endAbsence(ctx, c.x, ended)
 }
 
-// add adds the tasks of the i-th definition: one for each database that has the child table, and
-// one for each partition of it whose detachment is pending. It reports whether there are any.
+// add adds the tasks of the i-th definition. It adds one for each database that has the child
+// table, and one for each of its partitions whose detachment is pending. It reports whether there
+// are any.
 func (p *parentTasks) add(key lfk.Definition, i int, homes [][]*lfk.Child) (found bool) {
 	for _, children := range homes {
 		child := children[i]

@@ -258,7 +258,7 @@ func (t *taskRun) send(ctx context.Context, keys []*openKey, r *purged) (err err
 
 // empty sends the statement of a result for no row, and returns the duration. Such a statement ends
 // with the first row. So if the keys have few rows in many partitions, the time of the search is
-// added: a statement that counts the rows before it changes them searches twice.
+// added. A statement that counts the rows before it changes them searches twice.
 func (t *taskRun) empty(
 	ctx context.Context, keys []*openKey, r purged,
 ) func() (time.Duration, error) {
@@ -293,9 +293,9 @@ func (t *taskRun) limits(r purged, keys int) fencing.Limits {
 // waits reports whether it waits for locked rows.
 func (r purged) waits() bool { return r.lock > bulk.LockTime }
 
-// removable returns the records that this statement also removes if it completes their keys: it is
-// their last, it runs in the queue's own database, all are of one table, and no absent child holds
-// them.
+// removable returns the records that this statement also removes if it completes their keys. It
+// must be their last statement and run in the queue's own database. All records must be of one
+// table, and no absent child may hold them.
 func (t *taskRun) removable(keys []*openKey) (records []lfk.Record) {
 	last := t.task == t.batch.tasks[len(t.batch.tasks)-1]
 	if !last || t.task.child.Database != t.x.Database.Database || len(t.batch.absent) > 0 {

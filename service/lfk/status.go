@@ -24,8 +24,8 @@ import (
 // stay.
 
 // due reports whether records of parents with definitions are due in a database. A database that
-// cannot be read, or whose queue is damaged, counts as one with due records: its run repairs it, or
-// reports the fault.
+// cannot be read, or whose queue is damaged, counts as one with due records. Its run repairs the
+// queue or reports the fault.
 func (k *worker) due(ctx context.Context, d *repo.Database) bool {
 	if k.LooseForeignKeys() == nil {
 		return false

@@ -28,16 +28,17 @@ const (
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"* * * * *"`
-	// DefinitionsFile is the path of the definitions file; without one the worker is not configured.
+	// DefinitionsFile is the path of the definitions file. Without one the worker is not configured.
 	DefinitionsFile string `key:"definitions" example:"/etc/caretaker/loose_foreign_keys.yml"`
-	// Definitions say what becomes of the children of deleted parents; nil: what the file says.
+	// Definitions define the fate of the children of deleted parents. nil means those of the file.
 	Definitions *Definitions
 	// Rotation is minute, a fire works the database whose turn it is, or all, it works each that has
 	// records due.
 	Rotation string `key:"rotation" default:"minute" of:"minute all"`
-	// ReusedKeys says what happens to the record of a deleted row whose key another row has now: it is
-	// held for caretaker lfk reused, its children are cleaned, or they are kept and the record goes. Warning: clean
-	// also deletes the children of a living row that was moved and updated, or moved in a subtransaction.
+	// ReusedKeys is the treatment of the record of a deleted row whose key another row has now. The
+	// record is held for caretaker lfk reused (hold), its children are cleaned (clean), or they are
+	// kept and the record is deleted (keep). Warning: clean also deletes the children of a living row
+	// that was moved and updated, or moved in a subtransaction.
 	ReusedKeys string `key:"reused_keys" default:"hold" of:"hold clean keep"`
 	// TrackPartitions lets runs track the new partitions of tracked tables, where caretaker lfk install
 	// has made the queue: they create triggers on these. With GitLab's queue it has no effect.
@@ -50,12 +51,13 @@ type Config struct {
 	// MaxUpdates is how many rows a run may nullify or mark. Turbo mode: 150000, or this if it is
 	// higher.
 	MaxUpdates int64 `key:"max_updates" default:"50000" max:"100000000"`
-	// MaxRuntime is how long a run may take; under a second the log warns at the start. Turbo mode:
+	// MaxRuntime is how long a run may take. Under a second the log warns at the start. Turbo mode:
 	// 45s, or this if it is longer.
 	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
 }
 
-// Keys returns the definitions; nil: none are configured. The error is that of [LoadDefinitions].
+// Keys returns the definitions. nil means none are configured. The error is that of
+// [LoadDefinitions].
 func (c Config) Keys() ([]lfk.Definition, error) {
 	definitions, err := c.Definitions, error(nil)
 	if definitions == nil && c.DefinitionsFile != "" {
@@ -75,7 +77,7 @@ func (Config) DoneCounts() []string {
 	}
 }
 
-// worker is the worker; the package comment is its design.
+// worker is the worker. The package comment is its design.
 type worker struct {
 	run.Deps
 	config  Config
@@ -84,7 +86,7 @@ type worker struct {
 	looks   looks
 
 	mu sync.Mutex
-	// absent are the child tables that hold records, by this process's last run; nil: no run yet.
+	// absent are the child tables that hold records, by this process's last run. nil means no run yet.
 	absent []string
 	// others names what else has the name of an absent child, and what to do.
 	others map[string]string

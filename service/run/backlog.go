@@ -51,7 +51,7 @@ type backlogEntry struct {
 	stale  atomic.Bool
 	mu     sync.Mutex
 	readAt time.Time
-	// took is the duration of the newest reading; 0 if it failed.
+	// took is the duration of the newest reading, 0 if it failed.
 	took time.Duration
 	KnownBacklog
 	// failure is the error of the newest reading.

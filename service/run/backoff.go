@@ -14,7 +14,7 @@ type Backoff struct {
 	failures    int
 }
 
-// After returns how long to wait after a try that ended with err; 0 after a success. changed
+// After returns how long to wait after a try that ended with err, 0 after a success. changed
 // reports the first failure after a success, or the first success after a failure: only these are
 // worth a log line.
 func (b *Backoff) After(err error) (wait time.Duration, changed bool) {

@@ -18,7 +18,7 @@ import (
 
 // A dry run of a worker with Candidates lists one by one what a run would process. The record has
 // the first 1,000, the digest covers all. A request with that digest runs only if the candidates
-// have not changed: holding the lease, its run first finds them with the code of the dry run. It
+// have not changed. Its run holds the lease and first finds them with the code of the dry run. It
 // then works on nothing else.
 
 // Actions of candidates.
@@ -44,7 +44,7 @@ type candidates struct {
 	more   int64
 	// partial: some could not be checked.
 	partial bool
-	// actions has the actions of all candidates if they restrict a run; else nil.
+	// actions has the actions of all candidates if they restrict a run, else nil.
 	actions map[target]string
 }
 
@@ -109,7 +109,7 @@ func cut(text string) string {
 	return text[:most] + "…"
 }
 
-// CandidatesPartial marks that not all candidates could be checked: then there is no digest.
+// CandidatesPartial marks that not all candidates could be checked. Then the digest is missing.
 func (x *Execution) CandidatesPartial() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -1,9 +1,9 @@
 // Package run is the engine: it runs any worker.
 //
 // A [Worker] is a value: its name, its databases, the work of one run, and its backlog. A [Runner]
-// has the workers and runs them. An [Execution] is one run in progress, and all that a worker gets:
-// the time that decides what is due, the remaining time, whether to stop, permits to write, counts
-// and limits.
+// has the workers and runs them. An [Execution] is one run in progress, and all that a worker gets.
+// It has the time that decides what is due, the remaining time, and whether to stop. It also has
+// permits to write, counts and limits.
 //
 //	RunBatch: of a request, or of a fire that is due by the clock of main
 //	   │

@@ -45,16 +45,16 @@ type Execution struct {
 	// begun closes when the lease is taken, planned when the candidates were found as expected, and
 	// Done when the run has ended or was refused.
 	begun, planned, Done chan struct{}
-	// expected is the digest that its candidates must have; "": any.
+	// expected is the digest that its candidates must have. "" means any.
 	expected string
-	// allowed has the expected targets with their actions, once they are found; nil: everything.
+	// allowed has the expected targets with their actions, once they are found. nil means everything.
 	allowed map[target]string
 	// skipped counts the targets skipped for that reason.
 	skipped atomic.Int64
 
 	mu  sync.Mutex
 	run Run
-	// limit is what stopped the run before its work was done; "": nothing.
+	// limit is what stopped the run before its work was done. "" means nothing.
 	limit string
 	// linked are the spans that the run's span is linked to.
 	linked map[string]bool

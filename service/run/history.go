@@ -20,7 +20,8 @@ type history struct {
 	databases []*repo.Database
 	active    *active
 	logger    *slog.Logger
-	// Keep is how long runs and fires are kept, receiptsKeep how long receipts are; 0: permanently.
+	// Keep is how long runs and fires are kept, receiptsKeep how long receipts are. 0 means
+	// permanently.
 	Keep, receiptsKeep time.Duration
 
 	mu       sync.Mutex

@@ -95,7 +95,7 @@ func (l *leaseSet) get(d *repo.Database) (heldLease, bool) {
 	return h, ok
 }
 
-// fenced returns the databases other than home in which a row is held.
+// fenced returns the other databases in which a row is held.
 func (l *leaseSet) fenced() (databases []*repo.Database) {
 	l.rows.Lock()
 	defer l.rows.Unlock()
@@ -120,7 +120,7 @@ func (l *leaseSet) add(d *repo.Database, h heldLease) {
 	l.everHeld = append(l.everHeld, d.Name)
 }
 
-// acquire takes the row in a database: the lease itself at home, a fence row elsewhere.
+// acquire takes the row in a database: the lease itself or, in other databases, a fence row.
 func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (heldLease, error) {
 	l.acquireMu.Lock()
 	defer l.acquireMu.Unlock()

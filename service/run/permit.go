@@ -28,7 +28,7 @@ import (
 // second one meanwhile: a waiting renewal would block both forever.
 type Permit struct {
 	fencing.Permit
-	// open is what End closes; nil for a job and for a dry run.
+	// open is what End closes, nil for a job and for a dry run.
 	open *openPermit
 }
 

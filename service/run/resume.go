@@ -62,7 +62,7 @@ func (r *Runner) SlowedBy(id string) (why string, here bool) {
 }
 
 // The reasons of runs that continue another run, besides the schedule. A run after the load does
-// all that a scheduled run would: the other may not even have started.
+// all that a scheduled run would, as the other perhaps has not even started.
 const (
 	ReasonContinuation = "continuation"
 	reasonAfterLoad    = "after the load"

@@ -33,15 +33,15 @@ type (
 type Config struct {
 	// Databases in the order of the rotation: main, ci, sec, then the others by name.
 	Databases []*repo.Database
-	// Replica names this process in leases and runs; empty: a [ReplicaName].
+	// Replica names this process in leases and runs. Empty means a [ReplicaName].
 	Replica string
 	// HistoryKeep is how long runs and fires are kept.
 	HistoryKeep time.Duration
-	// ReceiptsKeep is how long receipts are kept; 0: permanently.
+	// ReceiptsKeep is how long receipts are kept. 0 means permanently.
 	ReceiptsKeep time.Duration
 	// Load has the load limits of a database at which runs and jobs slow down.
 	Load load.Config
-	// Logger gets one line per run; nil: slog.Default.
+	// Logger gets one line per run. nil means slog.Default.
 	Logger *slog.Logger
 	// LeftOut are workers that are not used here. A request for one gets the reason.
 	LeftOut []string

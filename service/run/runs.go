@@ -136,8 +136,8 @@ func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
 }
 
 const (
-	// watchInterval is how often a watched run is queried, watchPatience how long main may not
-	// answer meanwhile.
+	// watchInterval is how often a watched run is queried, watchPatience how long main can be silent
+	// meanwhile.
 	watchInterval, watchPatience = 500 * time.Millisecond, 10 * time.Second
 )
 

@@ -24,7 +24,8 @@ import (
 type Request struct {
 	// Worker is required.
 	Worker string
-	// Database is for loose_foreign_keys_cleanup only; empty: the one whose turn it is this minute.
+	// Database is for loose_foreign_keys_cleanup only. Empty means the one whose turn it is this
+	// minute.
 	Database string
 	DryRun   bool
 	// Async returns as soon as the run has started.
@@ -35,9 +36,9 @@ type Request struct {
 	ExpectedDigest string
 	// RequestedBy is recorded with the run. For a scheduled run it is this replica's name.
 	RequestedBy string
-	// Fire is the tick of the schedule that starts the run; nil for every other run.
+	// Fire is the tick of the schedule that starts the run, nil for every other run.
 	Fire *Fire
-	// Reason is why a run resumes work that an earlier run left; "" for every other run.
+	// Reason is why a run resumes work that an earlier run left, "" for every other run.
 	Reason string
 }
 
@@ -60,7 +61,7 @@ type Fire struct {
 //
 // Errors: [fault.ErrUnknownWorker], [fault.ErrUnknownDatabase], [fault.ErrStopping],
 // [fault.ErrUnreachable], [*fault.InvalidArgumentError], [*fault.WorkerPausedError],
-// [*fault.NotConfiguredError], [*fault.LeaseHeldError], [*fault.RefusedError]; with a claim
+// [*fault.NotConfiguredError], [*fault.LeaseHeldError], [*fault.RefusedError], and with a claim
 // [ErrFireTaken]. A failed run is no error. An error leaves nothing on record, unless main became
 // unreachable after a claim: that run ends as LEASE_LOST.
 func (r *Runner) RunBatch(ctx context.Context, req Request) (Run, error) {
@@ -197,9 +198,9 @@ type starting struct {
 	worker   *Worker
 	database *repo.Database
 	flags    map[string]bool
-	// expected is the digest that its candidates must have; "": any.
+	// expected is the digest that its candidates must have. "" means any.
 	expected string
-	// fire is the run's fire, or nil. refused is why that run cannot start; nil: none is known.
+	// fire is the run's fire, or nil. refused is why that run cannot start. nil means none is known.
 	fire    *Fire
 	refused error
 }
@@ -297,7 +298,7 @@ func (x *Execution) ttl() time.Duration {
 }
 
 // leaseInMain returns the lease's name if the lease is in main, where the statement that records
-// the run takes it; else "".
+// the run takes it, else "".
 func leaseInMain(main *repo.Database, x *Execution) string {
 	if x.DryRun || x.Database != main {
 		return ""
@@ -330,7 +331,7 @@ func (x *Execution) recorded(stored Run, before time.Time) {
 }
 
 // takeLease takes the lease that the record has not taken, and the fence rows of the worker's other
-// databases; a dry run has none. The lease's span starts at began.
+// databases. A dry run has none. The lease's span starts at began.
 //
 // In main the record has taken the lease already, unless it is held: acquire then only returns it.
 func (r *Runner) takeLease(ctx context.Context, x *Execution, began time.Time) error {

@@ -122,8 +122,8 @@ func tableTexts(tables []jobqueue.TableCount) (out []string) {
 // MaxBatchLinks is the maximum number of links of a batch's span, maxRunLinks that of a run's.
 const MaxBatchLinks, maxRunLinks = 16, 64
 
-// Link links a batch, and its run in case that batch is not sampled, to what caused the work: spans
-// in W3C's form, each linked once. what describes them.
+// Link links a batch to the spans that caused the work, in W3C's form, each once. It also links the
+// run, in case that batch is not sampled. what describes them.
 func (x *Execution) Link(ctx context.Context, what string, parents []string) {
 	batch := trace.SpanFromContext(ctx)
 	if !batch.IsRecording() {

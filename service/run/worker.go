@@ -43,7 +43,7 @@ func (WorkerConfig) Check(key, text string) error {
 }
 
 // DoneCounts are the counts that together are the number of due items that a run has handled, with
-// any outcome: clients show its progress by them. None here: a worker's own settings define them.
+// any outcome. Clients show its progress by them. None here: a worker's own settings define them.
 func (WorkerConfig) DoneCounts() []string { return nil }
 
 // Disabled reports whether the worker is switched off.
@@ -54,12 +54,12 @@ type Deps struct {
 	Main *repo.Database
 	// Databases in the order of the rotation, main first.
 	Databases []*repo.Database
-	// Queue takes deferred jobs; nil: no queue.
+	// Queue takes deferred jobs. nil means no queue.
 	Queue  jobqueue.Queue
 	Logger *slog.Logger
 	// RunBatch is [Runner.RunBatch].
 	RunBatch func(context.Context, Request) (Run, error)
-	// LooseForeignKeys returns the definitions in use; nil: none are configured. They change when
+	// LooseForeignKeys returns the definitions in use. nil means none are configured. They change when
 	// the file is reloaded, so a run calls it once.
 	LooseForeignKeys func() []lfk.Definition
 }
@@ -69,20 +69,21 @@ type Deps struct {
 type Worker struct {
 	Name   string
 	Config WorkerConfig
-	// Databases a run may work on, in the order of the rotation, with a lease each; nil: main, with one lease.
+	// Databases that a run may work on, in the order of the rotation, each with a lease. nil means
+	// main, with one lease.
 	Databases []*repo.Database
 	// Due reports whether a database has due work. A fire of such a worker works all databases that
-	// have; nil: a fire works one.
+	// have. nil means a fire works one.
 	Due func(ctx context.Context, database *repo.Database) bool
-	// UnscheduledRemark names the databases that no fire works, and what to do; "": none.
+	// UnscheduledRemark names the databases that no fire works, and what to do. "" means none.
 	UnscheduledRemark string
 	// Fences are the other databases that it writes to. A run takes its fence rows there, in this
 	// order, at its start.
 	Fences []*repo.Database
-	// Missing returns what keeps it from running; "": nothing.
+	// Missing returns what keeps it from running. "" means nothing.
 	Missing func(ctx context.Context) (string, error)
-	// Uses returns what its runs do with the application's tables of a database, for caretaker
-	// doctor; nil: nothing.
+	// Uses returns what its runs do with the application's tables of a database, for caretaker doctor.
+	// nil means nothing.
 	Uses func(database string) []catalog.Use
 	// MaxRuntime returns how long a run on a database may take, by the current flags, and whether
 	// turbo mode is on. A worker without a time limit leaves it out.
@@ -94,16 +95,16 @@ type Worker struct {
 	Work func(ctx context.Context, x *Execution) error
 	// Backlog counts the pending work in a database, and may add a remark for condition_detail.
 	Backlog func(ctx context.Context, database *repo.Database) (control.Backlog, string, error)
-	// Waiting lists the first dead or deferred items of a database's backlog; nil: no list.
+	// Waiting lists the first dead or deferred items of a database's backlog. nil means no list.
 	Waiting func(ctx context.Context, database *repo.Database, dead bool) ([]jobqueue.Waiting, error)
-	// Abandoned reports whether its last run died and left work that must not wait for the
-	// schedule; nil: never.
+	// Abandoned reports whether its last run died and left work that must not wait for the schedule.
+	// nil means never.
 	Abandoned func(ctx context.Context) (bool, error)
 	// Actions maps the keys of counts to the labels of maintenance_rows_total.
 	Actions map[string]string
 	// FailureCounts are the counts of failures in a run that succeeds: its reason has the cause.
 	FailureCounts []string
-	// StatusReason returns the part of such a reason that the status repeats; nil: all.
+	// StatusReason returns the part of such a reason that the status repeats. nil means all.
 	StatusReason func(reason string) string
 	// Flags are the feature flags that its runs read.
 	Flags []string
@@ -112,7 +113,7 @@ type Worker struct {
 	JobReason string
 	// Candidates: its dry runs record what a run would process, by [Execution.Candidate].
 	Candidates bool
-	// Plan adds to a plan what a run would do with its target; nil: nothing.
+	// Plan adds to a plan what a run would do with its target. nil means nothing.
 	Plan Planner
 	// Optional: it is not shown among all workers before it is enabled on a server, or has run.
 	Optional bool

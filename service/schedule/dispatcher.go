@@ -21,7 +21,7 @@ const (
 	// checks.
 	lookAhead = 5 * time.Second
 	// ledgerRounds is the maximum number of statements in one check to account for a worker's fires
-	// after a long pause, each for at most ledgerBatch fires. The next check does the others.
+	// after a long pause. Each is for at most ledgerBatch fires. The next check does the others.
 	ledgerRounds, ledgerBatch = 50, 1000
 )
 
@@ -177,7 +177,7 @@ func (t *workerTick) recordMissed(ctx context.Context, due dueFires) (advanced b
 	return true, nil
 }
 
-// ResumeRuns starts a run of each worker with work that must not wait for the schedule: its last
+// ResumeRuns starts a run of each worker with work that must not wait for the schedule. Its last
 // run died and its lease expired, or the load ended it early. The scheduler calls it every 30
 // seconds.
 func (d *Dispatcher) ResumeRuns(ctx context.Context) error {

@@ -6,7 +6,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/control"
 )
 
-// dueFires are the next actions for a worker's fires; zero: nothing to do.
+// dueFires are the next actions for a worker's fires. Zero means nothing to do.
 type dueFires struct {
 	// missed fires have no row yet, and get no run.
 	missed []time.Time
@@ -20,7 +20,7 @@ type dueFires struct {
 
 func (d dueFires) nothing() bool { return !d.advances && d.fire.IsZero() }
 
-// minAccounted is the minimum time back for which fires are accounted, with any retention: an
+// minAccounted is the minimum time back for which fires are accounted, with any retention. An
 // outage of one night must not cost a daily worker its run.
 const minAccounted = 48 * time.Hour
 

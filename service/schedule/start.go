@@ -41,8 +41,8 @@ func (t *workerTick) start(ctx context.Context, due dueFires) error {
 	return nil
 }
 
-// firstDue returns the first database with due work. It returns "" if there is none, or if the
-// worker has no rounds: then the run uses the database of the fire's minute, so that every fire has
+// firstDue returns the first database with due work. It returns "" if none has any, or if the
+// worker has no rounds. Then the run uses the database of the fire's minute, so that every fire has
 // its run. All databases together have run.DuePatience to answer.
 func firstDue(ctx context.Context, w *run.Worker) string {
 	if w.Due == nil {

@@ -30,7 +30,8 @@ type Fixture struct {
 	Done Change
 	// Settings of the worker that make it do one thing at a time, or a few, by key.
 	Settings map[string]string
-	// Limit are settings with which a run stops before ten things are done; nil: the worker has no limit of its own.
+	// Limit are settings with which a run stops before ten things are done. nil means the worker has
+	// no limit of its own.
 	Limit map[string]string
 	// Unseen: the backlog counts only things that a run has started. StayDue: things stay due until their jobs have ended.
 	Unseen, StayDue bool

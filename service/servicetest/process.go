@@ -43,7 +43,8 @@ type Order struct {
 	MaxRuntime                 time.Duration
 	// Database to run on.
 	Database string
-	// Worker to run; "": loose_foreign_keys_cleanup. Jobs is a kind of job to be worked instead, until the process is killed.
+	// Worker to run. "" means loose_foreign_keys_cleanup. Jobs is a kind of job to be worked instead,
+	// until the process is killed.
 	Worker, Jobs string
 	// Zone is the time zone of the process, "" for that of the test.
 	Zone string

@@ -34,7 +34,7 @@ func main() {
 // page is a Markdown file in the making.
 type page struct{ out *protogen.GeneratedFile }
 
-// files writes the page of a package; the files with services, which the others serve, come first.
+// files writes the page of a package. The files with services, which the others serve, come first.
 func (p page) files(name protoreflect.FullName, files []*protogen.File) {
 	slices.SortStableFunc(files, func(a, b *protogen.File) int {
 		return cmp.Compare(len(b.Services), len(a.Services))
@@ -110,7 +110,7 @@ func (p page) heading(kind string, of protoreflect.Descriptor, comments protogen
 	p.out.P(prose(comments))
 }
 
-// fieldType says what a field holds, with a link where this page describes it.
+// fieldType returns the type of a field, with a link where this page describes it.
 func fieldType(field protoreflect.FieldDescriptor) string {
 	switch {
 	case field.IsMap():
@@ -135,7 +135,7 @@ func kind(field protoreflect.FieldDescriptor) string {
 	}
 }
 
-// link refers to the section of a message or enum; those of other packages are only named.
+// link refers to the section of a message or enum. Those of other packages are only named.
 func link(of protoreflect.Descriptor) string {
 	if of.ParentFile().Package().Parent() == "google" {
 		return "`" + string(of.FullName()) + "`"
@@ -147,7 +147,7 @@ func link(of protoreflect.Descriptor) string {
 	return fmt.Sprintf("[%s](#%s-%s)", of.Name(), section, strings.ToLower(string(of.Name())))
 }
 
-// introduction is what the file says above its syntax line.
+// introduction is the file's comment above its syntax line.
 func introduction(file *protogen.File) protogen.CommentSet {
 	const syntaxField = 12 // of google.protobuf.FileDescriptorProto
 	above := file.Desc.SourceLocations().ByPath(protoreflect.SourcePath{syntaxField})

@@ -32,7 +32,7 @@ func installed(keys []config.Key, comments map[string]string) (string, error) {
 	out.WriteString(installedHead)
 	var open []string
 	for _, k := range keys {
-		// Any name will do; the file needs one.
+		// The file needs any name.
 		path := strings.Split(strings.ReplaceAll(k.Path, "<name>", "another"), ".")
 		sections, name := path[:len(path)-1], path[len(path)-1]
 		shared := 0

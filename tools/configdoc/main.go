@@ -127,7 +127,7 @@ func sentence(comment, name string) string {
 	return strings.TrimSuffix(strings.ReplaceAll(text, "|", `\|`), ".")
 }
 
-// allowed says what a value may be.
+// allowed describes the allowed values.
 func allowed(k config.Key) string {
 	tag := k.Field.Tag
 	var parts []string

@@ -1,6 +1,6 @@
 // Command dependencies writes what has to be said about the modules that are linked into caretaker:
-// the notice, their licences, and a bill of materials. It fails for a module whose licence it does
-// not know, or that is not one under which caretaker may be passed on as it is.
+// the notice, their licences, and a bill of materials. It fails for a module whose licence is
+// unknown, or does not allow caretaker to be passed on as it is.
 package main
 
 import (

@@ -19,8 +19,8 @@ import (
 // platforms are those of the release: what is linked differs between them.
 var platforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64"}
 
-// allowed are the licences, by SPDX identifier, under which a program may have a module in it that
-// is passed on under Apache-2.0 with the texts of the licences beside it.
+// allowed are the licences, by SPDX identifier, of modules that a program under Apache-2.0 may
+// contain. The program is passed on with the texts of the licences.
 var allowed = []string{
 	"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MPL-2.0", "Unlicense",
 }
@@ -37,7 +37,7 @@ const standardLibrary = "Go standard library"
 // module is one that is linked into caretaker, on one of the platforms at least.
 type module struct {
 	path, version string
-	// licences are SPDX identifiers; texts and notices are the files that say so, by their names.
+	// licences are SPDX identifiers. texts and notices are their files, by name.
 	licences       []string
 	texts, notices map[string]string
 }
@@ -98,7 +98,7 @@ func list(folder, platform string, folders, versions map[string]string) error {
 func run(folder string, environment []string, args ...string) (string, error) {
 	command := exec.Command("go", args...)
 	command.Dir, command.Stderr = folder, os.Stderr
-	// The flags of whoever runs this are about another module.
+	// The flags of the calling process are about another module.
 	command.Env = append(append(os.Environ(), "GOFLAGS="), environment...)
 	out, err := command.Output()
 	if err != nil {
@@ -136,7 +136,7 @@ func (m *module) read(folder string, words *classifier.Classifier) error {
 	return m.classify(words)
 }
 
-// classify says which licences the texts are.
+// classify returns the licences of the texts.
 func (m *module) classify(words *classifier.Classifier) error {
 	if len(m.texts) == 0 {
 		return errors.New("it has no file with a licence")

@@ -12,8 +12,8 @@ import (
 	"github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeSBOM writes what is in a program, as the program itself says. The same program makes the same
-// bill: its time is that of the commit.
+// writeSBOM writes the contents of a program, which the program itself lists. The same program
+// makes the same bill, as its time is that of the commit.
 func writeSBOM(out io.Writer, modules []module, program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {

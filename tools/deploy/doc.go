@@ -1,4 +1,4 @@
-// Package deploy checks what cannot be run without a cluster or a container engine: the manifests of
-// Kubernetes, compose.yaml and the Dockerfile are read by the libraries of those who run them. It is
-// a module of its own, so that caretaker needs none of these.
+// Package deploy checks the files for a cluster or a container engine. Kubernetes, compose and
+// Docker read the manifests, compose.yaml and the Dockerfile with the same libraries. It is a
+// module of its own, so that caretaker needs none of these.
 package deploy

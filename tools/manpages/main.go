@@ -42,7 +42,7 @@ func write(folder string, day time.Time) error {
 		return err
 	}
 	root := cli.Root(cli.Streams{})
-	// Whoever asks for completion or help has no need of a page on that.
+	// The commands completion and help need no page.
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	_, status, _ := strings.Cut(root.Long, "Exit codes:\n")
@@ -73,8 +73,8 @@ func each(c *cobra.Command, do func(*cobra.Command) error) error {
 	return nil
 }
 
-// page is the manual page of a command. What its own help says of exit codes stays; every page has
-// those that all commands have in common.
+// page is the manual page of a command. Exit codes in its own help stay. Every page has those that
+// all commands have in common.
 func page(c *cobra.Command, day time.Time, status string) ([]byte, error) {
 	c.DisableAutoGenTag = true
 	before, _, _ := strings.Cut(c.Long, "Exit codes:\n")
@@ -91,7 +91,7 @@ func page(c *cobra.Command, day time.Time, status string) ([]byte, error) {
 	}
 	section := ".SH EXIT STATUS\n.nf\n" + strings.TrimRight(status, "\n") + "\n.fi\n\n"
 	text := strings.Replace(out.String(), ".SH EXAMPLE", section+".SH EXAMPLE", 1)
-	// What a flag without a value stands for says nothing.
+	// The value of a flag without an argument is left out.
 	text = strings.ReplaceAll(text, "[=false]", "")
 	if !strings.Contains(text, section) {
 		text += "\n" + section

@@ -40,7 +40,7 @@ func main() {
 
 // run returns the command's exit code.
 func run(command []string) (code int, err error) {
-	// The command gets the terminal's signals too; the cluster stops after it.
+	// The command also gets the terminal's signals. The cluster stops after it.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends this process at once

@@ -1,4 +1,4 @@
-// A client of caretaker in Go: it starts a run, watches it, and reads what an error says.
+// A client of caretaker in Go: it starts a run, watches it, and reads an error's details.
 //
 //	go run ./docs/clients/go localhost:50051 ca.crt alice.token
 package main

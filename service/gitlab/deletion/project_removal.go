@@ -24,7 +24,7 @@ import (
 // projectRemoval is one project to be removed.
 type projectRemoval struct {
 	id int64
-	// actor is the requesting user, the bots' deleted_by_id; nil: unknown.
+	// actor is the requesting user, the bots' deleted_by_id. nil means unknown.
 	actor *int64
 	// lock is the key of the advisory lock that every step takes for its transaction.
 	lock int64
@@ -59,9 +59,9 @@ type Remover struct {
 	// Removed since the last save, at savedAt.
 	Removed gitlab.Removed
 	savedAt time.Time
-	// project in removal; 0: none.
+	// project in removal. 0 means none.
 	project int64
-	// Plan is the plan to count for; nil: rows are removed.
+	// Plan is the plan to count for. nil means rows are removed.
 	Plan *plan.Plan
 }
 

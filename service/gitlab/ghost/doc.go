@@ -14,7 +14,8 @@
 //     the row is removed. A user of a type that must not be deleted fails (INTERNAL_USER). A
 //     protected user is postponed before any change. Whether the user is blocked does not matter:
 //     the row of the queue decides.
-//  2. The ghost is the first one of the user's organization. If there is none, one is created.
+//  2. The ghost is the first one of the user's organization. If none exists, the worker creates
+//     one.
 //  3. A probe finds the columns of main, ci and sec that still refer to the user. Those columns are
 //     worked in order: first those of the lists in lists.go, then the foreign keys to users that no
 //     list names. Each statement changes a bounded number of rows and commits by itself. The step

@@ -50,7 +50,7 @@ func (c condition) sql() string {
 // removes reports whether the line deletes rows in any mode.
 func (l listLine) removes() bool { return l.normal == remove || l.hard == remove }
 
-// contributions are rows that others still read. They go to the ghost; with hard_delete most are
+// contributions are rows that others still read. The ghost gets them. With hard_delete most are
 // deleted. Achievements that the user gave to others, events and vulnerabilities stay even then.
 func contributions() []listLine {
 	return []listLine{

@@ -14,8 +14,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// references are the steps for any user: the lists and the foreign keys, as far as the databases
-// have such tables and columns at the start of the run.
+// references are the steps for any user: the lists and the foreign keys. The tables and columns
+// must exist at the start of the run.
 type references struct {
 	queue gitlab.GhostQueue
 	// catalogs are in the order of the databases, main first.
@@ -204,8 +204,8 @@ func (p *references) listed() map[string]bool {
 	return listed
 }
 
-// referring returns the rows that refer to a user by a foreign key, except the user's own row and
-// the row of the queue: those two are deleted together, last.
+// referring returns the rows that refer to a user by a foreign key. The user's own row and the row
+// of the queue are excluded. Those two are deleted together, last.
 func (p *references) referring(key catalog.ForeignKey, id int64) rowset.Rows {
 	main := p.catalogs[0]
 	rows := rowset.Referring(main, key, "id", rowset.IDs(id)...)

@@ -41,13 +41,13 @@ type user struct {
 	gitlab.GhostMigration
 	gitlab.GhostTarget
 	log *slog.Logger
-	// until is the end of the user's share of the time; zero: the end of the run.
+	// until is the end of the user's share of the time. Zero means the end of the run.
 	until time.Time
 	// tables counts the changed rows by table and action.
 	tables map[string]map[string]int64
 	// table and column are those of the current step, "" outside of the steps.
 	table, column string
-	// queuedBy is the span (W3C) of the job that queued the user; "": unknown.
+	// queuedBy is the span (W3C) of the job that queued the user. "" means unknown.
 	queuedBy string
 }
 
@@ -186,7 +186,7 @@ func (u *user) permit(ctx context.Context) (run.Permit, error) {
 // queueChange is a method of [gitlab.Ghosts] that changes a row of the queue.
 type queueChange func(context.Context, fencing.Permit, gitlab.GhostQueue, gitlab.GhostMigration) error
 
-// changeRow changes the user's row of the queue; a dry run does not.
+// changeRow changes the user's row of the queue. A dry run does not.
 func (u *user) changeRow(ctx context.Context, change queueChange) (err error) {
 	if u.x.DryRun {
 		return nil
@@ -268,8 +268,8 @@ func (r *workerRun) keepRow(kept *repo.ProtectedError) {
 	r.keptBy = kept
 }
 
-// endsRun returns the error with which the run ends after err; nil: err is about the user alone.
-// While the run is stopping, no error is the user's.
+// endsRun returns the error with which the run ends after err. nil means err is about the user
+// alone. While the run is stopping, no error is the user's.
 func (r *workerRun) endsRun(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -331,7 +331,7 @@ func (u *user) reportProtected(ctx context.Context, kept *repo.ProtectedError) {
 		"reason", reasons.Protected, "why", kept.String(), "tables", u.tables)
 }
 
-// reportFailed logs a user who has failed; the error is logged nowhere else. A user of a type that
+// reportFailed logs a user who has failed. The error is logged nowhere else. A user of a type that
 // stays is a warning: no stack would explain it.
 func (u *user) reportFailed(ctx context.Context, cause error) {
 	u.failed++

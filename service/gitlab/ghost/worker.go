@@ -25,7 +25,7 @@ type Config struct {
 	run.WorkerConfig `schedule:"*/2 * * * *"`
 	// Limit is how many rows of the queue a run takes.
 	Limit int `key:"limit" default:"1000" max:"100000"`
-	// MaxRuntime is how long a run may take; under a second the log warns at the start.
+	// MaxRuntime is how long a run may take. Under a second the log warns at the start.
 	MaxRuntime time.Duration `key:"max_runtime" default:"60s" max:"24h"`
 }
 
@@ -36,7 +36,7 @@ func (Config) DoneCounts() []string {
 	}
 }
 
-// worker is the worker; the package comment is its design.
+// worker is the worker. The package comment is its design.
 type worker struct {
 	config Config
 	run.Deps
@@ -114,7 +114,7 @@ type workerRun struct {
 	references *references
 	// seen are the rows that a dry run has counted as deleted, by database.
 	seen map[*repo.Database]bulk.Seen
-	// plan is the plan to count for; nil: none.
+	// plan is the plan to count for. nil means none.
 	plan *plan.Plan
 
 	migrated, deferred, failed, protected int

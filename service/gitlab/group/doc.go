@@ -7,16 +7,16 @@
 // # Due groups
 //
 // A mark is in one of two stores, or in both: a row of group_deletion_schedules, or
-// namespace_details.deletion_scheduled_at. Due are the groups marked on or before the cut-off,
-// which is the UTC date of T minus the setting deletion_adjourned_period; and all groups whose
-// removal has started. They are worked in the order of their ids.
+// namespace_details.deletion_scheduled_at. Groups marked on or before the cut-off are due, and all
+// groups whose removal has started. The cut-off is the UTC date of T minus the setting
+// deletion_adjourned_period. They are worked in the order of their ids.
 //
 // # One run
 //
-//  1. T is the start of the run by main's clock. The setting is read; an invalid one fails the run.
+//  1. T is the start of the run by main's clock. The setting is read. An invalid one fails the run.
 //  2. The worker decides page by page about each due group, with three statements a page. If the
-//     user may remove the group, it is destroyed. If the user may not, it is restored. If the user
-//     does not exist, it is held. A group whose removal has started is destroyed in any case.
+//     user may remove the group, it is destroyed. Otherwise it is restored. If the user does not
+//     exist, it is held. A group whose removal has started is destroyed in any case.
 //  3. Marks that differ between the stores are logged, before a restore deletes both.
 //  4. A group below one to be destroyed is skipped, once the job of that one is in the queue. Each
 //     other group has a position in the order of ids, with any outcome.
@@ -37,8 +37,8 @@
 // A failure of one group is rolled back, logged and counted. It stops no other group, and the next
 // run retries it. A lost lease or an unreachable database fails the run.
 //
-// A dry run tries each job and each restore in a transaction that it rolls back: that is the only
-// way to find those that would fail.
+// A dry run tries each job and each restore in a transaction that it rolls back. No other way finds
+// those that would fail.
 //
 // The design of the job is the comment of destroyGroup.
 package group

@@ -25,9 +25,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/spans"
 )
 
-// act does step 5 of the package comment: first for the groups that others may be removed with,
-// then for the others in order of their ids. A dry run does the same, and rolls it back group by
-// group: only that shows what would fail.
+// act does step 5 of the package comment. It starts with the groups that others may be removed
+// with, and continues with the others in order of their ids. A dry run does the same, and rolls it
+// back group by group: only that shows what would fail.
 func (r *workerRun) act(ctx context.Context) error {
 	covering := r.covering()
 	r.expect(covering)

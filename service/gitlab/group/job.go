@@ -27,13 +27,13 @@ import (
 //
 // One attempt:
 //
-//  1. One transaction locks the row of the group and checks everything again: the group exists and
-//     is due, and its user exists and may remove it. If not, the job ends without a change, or the
-//     group is restored. Else it records the start of the removal. From then on the only check is
-//     whether the group exists: half of it may already be deleted.
-//  2. The groups of the tree are removed, deepest first: the projects of each, its members, the
-//     references to it, and last its row with marks, details and route. Bots among the members get
-//     a job delete_user in the transaction that deletes their membership.
+//  1. One transaction locks the row of the group and checks everything again. The group must exist
+//     and be due, and its user must exist and be allowed to remove it. If not, the job ends without
+//     a change, or the group is restored. Else it records the start of the removal. From then on
+//     the only check is whether the group exists: half of it may already be deleted.
+//  2. The groups of the tree are removed, deepest first. The job removes the projects of each, its
+//     members and the references to it. The row with marks, details and route is last. Bots among
+//     the members get a job delete_user in the transaction that deletes their membership.
 //  3. After 45 seconds the attempt snoozes, which uses no retry. Deleted rows are the progress.
 //
 // Each step is a transaction of its own. It holds the row of its attempt, so that an attempt that

@@ -15,8 +15,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
-// planGroup adds the effects of the job destroy_group on a group: the decision of the worker, and
-// the removal of the tree, as a dry run.
+// planGroup adds the effects of the job destroy_group on a group. It takes the decision of the
+// worker and removes the tree, as a dry run.
 func (k *worker) planGroup(ctx context.Context, _ *run.Execution, p *plan.Plan) error {
 	main := &worker{Deps: k.Deps, config: k.config, removal: k.removal}
 	main.Main = p.Main()

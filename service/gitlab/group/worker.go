@@ -29,7 +29,8 @@ type Config struct {
 	run.WorkerConfig `schedule:"0 2 * * *" catch_up:"true"`
 	// BatchSize is how many groups are decided about at a time.
 	BatchSize int `key:"batch_size" default:"100" max:"10000"`
-	// Interval is the time from one group that is due to the next: with 20s 4320 are begun a day at most.
+	// Interval is the time from one group that is due to the next: with 20s 4320 are started a day at
+	// most.
 	Interval time.Duration `key:"interval" default:"20s" max:"24h"`
 }
 
@@ -40,7 +41,7 @@ func (Config) DoneCounts() []string {
 	}
 }
 
-// worker is the worker; the package comment is its design.
+// worker is the worker. The package comment is its design.
 type worker struct {
 	run.Deps
 	config  Config

@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// placeholderDeletion is the job delete_placeholder_user; see the package comment.
+// placeholderDeletion is the job delete_placeholder_user. See the package comment.
 type placeholderDeletion struct {
 	databases []*repo.Database
 	queue     jobqueue.Queue

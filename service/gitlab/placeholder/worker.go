@@ -42,7 +42,7 @@ type Config struct {
 // DoneCounts are the counts of due rows that a run has handled.
 func (Config) DoneCounts() []string { return []string{"scheduled_jobs", "exhausted_users"} }
 
-// placeholderUserCleanup is the worker; the package comment is its design.
+// placeholderUserCleanup is the worker. The package comment is its design.
 type placeholderUserCleanup struct {
 	config Config
 	main   *repo.Database

@@ -194,8 +194,8 @@ func (p *Planner) plan(
 	return made, nil
 }
 
-// estimate sets the estimate by the last measured speed with about as many rows. There is none
-// without such a speed, or if not all rows were counted.
+// estimate sets the estimate by the last measured speed with about as many rows. It sets no
+// estimate without such a speed, or if not all rows were counted.
 func (p *Planner) estimate(ctx context.Context, made *plan.Plan) {
 	if !made.Exact {
 		return

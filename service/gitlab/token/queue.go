@@ -50,7 +50,8 @@ func (k *inactiveTokens) waitingDeletions(
 	return k.Main.Tokens.WaitingDeletions(ctx, features, k.config.MaxQueued, tokenLimits())
 }
 
-// next judges the next range, no larger than the room for its deletions. full: there is no room.
+// next judges the next range, no larger than the room for its deletions. full means that no room is
+// left.
 func (w *tokenWalk) next(ctx context.Context) (r gitlab.BotRange, full bool, err error) {
 	r, err = w.judge(ctx, w.limit)
 	if err != nil || len(r.Inactive) == 0 {
@@ -97,8 +98,8 @@ func (w *tokenWalk) stop(ctx context.Context) error {
 	return nil
 }
 
-// roomShare is the part of max_queued that must be free before a full queue lets the pass continue:
-// else each deletion would start a run of its own.
+// roomShare is the part of max_queued that must be free before a full queue lets the pass continue.
+// Else each deletion would start a run of its own.
 const roomShare = 10
 
 // full reports whether the continuation should wait for more room.

@@ -33,7 +33,7 @@ type tokenWalk struct {
 	room room
 	// scheduled counts the deletions that this run has scheduled.
 	scheduled int
-	// admins are the known admin bots by organization; nil: the organization has none.
+	// admins are the known admin bots by organization. nil means the organization has none.
 	admins map[int64]*int64
 	// kept are the protected users, protected the inactive bots among them in the range.
 	kept      protection.Keeping
@@ -132,7 +132,7 @@ func (w *tokenWalk) reportVetoed(ctx context.Context, r gitlab.BotRange) error {
 }
 
 // save stores a range with its jobs and, if it is the run's last but not the pass's, the
-// continuation. It returns the number of jobs actually inserted; a dry run only counts them.
+// continuation. It returns the number of jobs actually inserted. A dry run only counts them.
 func (w *tokenWalk) save(
 	ctx context.Context, r gitlab.BotRange, last bool,
 ) (scheduled int, err error) {

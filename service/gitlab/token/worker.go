@@ -26,20 +26,20 @@ type Config struct {
 	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
 	// BatchSize is how many bots are judged at a time, in one transaction.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
-	// MaxRuntime is how long a run may take; its lease holds 10 s longer. Under a second the log
-	// warns at the start.
+	// MaxRuntime is how long a run may take. Its lease holds 10 s longer. Under a second the log warns
+	// at the start.
 	MaxRuntime time.Duration `key:"max_runtime" default:"180s" max:"24h"`
 	// ContinueAfter is how long after the end of a run that took longer the next one continues.
 	ContinueAfter time.Duration `key:"continue_after" default:"120s" max:"24h"`
-	// MaxQueued is how many users may wait for their deletion, whoever has queued them, before a
-	// run ends early with QUEUE_FULL.
+	// MaxQueued is how many users may wait for their deletion before a run ends early with QUEUE_FULL.
+	// All queued users count.
 	MaxQueued int `key:"max_queued" default:"100000" max:"10000000" off:"0"`
 }
 
 // DoneCounts are the counts of due bots that a run has handled.
 func (Config) DoneCounts() []string { return []string{"examined_users"} }
 
-// inactiveTokens is the worker; the package comment is its design.
+// inactiveTokens is the worker. The package comment is its design.
 type inactiveTokens struct {
 	run.Deps
 	config Config

@@ -39,13 +39,13 @@ func Misused(err error) bool {
 type Admin struct {
 	// Databases from the configuration, in the order of the rotation.
 	Databases []*repo.Database
-	// Only names the database to work on; "": all.
+	// Only names the database to work on. "" means all.
 	Only string
-	// Schema is where Install makes a queue if another schema has one; "": Install fails then.
+	// Schema is where Install makes a queue if another schema has one. "" means Install fails then.
 	Schema string
-	// Definitions; nil: none are configured.
+	// Definitions. nil means none are configured.
 	Definitions *lfk.Definitions
-	// Schedule of the worker, of five fields, UTC; "": no schedule.
+	// Schedule of the worker, of five fields, UTC. "" means no schedule.
 	Schedule string
 }
 
@@ -77,7 +77,7 @@ type Tracked struct {
 }
 
 // Track creates the triggers that record deletions from a table, in the one database that has it.
-// columns are its key; none: id.
+// columns are its key. None means id.
 func (l Admin) Track(ctx context.Context, table string, columns ...string) (Tracked, error) {
 	homes, err := l.homesOf(ctx, table)
 	switch {
@@ -121,7 +121,7 @@ func (l Admin) knownTable(ctx context.Context, table string) error {
 }
 
 // meant returns a hint: tables of another case or schema that an unknown name may mean, and tables
-// that do not count; or "".
+// that do not count. It returns "" without a hint.
 func (l Admin) meant(ctx context.Context, table string) (hint string) {
 	var names []string
 	protected := ""
@@ -146,7 +146,7 @@ func (l Admin) meant(ctx context.Context, table string) (hint string) {
 type Untracked struct {
 	Database string `json:"database"`
 	admin.Untracked
-	// Unfed are the definitions that get no more records.
+	// Unfed lists the definitions that get no more records.
 	Unfed []string `json:"unfed"`
 }
 
@@ -185,9 +185,9 @@ func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	return done, err
 }
 
-// AdoptedBelow returns the adopted foreign keys, as commands name them, that require a table, or
-// the table that it is a partition of, to be tracked. A database without the table counts as one
-// without keys.
+// AdoptedBelow returns the adopted foreign keys, as commands name them, that require a table to be
+// tracked. For a partition, the keys of its table count, too. A database without the table counts
+// as one without keys.
 func (l Admin) AdoptedBelow(ctx context.Context, table string) (names []string, err error) {
 	err = l.each(ctx, func(d *repo.Database) error {
 		recorded, err := admin.New(d.Database).Recorded(ctx, table)

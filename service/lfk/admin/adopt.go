@@ -26,7 +26,7 @@ import (
 // worker finds no rows. After any interruption, the same command continues: each step checks
 // whether it is done.
 //
-// The run is the last line of defence: it skips the records of a parent while the definition of an
+// The run is the last line of defence. It skips the records of a parent while the definition of an
 // adopted key is missing (package lfk, adopted.go).
 
 // Step is a step of an adoption or a reversion.
@@ -43,9 +43,9 @@ type Step struct {
 type AdoptRequest struct {
 	Table   string
 	Columns []string
-	// Constraint selects one of several; "": there must be exactly one.
+	// Constraint selects one of several. "" means there must be exactly one.
 	Constraint string
-	// OnDelete is the action; "": the constraint's.
+	// OnDelete is the action. "" means the constraint's.
 	OnDelete string
 	// Holder names the caller, for the lease.
 	Holder string
@@ -154,7 +154,7 @@ func writtenIn(t catalog.Table, schema string) string {
 	return t.Written()
 }
 
-// known returns the definition that replaces the foreign key; nil: the file has none.
+// known returns the definition that replaces the foreign key. nil means the file has none.
 func (a *Adoption) known(schema string) *lfkrepo.Definition {
 	return lfk.StandsFor(a.admin.Definitions.Keys, schema, capture.AdoptedKey{
 		Schema: a.real.Table.Schema, Table: a.real.Table.Name, Columns: a.real.Columns,
@@ -224,7 +224,7 @@ func (a *Adoption) checkDropped() error {
 		a.admin.Definitions.File, catalog.ReferenceArgument(a.key.Table, a.key.Columns)), a.key)
 }
 
-// same returns the action that equals the constraint's; "": none.
+// same returns the action that equals the constraint's. "" means none.
 func (a *Adoption) same() string {
 	switch {
 	case a.real.OnDelete == "c":

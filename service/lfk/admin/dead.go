@@ -56,9 +56,9 @@ type FailingRecord struct {
 	lfk.FailingRecord
 }
 
-// Failing returns the records of all selected databases, or those of one table, that have failed or
-// are held and are not dead, by database, partition and id. For a table that does not exist and has
-// no such records it returns [ErrUnknownTable].
+// Failing returns the records that have failed or are held and are not dead, of all selected
+// databases or of one table. They are sorted by database, partition and id. For a table that does
+// not exist and has no such records it returns [ErrUnknownTable].
 func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, error) {
 	records := []FailingRecord{}
 	err := l.each(ctx, func(d *repo.Database) error {
@@ -88,8 +88,8 @@ type Retried struct {
 }
 
 // Retry returns dead records to the queue: the one with an id, those of a table, or all (nil and
-// ""). It fails if there are none, or if several databases have the id. The result has the records
-// returned before an error.
+// ""). It fails without such records, or if several databases have the id. The result has the
+// records returned before an error.
 func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, error) {
 	filter := admin.DeadRecordFilter{ID: id, Table: table}
 	var holders []*repo.Database
@@ -120,7 +120,7 @@ func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, e
 	return done, err
 }
 
-// noDeadRecord returns why there is no record to retry: the id or the table does not exist, or the
+// noDeadRecord returns why no record can be retried: the id or the table does not exist, or the
 // records are not dead but failing.
 func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error {
 	const advice = "`caretaker lfk dead` lists them"

@@ -25,13 +25,13 @@ type Lint struct {
 	// Errors and Warnings are the numbers of findings.
 	Errors   int `json:"errors"`
 	Warnings int `json:"warnings"`
-	// Unchecked are the databases that could not be inspected.
+	// Unchecked lists the databases that could not be inspected.
 	Unchecked []string `json:"unchecked,omitempty"`
 }
 
 // Lint checks the definitions against every selected database, without changing anything. The error
 // has the databases that cannot be inspected. Tables missing everywhere are then unknown, and not
-// reported. If none could be inspected, there are no findings at all.
+// reported. If none could be inspected, Lint returns no findings at all.
 func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	if l.Definitions == nil {
 		return Lint{}, errors.New("there are no definitions to check: set " +

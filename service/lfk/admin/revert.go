@@ -80,8 +80,8 @@ func (a *Adoption) explain(err error) error {
 		catalog.ReferenceArgument(a.key.Table, a.key.Columns))
 }
 
-// Finish checks the rows, deletes the record of the adoption, and removes the definition from the
-// file, in this order. It returns the names of the definitions that the parent still has.
+// Finish checks the rows. Then it deletes the record of the adoption, and last it removes the
+// definition from the file. It returns the names of the definitions that the parent still has.
 func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
 	schema, err := a.home.ApplicationSchema(ctx)
 	if err != nil {

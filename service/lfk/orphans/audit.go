@@ -27,17 +27,17 @@ type Audit struct {
 // Task is one definition in one database that has its child.
 type Task struct {
 	Key lfk.Definition
-	// Fault is why it cannot be audited, and what to do; "": it can.
+	// Fault is why it cannot be audited, and what to do. "" means it can.
 	Fault string
 
 	child *lfk.Child
 	// parents are the parent's homes. Records are written to the first.
 	parents []*orphans.Parent
-	// key are the columns by which the homes record the parent. untracked is the first home if key
-	// is a guess, because its deletions are not recorded.
+	// key are the columns by which the databases of the parent record it. untracked is the first of
+	// them if key is a guess, because its deletions are not recorded.
 	key       []string
 	untracked string
-	// values: the first home records texts. mixed is a home that does not.
+	// values: the first database records texts. mixed is one that does not.
 	values bool
 	mixed  string
 	// order has, for each recorded column of the parent, the position of the child's column.
@@ -61,7 +61,7 @@ func (t *Task) Database() string {
 	return t.child.Database.Name
 }
 
-// Home returns the database of the parent whose queue gets the records; only without a Fault.
+// Home returns the database of the parent whose queue gets the records, only without a Fault.
 func (t *Task) Home() *repo.Database { return repo.Of(t.parents[0].Database()) }
 
 // inspected is an inspected database with its contents.
@@ -103,7 +103,7 @@ func (a Audit) Tasks(ctx context.Context) (tasks []*Task, err error) {
 	return tasks, nil
 }
 
-// childFault returns why the keys of a child cannot be read from an index; "": they can.
+// childFault returns why the keys of a child cannot be read from an index. "" means they can.
 func childFault(key lfk.Definition, child *admin.Child) string {
 	switch {
 	case len(child.MissingColumns) > 0:
@@ -280,7 +280,8 @@ func (p *Page) cut(n int) {
 	p.Orphans, p.Keys, p.More = p.Orphans[:n], p.Keys[:last+1], true
 }
 
-// guess returns why the key of the parent is uncertain; "": it is certain, or there is a fault.
+// guess returns why the key of the parent is uncertain. "" means it is certain, or there is a
+// fault.
 func (t *Task) guess() string {
 	if t.untracked == "" || t.Fault != "" {
 		return ""
@@ -289,7 +290,7 @@ func (t *Task) guess() string {
 		t.Key.Parent, t.untracked, lfk.ColumnList(t.key))
 }
 
-// Refuses returns why no records can be written for the task's orphans; "": they can.
+// Refuses returns why no records can be written for the task's orphans. "" means they can.
 func (t *Task) Refuses() string {
 	if t.untracked != "" {
 		return fmt.Sprintf("%s is not tracked on %s, so nobody knows by which key: run `caretaker lfk "+

@@ -16,11 +16,11 @@ import (
 // Search is a manual search for orphans.
 type Search struct {
 	Audit
-	// Which selects tasks; nil: all.
+	// Which selects tasks. nil means all.
 	Which func(*Task) bool
 	// Limit is the maximum number of orphaned keys to find in all.
 	Limit int
-	// Fix writes records; nil: orphans are only counted.
+	// Fix writes records. nil means orphans are only counted.
 	Fix *Repair
 	// LeftOut are the selected definitions whose child Run does not find, with the reasons. It does
 	// not include children accepted as absent.
@@ -44,7 +44,7 @@ type Found struct {
 	More bool `json:"more"`
 	// Fault is why it was not searched, or not to its end.
 	Fault string `json:"fault,omitempty"`
-	// Guess is why the keys may differ from the recorded ones; "": they do not.
+	// Guess is why the keys may differ from the recorded ones. "" means they do not.
 	Guess string `json:"guess,omitempty"`
 	// Key is the definition.
 	Key lfk.Definition `json:"-"`

@@ -219,7 +219,7 @@ func (w *working) record(
 	})
 }
 
-// faultOf returns why a task is impossible; "": it is possible.
+// faultOf returns why a task is impossible. "" means it is possible.
 func (t *Task) faultOf(fix bool) string {
 	if t.Fault != "" || !fix {
 		return t.Fault

@@ -21,15 +21,15 @@ type Config struct {
 	// Fix puts records of the missing parents into their queue, so that loose_foreign_keys_cleanup
 	// cleans what refers to them. Otherwise orphans are only counted.
 	Fix *bool `key:"fix" default:"false"`
-	// BatchSize is how many keys one statement looks at.
+	// BatchSize is how many keys one statement checks.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
 	// MaxRecords is how many records a run puts into queues.
 	MaxRecords int `key:"max_records" default:"100000" max:"100000000"`
-	// MaxRuntime is how long a run may take; the next one goes on.
+	// MaxRuntime is how long a run may take. The next one continues.
 	MaxRuntime time.Duration `key:"max_runtime" default:"10m" max:"24h"`
 }
 
-// audit is the worker; the package comment is its design.
+// audit is the worker. The package comment is its design.
 type audit struct {
 	run.Deps
 	config Config
@@ -51,8 +51,8 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	}, nil, nil
 }
 
-// uses returns the reads of children and parents, and the records. For a disabled worker there are
-// none.
+// uses returns the reads of children and parents, and the records. It returns none for a disabled
+// worker.
 func (a *audit) uses(string) (all []catalog.Use) {
 	if a.config.Disabled() {
 		return nil

@@ -27,7 +27,7 @@ type PanicError struct {
 // maxPanicStack is the maximum depth of a kept stack.
 const maxPanicStack = 64
 
-// NewPanicError returns the error for a value of recover; the log has the stack. The deferred
+// NewPanicError returns the error for a value of recover. The log has the stack. The deferred
 // function calls it.
 func NewPanicError(value any) error {
 	callers := make([]uintptr, maxPanicStack)
@@ -43,7 +43,7 @@ func (e *PanicError) Callers() []uintptr { return e.callers }
 
 // SkippedError ends a run as SKIPPED: it could do nothing.
 type SkippedError struct {
-	// Reason is typed. Text says what to do, if anything.
+	// Reason is typed. Text is what to do, if anything.
 	Reason, Text string
 }
 
@@ -52,7 +52,7 @@ func (e *SkippedError) Error() string { return e.Reason }
 // FailedError ends a run as FAILED although it did all it could. Its text is fit for clients.
 type FailedError struct {
 	Text string
-	// Reason is typed; "": none. Redacted is the text without row values; "": it has none.
+	// Reason is typed. "" means none. Redacted is the text without row values. "" means it has none.
 	Reason, Redacted string
 }
 
@@ -61,11 +61,11 @@ func (e *FailedError) Error() string { return e.Text }
 // Public marks the text as fit for clients.
 func (e *FailedError) Public() {}
 
-// TypedReason returns the reason; "": none.
+// TypedReason returns the reason. "" means none.
 func (e *FailedError) TypedReason() string { return e.Reason }
 
 // ItemsFailedError is a [FailedError] of a run that reached its end although some items failed.
-// Class is the class of all failures, "_OTHER" if they differ. Reason is typed; "": none.
+// Class is the class of all failures, "_OTHER" if they differ. Reason is typed. "" means none.
 type ItemsFailedError struct {
 	Text, Class, Reason string
 }

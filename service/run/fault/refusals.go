@@ -35,9 +35,9 @@ type RefusedError struct {
 	// Reason and Metadata are for programs. Text is for people, and fit for clients.
 	Reason, Text string
 	Metadata     map[string]string
-	// Retry is when to try again; 0: only after a change.
+	// Retry is when to try again. 0 means only after a change.
 	Retry time.Duration
-	// What is the error that [errors.Is] finds; nil: none.
+	// What is the error that [errors.Is] finds. nil means none.
 	What error
 }
 

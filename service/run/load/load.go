@@ -22,16 +22,17 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// Config says from when on a database counts as overloaded. A limit of 0 is off; with the zero
-// value nothing is probed.
+// Config has the limits above which a database counts as overloaded. A limit of 0 is off. With the
+// zero value nothing is probed.
 type Config struct {
-	// MaxReplicaLag is how far a standby that streams may be behind, as the primary sees it. Those being made or catching
-	// up, and subscribers of logical replication, do not count.
+	// MaxReplicaLag is the maximum lag of a streaming standby, as the primary sees it. Those being
+	// made or catching up, and subscribers of logical replication, do not count.
 	MaxReplicaLag time.Duration `key:"max_replica_lag" default:"30s" max:"24h" off:"0"`
 	// IgnoredReplicas are the application_names, with commas between them, of standbys that may be as late as they like: set
 	// it for one with recovery_min_apply_delay.
 	IgnoredReplicas []string `key:"ignored_replicas"`
-	// MaxWALRate is how much the write-ahead log may grow in a second, whoever writes it, over the last 2 to 10 seconds.
+	// MaxWALRate is how much the write-ahead log may grow in a second, by all writers, over the last 2
+	// to 10 seconds.
 	MaxWALRate int64 `key:"max_wal_rate" default:"0" max:"1024TB" off:"0" unit:"bytes"`
 	// MaxLockWait is how long somebody may wait for a lock on the table at hand, or its partition: a migration, say, behind
 	// which everybody else queues.
@@ -82,7 +83,7 @@ type databaseLoad struct {
 	slow bool
 	// excesses are those of the newest probe, with their beginnings.
 	excesses []Excess
-	// warned is the last warning: probes fail, or caretaker's role may not see everything.
+	// warned is the last warning: probes fail, or caretaker's role cannot see everything.
 	warned string
 }
 
@@ -199,7 +200,7 @@ func (l *Loads) warn(ctx context.Context, b *databaseLoad, load control.Load, er
 // Excess is a limit that is exceeded.
 type Excess struct {
 	// measure and key name what is measured and the limit's configuration key. queue is the queue
-	// concerned; nil: the whole database.
+	// concerned. nil means the whole database.
 	measure, key string
 	queue        *control.LockQueue
 	value, limit string

@@ -22,7 +22,7 @@ type Throttle struct {
 	// when a statement was last allowed.
 	paused          time.Duration
 	until, released time.Time
-	// excess is why the run pauses, or paused before its last statement; nil: it does not.
+	// excess is why the run pauses, or paused before its last statement. nil means it does not.
 	excess *Excess
 }
 

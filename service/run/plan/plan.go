@@ -1,6 +1,6 @@
 // Package plan computes what deleting a user, group or placeholder user would do. The code of the
-// jobs and workers that do it makes a plan, in their order, each as a dry run: it writes and locks
-// nothing.
+// jobs and workers that do it makes a plan, in their order, each as a dry run. A plan writes and
+// locks nothing.
 package plan
 
 import (

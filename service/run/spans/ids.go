@@ -30,7 +30,7 @@ func (IDs) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
 	return id
 }
 
-// WithID makes [IDs] use this id for the next span below ctx; the zero id: a random one.
+// WithID makes [IDs] use this id for the next span below ctx. The zero id means a random one.
 func WithID(ctx context.Context, id trace.SpanID) context.Context {
 	return context.WithValue(ctx, wantedID{}, id)
 }
