@@ -132,7 +132,7 @@ func TestRoles_AreThoseOfTheDocuments(t *testing.T) {
 		r := rules()[pathOf(method)]
 		role, audited := r.role.String(), ""
 		if r.everything > 0 {
-			role += "; for `*` " + r.everything.String()
+			role += ", for `*` " + r.everything.String()
 		}
 		if r.changes {
 			audited = "yes "
