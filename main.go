@@ -3,6 +3,7 @@
 package main
 
 //go:generate go run ./tools/configdoc
+//go:generate go run ./tools/clidoc
 
 import (
 	"os"

@@ -1,0 +1,90 @@
+// Command clidoc writes docs/reference/cli.md: the text of preamble.md, then every command with
+// its usage line, its short description and its flags.
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/caretaker-go/caretaker/cli"
+)
+
+// common is the number of commands from which on a flag that they share is listed once.
+const common = 10
+
+const width = 110
+
+//go:embed preamble.md
+var preamble string
+
+func main() {
+	var page strings.Builder
+	write(&page, cli.Root(cli.Streams{}))
+	if err := os.WriteFile("docs/reference/cli.md", []byte(page.String()), 0o600); err != nil {
+		fmt.Fprintln(os.Stderr, "clidoc:", err)
+		os.Exit(1)
+	}
+}
+
+// write writes the page of all commands below root.
+func write(page io.Writer, root *cobra.Command) {
+	commands, shared := available(root), pflag.NewFlagSet("", pflag.ContinueOnError)
+	count := map[string]int{}
+	for _, c := range commands {
+		ownFlags(c).VisitAll(func(f *pflag.Flag) {
+			key := f.Name + " " + f.Usage
+			if count[key]++; count[key] == common || c == root {
+				shared.AddFlag(f)
+			}
+		})
+	}
+	fmt.Fprintf(page, "%s\n## Common flags\n", preamble)
+	printFlags(page, shared)
+	for _, c := range commands[1:] {
+		usage := strings.TrimSuffix(c.UseLine(), " [flags]")
+		fmt.Fprintf(page, "\n## %s\n\n%s.\n\n`%s`\n", c.CommandPath(), c.Short, usage)
+		own := pflag.NewFlagSet("", pflag.ContinueOnError)
+		ownFlags(c).VisitAll(func(f *pflag.Flag) {
+			if same := shared.Lookup(f.Name); same == nil || same.Usage != f.Usage {
+				own.AddFlag(f)
+			}
+		})
+		printFlags(page, own)
+	}
+}
+
+// available returns c and the commands below it, without help.
+func available(c *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{c}
+	for _, child := range c.Commands() {
+		if child.IsAvailableCommand() && child.Name() != "help" {
+			all = append(all, available(child)...)
+		}
+	}
+	return all
+}
+
+// ownFlags returns the flags that c defines, also those that its subcommands inherit.
+func ownFlags(c *cobra.Command) *pflag.FlagSet {
+	own := pflag.NewFlagSet("", pflag.ContinueOnError)
+	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name != "help" && f.Name != "version" {
+			own.AddFlag(f)
+		}
+	})
+	return own
+}
+
+// printFlags prints flags as their help does.
+func printFlags(page io.Writer, flags *pflag.FlagSet) {
+	if flags.HasAvailableFlags() {
+		lines := strings.TrimRight(flags.FlagUsagesWrapped(width), "\n")
+		fmt.Fprintf(page, "\n```text\n%s\n```\n", lines)
+	}
+}
