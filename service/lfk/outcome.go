@@ -254,7 +254,7 @@ func (c *cleanup) reportHeld() {
 type failingKey struct{ queue, definition, database string }
 
 // failing tracks the failing definitions for the life of the process. So the log has a line at the
-// start of a failure, at a new condition, every hour and at the end, not for each run.
+// start of a failure, at a new condition, every hour and at the end.
 type failing struct {
 	mu sync.Mutex
 	// logged is the time of the last log line, by condition.

@@ -38,7 +38,7 @@ func main() {
 
 // write writes the pages of all commands, as of a day.
 func write(folder string, day time.Time) error {
-	if err := os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // everybody may read manual pages
+	if err := os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // manual pages are public
 		return err
 	}
 	root := cli.Root(cli.Streams{})
@@ -52,7 +52,7 @@ func write(folder string, day time.Time) error {
 			return fmt.Errorf("%s: %w", c.CommandPath(), err)
 		}
 		name := strings.ReplaceAll(c.CommandPath(), " ", "-") + ".1"
-		//nolint:gosec // everybody may read manual pages
+		//nolint:gosec // manual pages are public
 		return os.WriteFile(filepath.Join(folder, name), page, 0o644)
 	})
 }

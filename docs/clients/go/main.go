@@ -34,7 +34,7 @@ func call(address, caFile, tokenFile string) error {
 	if err != nil {
 		return err
 	}
-	token, err := os.ReadFile(tokenFile) //nolint:gosec // whoever runs it names the file
+	token, err := os.ReadFile(tokenFile) //nolint:gosec // the user names the file
 	if err != nil {
 		return err
 	}

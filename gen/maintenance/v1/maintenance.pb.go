@@ -30,17 +30,17 @@ const (
 type RunState int32
 
 const (
-	// Not set; as a filter: any state.
+	// Not set. As a filter it means any state.
 	RunState_RUN_STATE_UNSPECIFIED RunState = 0
 	// Running.
 	RunState_RUN_STATE_RUNNING RunState = 1
 	// Ended as planned, also when a limit ended it.
 	RunState_RUN_STATE_SUCCEEDED RunState = 2
-	// Could not continue, or items failed; error and reason say why.
+	// Could not continue, or items failed. error and reason have the cause.
 	RunState_RUN_STATE_FAILED RunState = 3
 	// Stopped by CancelRun or by the server's shutdown.
 	RunState_RUN_STATE_CANCELLED RunState = 4
-	// Did nothing; reason says why.
+	// Did nothing. reason has the cause.
 	RunState_RUN_STATE_SKIPPED RunState = 5
 )
 
@@ -148,7 +148,7 @@ func (Trigger) EnumDescriptor() ([]byte, []int) {
 type JobState int32
 
 const (
-	// Not set; as a filter: any state.
+	// Not set. As a filter it means any state.
 	JobState_JOB_STATE_UNSPECIFIED JobState = 0
 	// Due, or due in a moment.
 	JobState_JOB_STATE_AVAILABLE JobState = 1
@@ -156,9 +156,9 @@ const (
 	JobState_JOB_STATE_SCHEDULED JobState = 2
 	// Failed, and will be tried again.
 	JobState_JOB_STATE_RETRYABLE JobState = 3
-	// At work.
+	// Running.
 	JobState_JOB_STATE_RUNNING JobState = 4
-	// Has ended; outcome says how.
+	// Has ended, with an outcome.
 	JobState_JOB_STATE_COMPLETED JobState = 5
 	// Refused, or cancelled by CancelJob.
 	JobState_JOB_STATE_CANCELLED JobState = 6
@@ -221,11 +221,11 @@ func (JobState) EnumDescriptor() ([]byte, []int) {
 type FireOutcome int32
 
 const (
-	// Not set; as a filter: any outcome.
+	// Not set. As a filter it means any outcome.
 	FireOutcome_FIRE_OUTCOME_UNSPECIFIED FireOutcome = 0
 	// A server has claimed it and is about to start its run. Written by older versions only.
 	FireOutcome_FIRE_OUTCOME_CLAIMED FireOutcome = 1
-	// Its run was started; the run has its own outcome.
+	// Its run was started. The run has its own outcome.
 	FireOutcome_FIRE_OUTCOME_RAN FireOutcome = 2
 	// No run was started: the lease was held, or the worker paused. It is not caught up.
 	FireOutcome_FIRE_OUTCOME_SKIPPED FireOutcome = 3
@@ -365,7 +365,7 @@ const (
 	FailureClass_FAILURE_CLASS_UNSPECIFIED FailureClass = 0
 	// A database does not answer, refuses the connection, has no connection left, or is read-only.
 	FailureClass_FAILURE_CLASS_UNREACHABLE FailureClass = 1
-	// A statement does not match the schema or lacks a privilege, or the schema maintenance is not migrated.
+	// A statement does not match the schema or misses a privilege, or the schema maintenance is not migrated.
 	FailureClass_FAILURE_CLASS_SCHEMA FailureClass = 2
 	// Other sessions have locked rows or tables.
 	FailureClass_FAILURE_CLASS_LOCK FailureClass = 3
@@ -379,7 +379,7 @@ const (
 	FailureClass_FAILURE_CLASS_SETTING FailureClass = 7
 	// The scheduler of this server is stuck.
 	FailureClass_FAILURE_CLASS_SCHEDULER FailureClass = 8
-	// Something else; the log has it.
+	// Something else. The log has it.
 	FailureClass_FAILURE_CLASS_INTERNAL FailureClass = 9
 )
 
@@ -674,9 +674,9 @@ type Run struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Name of the worker.
 	Worker string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
-	// Database the run works on; empty for workers that work on all.
+	// Database the run works on, empty for workers that work on all.
 	Database string `protobuf:"bytes,3,opt,name=database,proto3" json:"database,omitempty"`
-	// What started it.
+	// Trigger of the run.
 	Trigger Trigger `protobuf:"varint,4,opt,name=trigger,proto3,enum=maintenance.v1.Trigger" json:"trigger,omitempty"`
 	// Its state.
 	State RunState `protobuf:"varint,5,opt,name=state,proto3,enum=maintenance.v1.RunState" json:"state,omitempty"`
@@ -687,9 +687,9 @@ type Run struct {
 	DryRun bool `protobuf:"varint,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Start, by the clock of main.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	// End; absent while it runs. For a run whose process died, its last heartbeat.
+	// End, absent while it runs. For a run whose process died, its last heartbeat.
 	FinishedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
-	// What was done, by name; each worker has its own names. While the run is running: so far.
+	// Counts by name. Each worker has its own names. While the run is running, the counts so far.
 	Counts map[string]int64 `protobuf:"bytes,10,rep,name=counts,proto3" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// Rows changed by table.
 	Tables []*TableCount `protobuf:"bytes,11,rep,name=tables,proto3" json:"tables,omitempty"`
@@ -697,17 +697,17 @@ type Run struct {
 	OverLimit bool `protobuf:"varint,12,opt,name=over_limit,json=overLimit,proto3" json:"over_limit,omitempty"`
 	// Dry runs of loose_foreign_keys_cleanup: what each definition would change.
 	Definitions []*DefinitionCount `protobuf:"bytes,13,rep,name=definitions,proto3" json:"definitions,omitempty"`
-	// The error; for a skipped run what to do about it; for a run that a pause has ended, who paused it and why. Never
+	// The error. For a skipped run, what to do about it. For a run that a pause has ended, who paused it and why. Never
 	// driver text, values or SQL. Lists and GetStatus have the first 2 KiB, GetRun has all.
 	Error string `protobuf:"bytes,14,opt,name=error,proto3" json:"error,omitempty"`
 	// W3C trace id of the run's trace, empty when tracing has none.
 	TraceId string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
-	// Epoch of the lease the run held; 0 for dry runs.
+	// Epoch of the lease the run held, 0 for dry runs.
 	LeaseEpoch int64 `protobuf:"varint,16,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
 	// The run had the limits of turbo mode.
 	TurboMode bool `protobuf:"varint,17,opt,name=turbo_mode,json=turboMode,proto3" json:"turbo_mode,omitempty"`
-	// Who requested it: the client's name, if known, and address, or the replica whose schedule fired. The name is that in
-	// the client's certificate if the server asks for one, else the value of the header caretaker-user.
+	// Requester: the client's name, if known, and address, or the replica whose schedule fired. The name is that in the
+	// client's certificate if the server asks for one, else the value of the header caretaker-user.
 	RequestedBy string `protobuf:"bytes,18,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
 	// The server that runs or ran it, by the name under which it holds leases.
 	Replica string `protobuf:"bytes,19,opt,name=replica,proto3" json:"replica,omitempty"`
@@ -718,7 +718,7 @@ type Run struct {
 	MoreCandidates int64 `protobuf:"varint,21,opt,name=more_candidates,json=moreCandidates,proto3" json:"more_candidates,omitempty"`
 	// Digest of all candidates, also of those not listed: RunBatchRequest.expected_digest.
 	CandidatesDigest string `protobuf:"bytes,22,opt,name=candidates_digest,json=candidatesDigest,proto3" json:"candidates_digest,omitempty"`
-	// request_id of the request that started it; empty: it had none, or the schedule did.
+	// request_id of the request that started it. Empty means it had none, or the schedule did.
 	RequestId     string `protobuf:"bytes,23,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -925,18 +925,18 @@ type Fire struct {
 	// Its outcome.
 	Outcome FireOutcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=maintenance.v1.FireOutcome" json:"outcome,omitempty"`
 	// Why it was skipped, for instance LEASE_HELD or WORKER_PAUSED. For a fire that ran, CAUGHT_UP if it had been missed.
-	// Written by older versions only: ABANDONED, it was missed because the server that had claimed it died; TAKEN_OVER, it
-	// ran, from a server that died or stopped.
+	// Older versions also wrote ABANDONED and TAKEN_OVER. An abandoned fire was missed because the server that had
+	// claimed it died. A fire that was taken over ran after its server had died or stopped.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// ID of its run, also of one that was recorded as skipped; empty if there is none.
+	// ID of its run, also of a skipped one, empty without a run.
 	RunId string `protobuf:"bytes,5,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// The server that claimed it; empty if none did.
+	// The server that claimed it, empty if none did.
 	ClaimedBy string `protobuf:"bytes,6,opt,name=claimed_by,json=claimedBy,proto3" json:"claimed_by,omitempty"`
 	// When it did so, by the clock of main.
 	ClaimedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=claimed_at,json=claimedAt,proto3" json:"claimed_at,omitempty"`
-	// Start of its run; absent when none was started.
+	// Start of its run, absent without a run.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	// How long after fire_time its run started; absent when none was started.
+	// How long after fire_time its run started, absent without a run.
 	Late          *durationpb.Duration `protobuf:"bytes,9,opt,name=late,proto3" json:"late,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1052,7 +1052,7 @@ type Lease struct {
 	AcquiredAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=acquired_at,json=acquiredAt,proto3" json:"acquired_at,omitempty"`
 	// Time of the last renewal.
 	RenewedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=renewed_at,json=renewedAt,proto3" json:"renewed_at,omitempty"`
-	// Until then nobody else can take it. A release sets it to a time in the past.
+	// Until then no other server can take it. A release sets it to a time in the past.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// It is free, by the clock of its database.
 	Expired       bool `protobuf:"varint,9,opt,name=expired,proto3" json:"expired,omitempty"`
@@ -1158,11 +1158,11 @@ type Pause struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why, as given to PauseWorker.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Who paused it, as in Run.requested_by.
+	// The client that paused it, as in Run.requested_by.
 	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	// Since when.
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
-	// Until when; absent: until ResumeWorker.
+	// Until when. Absent means until ResumeWorker.
 	Until         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1226,19 +1226,19 @@ func (x *Pause) GetUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-// Backlog is what is left to do. Figures are exact up to 1,000,000 a database, beyond that a lower bound, and may be up
-// to 15 seconds old, up to a minute where counting takes long; condition_detail says so.
+// Backlog is the remaining work. Figures are exact up to 1,000,000 a database, and a lower bound beyond that. They may
+// be up to 15 seconds old, or up to a minute where counting takes long, which condition_detail reports.
 type Backlog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Everything that waits, including what is deferred, without what is dead.
 	Pending int64 `protobuf:"varint,1,opt,name=pending,proto3" json:"pending,omitempty"`
-	// Since when the oldest has been waiting; absent if nothing waits.
+	// Since when the oldest has been waiting, absent if nothing waits.
 	OldestAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=oldest_at,json=oldestAt,proto3" json:"oldest_at,omitempty"`
 	// Of pending, what is due now.
 	Due int64 `protobuf:"varint,3,opt,name=due,proto3" json:"due,omitempty"`
 	// Of pending, what has been postponed.
 	Deferred int64 `protobuf:"varint,4,opt,name=deferred,proto3" json:"deferred,omitempty"`
-	// What was given up after too many failures and needs a decision.
+	// Items that failed too often and need a decision.
 	Dead          int64 `protobuf:"varint,5,opt,name=dead,proto3" json:"dead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1316,9 +1316,9 @@ type WorkerStatus struct {
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	// Cron expression, UTC.
 	Schedule string `protobuf:"bytes,2,opt,name=schedule,proto3" json:"schedule,omitempty"`
-	// Next fire on the answering server; absent if its scheduler is off.
+	// Next fire on the answering server, absent if its scheduler is off.
 	NextRunAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=next_run_at,json=nextRunAt,proto3" json:"next_run_at,omitempty"`
-	// The pause in force, absent when there is none.
+	// The pause in force, absent if it is not paused.
 	Paused *Pause `protobuf:"bytes,4,opt,name=paused,proto3" json:"paused,omitempty"`
 	// The worker's leases.
 	Leases []*Lease `protobuf:"bytes,5,rep,name=leases,proto3" json:"leases,omitempty"`
@@ -1328,8 +1328,8 @@ type WorkerStatus struct {
 	LastRun *Run `protobuf:"bytes,7,opt,name=last_run,json=lastRun,proto3" json:"last_run,omitempty"`
 	// End of the newest run that succeeded, without dry runs.
 	LastSuccessAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_success_at,json=lastSuccessAt,proto3" json:"last_success_at,omitempty"`
-	// What is left to do; absent if the answering server has not been able to read it since its start. It is the sum over
-	// the databases that could be read; condition_detail names the others.
+	// Remaining work, absent if the answering server has not been able to read it since its start. It is the sum over the
+	// databases that could be read. condition_detail names the others.
 	Backlog *Backlog `protobuf:"bytes,9,opt,name=backlog,proto3" json:"backlog,omitempty"`
 	// Why it is, or is not, running now.
 	Condition Condition `protobuf:"varint,10,opt,name=condition,proto3,enum=maintenance.v1.Condition" json:"condition,omitempty"`
@@ -1337,8 +1337,8 @@ type WorkerStatus struct {
 	ConditionDetail string `protobuf:"bytes,11,opt,name=condition_detail,json=conditionDetail,proto3" json:"condition_detail,omitempty"`
 	// Set with CONDITION_FAILING.
 	Failing *Failing `protobuf:"bytes,12,opt,name=failing,proto3" json:"failing,omitempty"`
-	// Its databases, if it has several with a lease each: those with a problem first, then those with something dead, then
-	// those with something due, then the others, each in the order of the rotation.
+	// Its databases, if it has several with a lease each. Databases with a problem come first, then those with dead
+	// items, then those with due items. Each part is in the order of the rotation.
 	Databases     []*DatabaseStatus `protobuf:"bytes,13,rep,name=databases,proto3" json:"databases,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1470,9 +1470,9 @@ type DatabaseStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the database.
 	Database string `protobuf:"bytes,1,opt,name=database,proto3" json:"database,omitempty"`
-	// What is left to do there; absent if the answering server has not been able to read it since its start.
+	// Remaining work there, absent if the answering server has not been able to read it since its start.
 	Backlog *Backlog `protobuf:"bytes,2,opt,name=backlog,proto3" json:"backlog,omitempty"`
-	// What keeps runs there from their work; empty if nothing does.
+	// Problem that keeps runs there from their work, empty without a problem.
 	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1536,16 +1536,15 @@ type Job struct {
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// delete_placeholder_user, delete_user, destroy_group or continue_inactive_token_deletion.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// State, as in maintenance.river_job: available (due, or due in a moment), scheduled (starts later, or goes on later),
-	// retryable (failed, will be retried), running, completed, cancelled (refused, or cancelled by an operator), discarded (failed in its
-	// last attempt), pending (not used).
-	// Deprecated: job_state says the same.
+	// State, as in maintenance.river_job: available (due now), scheduled (starts or continues later), retryable (failed
+	// and will be retried), running or completed. Others are cancelled (refused, or cancelled by an operator), discarded
+	// (failed in its last attempt) and pending (not used). Deprecated: use job_state.
 	//
 	// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
-	// Arguments; each kind has its own names.
+	// Arguments. Each kind has its own names.
 	Args *structpb.Struct `protobuf:"bytes,4,opt,name=args,proto3" json:"args,omitempty"`
-	// Number of the current or last attempt; 0 before the first.
+	// Number of the current or last attempt, 0 before the first.
 	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// Number of failed attempts after which it is discarded.
 	MaxAttempts int32 `protobuf:"varint,6,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
@@ -1555,30 +1554,30 @@ type Job struct {
 	Errors []*JobError `protobuf:"bytes,8,rep,name=errors,proto3" json:"errors,omitempty"`
 	// Typed reason of the outcome, for instance TARGET_GONE or STILL_REFERENCED.
 	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Id of the run that queued it, directly or through another job; empty when none did.
+	// Id of the run that queued it, directly or through another job. Empty without such a run.
 	RunId string `protobuf:"bytes,10,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// Outcome of the last attempt: succeeded, skipped, refused, restored, cancelled (by an operator), failed or discarded;
-	// empty before there is one.
+	// Outcome of the last attempt: succeeded, skipped, refused, restored, cancelled (by an operator), failed or
+	// discarded. Empty before the first end.
 	Outcome string `protobuf:"bytes,11,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// When it was queued.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// Start of the last attempt; absent before the first.
+	// Start of the last attempt, absent before the first.
 	AttemptedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=attempted_at,json=attemptedAt,proto3" json:"attempted_at,omitempty"`
-	// When it ended; absent while it waits or runs.
+	// When it ended, absent while it waits or runs.
 	FinalizedAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=finalized_at,json=finalizedAt,proto3" json:"finalized_at,omitempty"`
-	// Trace ID of the last attempt that has ended, in whatever way; empty if there is none or its process died.
+	// Trace ID of the last attempt that has ended, in whatever way. Empty before the first, or if its process died.
 	TraceId string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
 	// State.
 	JobState JobState `protobuf:"varint,16,opt,name=job_state,json=jobState,proto3,enum=maintenance.v1.JobState" json:"job_state,omitempty"`
 	// Rows that its attempts have changed in main, by table, as far as receipts are kept. GetJob has them, lists do not.
 	Tables []*TableCount `protobuf:"bytes,17,rep,name=tables,proto3" json:"tables,omitempty"`
-	// The cancellation that was asked for; absent if there was none. GetJob has it, lists do not.
+	// The requested cancellation, if any. GetJob has it, lists do not.
 	Cancellation *Cancellation `protobuf:"bytes,18,opt,name=cancellation,proto3" json:"cancellation,omitempty"`
-	// How many paths outside the database its attempts have left; absent if none. GetJob has it, lists do not, and
+	// How many paths outside the database its attempts have left, absent if none. GetJob has it, lists do not, and
 	// ListOutside has the paths.
 	Outside *OutsideCount `protobuf:"bytes,19,opt,name=outside,proto3" json:"outside,omitempty"`
-	// How long its attempts have worked, all together, as far as they have ended and their process has not died; the time
-	// between them does not count. Absent before one has ended.
+	// Total time of its attempts that have ended and whose process has not died. The time between them does not count.
+	// Absent before one has ended.
 	Duration      *durationpb.Duration `protobuf:"bytes,20,opt,name=duration,proto3" json:"duration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1815,7 +1814,7 @@ type Cancellation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why, as given to CancelJob.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Who asked, as in Run.requested_by.
+	// Requester, as in Run.requested_by.
 	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	// When.
 	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
@@ -1998,7 +1997,7 @@ type RunBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the worker. Required.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// Database (loose_foreign_keys_cleanup only); empty: the one whose turn it is this minute.
+	// Database (loose_foreign_keys_cleanup only). Empty means the one whose turn it is this minute.
 	Database string `protobuf:"bytes,2,opt,name=database,proto3" json:"database,omitempty"`
 	// Count what a run would do and write nothing.
 	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
@@ -2008,7 +2007,7 @@ type RunBatchRequest struct {
 	// request must be for the same worker, database (if it names one) and dry_run, else it is REQUEST_ID_REUSED.
 	// It is kept as long as its run (history.keep).
 	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Run only if the candidates are those of the dry run with this candidates_digest, else PLAN_CHANGED; empty: run in any
+	// Run only if the candidates are those of the dry run with this candidates_digest, else PLAN_CHANGED. Empty means run in any
 	// case. For the four workers that have candidates.
 	ExpectedDigest string `protobuf:"bytes,6,opt,name=expected_digest,json=expectedDigest,proto3" json:"expected_digest,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -2136,7 +2135,7 @@ func (x *RunBatchResponse) GetRun() *Run {
 // GetStatusRequest names a worker.
 type GetStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the worker; empty: all.
+	// Name of the worker. Empty means all.
 	Worker        string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2228,9 +2227,9 @@ func (x *GetStatusResponse) GetWorkers() []*WorkerStatus {
 // ListLeasesRequest selects leases.
 type ListLeasesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the worker; empty: all.
+	// Name of the worker. Empty means all.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// At most so many, fewer where the answer would be too large; 0: 50, at most 1000.
+	// At most so many, fewer where the answer would be too large. 0 means 50. The maximum is 1000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -2294,7 +2293,7 @@ type ListLeasesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Leases, ordered by name.
 	Leases []*Lease `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
-	// Token of the next page; empty: this was the last one.
+	// Token of the next page. Empty means that this was the last one.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2439,17 +2438,17 @@ func (x *GetRunResponse) GetRun() *Run {
 // ListRunsRequest selects runs.
 type ListRunsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the worker; empty: all.
+	// Name of the worker. Empty means all.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// State; unspecified: any.
+	// State. Unspecified means any.
 	State RunState `protobuf:"varint,2,opt,name=state,proto3,enum=maintenance.v1.RunState" json:"state,omitempty"`
-	// At most so many, fewer where the answer would be too large; 0: 50, at most 1000.
+	// At most so many, fewer where the answer would be too large. 0 means 50. The maximum is 1000.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only those that were started then or later; absent: any.
+	// Only those that were started then or later. Absent means any.
 	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
-	// Only those that were started before; absent: any.
+	// Only those that were started before. Absent means any.
 	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2532,7 +2531,7 @@ type ListRunsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Runs, the newest first.
 	Runs []*Run `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
-	// Token of the next page; empty: this was the last one.
+	// Token of the next page. Empty means that this was the last one.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2585,11 +2584,11 @@ func (x *ListRunsResponse) GetNextPageToken() string {
 // ListFiresRequest selects fires.
 type ListFiresRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the worker; empty: all.
+	// Name of the worker. Empty means all.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// Outcome; unspecified: any.
+	// Outcome. Unspecified means any.
 	Outcome FireOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=maintenance.v1.FireOutcome" json:"outcome,omitempty"`
-	// At most so many, fewer where the answer would be too large; 0: 50, at most 1000.
+	// At most so many, fewer where the answer would be too large. 0 means 50. The maximum is 1000.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -2660,7 +2659,7 @@ type ListFiresResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Fires, the newest first.
 	Fires []*Fire `protobuf:"bytes,1,rep,name=fires,proto3" json:"fires,omitempty"`
-	// Token of the next page; empty: this was the last one.
+	// Token of the next page. Empty means that this was the last one.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2910,7 +2909,7 @@ type PauseWorkerRequest struct {
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	// Why. Required, at most 500 characters.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// How long, from 1 second to 365 days; absent: until ResumeWorker.
+	// How long, from 1 second to 365 days. Absent means until ResumeWorker.
 	Ttl           *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2970,7 +2969,7 @@ func (x *PauseWorkerRequest) GetTtl() *durationpb.Duration {
 // PauseWorkerResponse is the answer of PauseWorker.
 type PauseWorkerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The worker as it is now; for "*" no more than name, pause and condition.
+	// The worker as it is now. For "*" no more than name, pause and condition.
 	Worker        *WorkerStatus `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3108,25 +3107,25 @@ func (x *ResumeWorkerResponse) GetWorker() *WorkerStatus {
 // ListJobsRequest selects jobs.
 type ListJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Kind; empty: all.
+	// Kind. Empty means all.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// State, as in Job.state; empty: any. Deprecated: job_state says the same.
+	// State, as in Job.state. Empty means any. Deprecated: use job_state.
 	//
 	// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// At most so many, fewer where the answer would be too large; 0: 50, at most 1000.
+	// At most so many, fewer where the answer would be too large. 0 means 50. The maximum is 1000.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only the job with this ID, whatever the other fields are; 0: all. UNKNOWN_JOB if there is none. Deprecated: GetJob.
+	// Only the job with this ID, whatever the other fields are. 0 means all. UNKNOWN_JOB if it does not exist. Deprecated: GetJob.
 	//
 	// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
 	Id int64 `protobuf:"varint,5,opt,name=id,proto3" json:"id,omitempty"`
-	// Only those that were queued then or later; absent: any.
+	// Only those that were queued then or later. Absent means any.
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
-	// Only those that were queued before; absent: any.
+	// Only those that were queued before. Absent means any.
 	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
-	// State; unspecified: any. Not together with state.
+	// State. Unspecified means any. Not together with state.
 	JobState      JobState `protobuf:"varint,8,opt,name=job_state,json=jobState,proto3,enum=maintenance.v1.JobState" json:"job_state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3225,7 +3224,7 @@ type ListJobsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Jobs, the newest first.
 	Jobs []*Job `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	// Token of the next page; empty: this was the last one.
+	// Token of the next page. Empty means that this was the last one.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3664,7 +3663,7 @@ func (x *SetFeatureFlagResponse) GetFlag() *FeatureFlag {
 // ListFeatureFlagsRequest selects flags.
 type ListFeatureFlagsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most so many; 0: 50, at most 1000.
+	// At most so many. 0 means 50. The maximum is 1000.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -3721,7 +3720,7 @@ type ListFeatureFlagsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Flags by name.
 	Flags []*FeatureFlag `protobuf:"bytes,1,rep,name=flags,proto3" json:"flags,omitempty"`
-	// Token of the next page; empty: this was the last one.
+	// Token of the next page. Empty means that this was the last one.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

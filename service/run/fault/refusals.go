@@ -37,7 +37,7 @@ type RefusedError struct {
 	Metadata     map[string]string
 	// Retry is when to try again. 0 means only after a change.
 	Retry time.Duration
-	// What is the error that [errors.Is] finds. nil means none.
+	// [errors.Is] finds the error What. nil means none.
 	What error
 }
 

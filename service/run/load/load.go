@@ -34,8 +34,8 @@ type Config struct {
 	// MaxWALRate is how much the write-ahead log may grow in a second, by all writers, over the last 2
 	// to 10 seconds.
 	MaxWALRate int64 `key:"max_wal_rate" default:"0" max:"1024TB" off:"0" unit:"bytes"`
-	// MaxLockWait is how long somebody may wait for a lock on the table at hand, or its partition: a migration, say, behind
-	// which everybody else queues.
+	// MaxLockWait is how long a session may wait for a lock on the table at hand or its partition.
+	// Other sessions queue for such a lock after a migration, for example.
 	MaxLockWait time.Duration `key:"max_lock_wait" default:"5s" max:"24h" off:"0"`
 	// Patience is for how long a run goes on, slowed down, while a limit is exceeded.
 	Patience time.Duration `key:"patience" default:"20s" max:"24h"`
