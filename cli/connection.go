@@ -151,8 +151,8 @@ func (c *connection) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(secure), nil
 }
 
-// trust sets which certificates of the server are accepted: those of the authorities of --tls-ca,
-// else those of the system's authorities and the configured one, whatever its name.
+// trust sets which certificates of the server are accepted. Those are the ones of the authorities
+// of --tls-ca, else of the system's authorities and the configured one, whatever its name.
 func (c *connection) trust(secure *tls.Config) error {
 	source, file := "--tls-ca", c.caFile
 	if file == "" {

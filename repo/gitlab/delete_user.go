@@ -57,7 +57,8 @@ type deleting struct {
 	userType int16
 	// deletable: users of this type may be deleted.
 	deletable bool
-	// begun: an earlier transaction has decided, and personal projects may already be deleted.
+	// begun means that an earlier transaction has decided, and personal projects may already be
+	// deleted.
 	begun bool
 	// judging: nothing is locked or changed.
 	judging bool

@@ -54,8 +54,8 @@ type DueGroup struct {
 	ID int64
 	// UserID is the requesting user, nil if it does not exist.
 	UserID *int64
-	// Allowed: the user may remove the group. Begun: its removal has started. InProgress: its state is
-	// deletion_in_progress.
+	// Allowed means that the user may remove the group. Begun means that its removal has started.
+	// InProgress means that its state is deletion_in_progress.
 	Allowed, Begun, InProgress bool
 	// Veto prevents its deletion. nil means none.
 	Veto *Veto

@@ -91,7 +91,7 @@ func Open(ctx context.Context, name, address string) (*Database, error) {
 type source struct {
 	// key is the URL's key in the configuration.
 	key, url string
-	// conns is the maximum number of connections, patience the timeout of connecting. The URL
+	// conns is the maximum number of connections. patience is the timeout of connecting. The URL
 	// overrides both.
 	conns    int32
 	patience time.Duration

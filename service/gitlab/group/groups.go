@@ -130,7 +130,7 @@ func endsRun(ctx context.Context, err error) bool {
 // queuePatience is the time limit of the transaction that queues a group.
 const queuePatience = 5 * time.Second
 
-// permit lets a transaction of at most patience change a group. A dry run rolls it back.
+// permit lets a transaction change a group. patience is its timeout. A dry run rolls it back.
 func (r *workerRun) permit(ctx context.Context, patience time.Duration) (run.Permit, error) {
 	limits := deletion.GroupLimits()
 	limits.Transaction = patience

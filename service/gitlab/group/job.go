@@ -96,7 +96,7 @@ type groupRemoval struct {
 // one has its job.
 func (d *groupRemoval) guard() fencing.Guard { return d.j.Guard().WithLock(d.args.GroupID) }
 
-// permit returns a permit for a transaction of at most patience.
+// permit returns a permit for a transaction. patience is its timeout.
 func (d *groupRemoval) permit(patience time.Duration) fencing.Permit {
 	p := fencing.Permit{Guard: d.guard(), Limits: deletion.GroupLimits(), Source: d.j.Source()}
 	p.Transaction = patience
