@@ -10,10 +10,10 @@ import (
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // Prefixes of enum value names. A term of package service follows, in capitals.
@@ -156,7 +156,7 @@ func toLease(l *run.Lease) *pb.Lease {
 	}
 }
 
-func toStatus(w service.WorkerStatus) *pb.WorkerStatus {
+func toStatus(w status.Worker) *pb.WorkerStatus {
 	status := &pb.WorkerStatus{
 		Worker: w.Worker, Schedule: w.Schedule, NextRunAt: toTime(w.NextRunAt),
 		CurrentRun: listedRun(w.CurrentRun), LastRun: listedRun(w.LastRun),
@@ -194,7 +194,7 @@ func toStatus(w service.WorkerStatus) *pb.WorkerStatus {
 	return status
 }
 
-func toBacklog(b service.Backlog) *pb.Backlog {
+func toBacklog(b status.Backlog) *pb.Backlog {
 	return &pb.Backlog{
 		Pending: b.Pending, OldestAt: toTime(b.OldestAt), Due: b.Due, Deferred: b.Deferred, Dead: b.Dead,
 	}

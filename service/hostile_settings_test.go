@@ -22,6 +22,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // everyWork is what the workers and jobs do on the candidates of an estate with main, ci and sec, from the first claim to
@@ -56,7 +57,7 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 	m.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users'`, "0")
 	all := assert.Must(s.Status(m.T.Context(), ""))(m.T)
 	for _, st := range all {
-		assert.That(m.T, st.Condition == service.ConditionIdle, "%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
+		assert.That(m.T, st.Condition == status.ConditionIdle, "%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
 	}
 	return s
 }

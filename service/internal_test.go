@@ -27,9 +27,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
-	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
 // workshop is a service whose one kind of job, "test", does what the test says. It never connects.
@@ -266,44 +264,5 @@ func TestCatchUp_IsOnForDailyWorkersUnlessConfigured(t *testing.T) {
 		assert.That(t, w.CatchesUp() == daily, "%s (%s) catches up: %t", w.Name, w.Config.Schedule, !daily)
 		w.Config.CatchUp = new(!daily)
 		assert.That(t, w.CatchesUp() != daily, "%s does not do as it is configured", w.Name)
-	}
-}
-
-// brokenQueue is a queue that works no jobs.
-type brokenQueue struct{ jobqueue.Queue }
-
-func (brokenQueue) Problem() (since time.Time, err error) { return since, dberr.ErrNotMigrated }
-
-func TestStatus_QueueThatWorksNoJobsIsAProblemOfWorkersWithJobs(t *testing.T) {
-	d := assert.Must(repo.Open(context.Background(), "main", "postgres://nowhere"))(t)
-	defer d.Close()
-	c := Config{Databases: []*repo.Database{d}, Queue: brokenQueue{}}
-	config.Defaults(&c)
-	s := assert.Must(New(c))(t)
-	defer func() { _ = s.Shutdown(context.Background()) }()
-	found, _ := s.failing(t.Context(), &run.Worker{}, reading{})
-	f := found[0]
-	assert.That(t, f.Class == FailureSchema && strings.HasPrefix(f.Message, "jobs are not worked here: "), "%+v", f)
-}
-
-func TestStatus_SchedulerThatGivesNoSignOfLifeIsInTrouble(t *testing.T) {
-	s := &Service{Runner: &run.Runner{}}
-	now := time.Now()
-	last, began := now.Add(-heartbeatTimeout), now.Add(-time.Hour)
-	for name, c := range map[string]struct {
-		h     schedule.Heartbeat
-		class FailureClass
-		since time.Time
-	}{
-		"alive":  {h: schedule.Heartbeat{At: now.Add(time.Second - heartbeatTimeout)}},
-		"silent": {schedule.Heartbeat{At: last}, FailureScheduler, last},
-		"broken": {schedule.Heartbeat{At: now, Err: dberr.ErrNotMigrated, FailingSince: began}, FailureSchema, began},
-		// The status call asks main itself.
-		"main is away": {h: schedule.Heartbeat{At: now, Err: dberr.ErrUnreachable, FailingSince: began}},
-	} {
-		f := s.schedulerProblem(context.Background(), c.h)
-		assert.That(t, f.Class == c.class && f.Since.Equal(c.since) &&
-			(c.class != FailureScheduler || f.Message != "") && (!c.since.IsZero() || f == (Failing{})),
-			"%s: %+v", name, f)
 	}
 }

@@ -7,6 +7,8 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // gauges are the instruments that a scrape reads: of workers, fires, jobs and databases.
@@ -84,9 +86,9 @@ func (s *Service) observe() error {
 	known := &figures{}
 	s.gauges, err = s.Metrics.Meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		var wait sync.WaitGroup
-		places := make([][]databaseStatus, len(s.Workers))
+		places := make([][]status.Database, len(s.Workers))
 		for i, w := range s.Workers {
-			wait.Go(func() { places[i] = s.readBacklogs(ctx, w) })
+			wait.Go(func() { places[i] = s.ReadDatabases(ctx, w) })
 		}
 		wait.Go(func() { known.read(ctx, s) })
 		for _, d := range s.Databases {

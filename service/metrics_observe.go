@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // gaugesAt writes the gauges of one reading.
@@ -19,7 +20,7 @@ type gaugesAt struct {
 	metric.Observer
 }
 
-func (g gaugesAt) places(s *Service, all [][]databaseStatus, f *figures) {
+func (g gaugesAt) places(s *Service, all [][]status.Database, f *figures) {
 	reachable := map[string]bool{}
 	for i, w := range s.Workers {
 		for j, p := range all[i] {
@@ -27,14 +28,14 @@ func (g gaugesAt) places(s *Service, all [][]databaseStatus, f *figures) {
 			worker, database := attribute.String("worker", w.Name), attribute.String("database", d.Name)
 			labels := metric.WithAttributes(worker, database)
 			answers, seen := reachable[d.Name]
-			reachable[d.Name] = p.err == nil && (answers || !seen)
+			reachable[d.Name] = p.Err == nil && (answers || !seen)
 			if !f.shown(w) {
 				continue
 			}
-			if p.err == nil {
+			if p.Err == nil {
 				name := metric.WithAttributes(attribute.String("name", w.LeaseName(d)))
-				g.ObserveInt64(g.held, countHeld(p.leases), name)
-				g.ObserveFloat64(g.heldFor, heldFor(p.leases).Seconds(), name, labels)
+				g.ObserveInt64(g.held, countHeld(p.Leases), name)
+				g.ObserveFloat64(g.heldFor, heldFor(p.Leases).Seconds(), name, labels)
 			}
 			if p.Known {
 				g.backlog(p, w.Databases != nil, labels)
@@ -53,7 +54,7 @@ func (g gaugesAt) places(s *Service, all [][]databaseStatus, f *figures) {
 	}
 }
 
-func (g gaugesAt) backlog(p databaseStatus, partitioned bool, labels metric.MeasurementOption) {
+func (g gaugesAt) backlog(p status.Database, partitioned bool, labels metric.MeasurementOption) {
 	g.ObserveInt64(g.pending, p.Backlog.Pending, labels)
 	g.ObserveInt64(g.due, p.Backlog.Due, labels)
 	g.ObserveInt64(g.dead, p.Backlog.Dead, labels)

@@ -21,6 +21,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // replica is a service of its own, with a queue that is worked, on databases that may go away.
@@ -68,19 +69,19 @@ func again(ctx context.Context, t *testing.T, s *service.Service, worker string)
 // words, and since when it was.
 func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 	t.Helper()
-	var last []service.WorkerStatus
+	var last []status.Worker
 	devdb.Eventually(t, "every worker to say that main is unreachable", func() bool {
 		var err error
 		if last, err = r.Status(context.Background(), ""); err != nil {
 			t.Fatal(err)
 		}
-		return !slices.ContainsFunc(last, func(st service.WorkerStatus) bool {
-			return st.Failing == nil || st.Failing.Class != service.FailureUnreachable || !strings.Contains(st.Failing.Message, words)
+		return !slices.ContainsFunc(last, func(st status.Worker) bool {
+			return st.Failing == nil || st.Failing.Class != status.FailureUnreachable || !strings.Contains(st.Failing.Message, words)
 		})
 	})
 	for _, st := range last {
 		f := st.Failing
-		assert.That(t, st.Condition == service.ConditionFailing && f.Database == "main" && !f.Since.Before(from) && !f.Since.After(time.Now()),
+		assert.That(t, st.Condition == status.ConditionFailing && f.Database == "main" && !f.Since.Before(from) && !f.Since.After(time.Now()),
 			"%s: %s since %s (%s), want unreachable since %s or later", st.Worker, st.Condition, f.Since, f.Database, from)
 	}
 	// A statement that was answered just before is believed for 2.5 s.
@@ -96,7 +97,7 @@ func (r *replica) wantBack(t *testing.T, from time.Time) {
 	took := time.Since(from)
 	devdb.Eventually(t, "no worker to say that main is unreachable", func() bool {
 		all := assert.Must(r.Status(context.Background(), ""))(t)
-		return !slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
+		return !slices.ContainsFunc(all, func(st status.Worker) bool {
 			return st.Failing != nil && strings.HasPrefix(st.Failing.Message, "database main: unreachable")
 		})
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // newOutage is an estate whose queue database is on a server of its own, with a run that stands in the middle. Its
@@ -64,7 +65,7 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T
 	wantOutage(t, r, "main")
 	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys})
 	isError(t, "the database is down", err, fault.ErrUnreachable)
-	servicetest.WantCondition(t, s, service.ConditionFailing)
+	servicetest.WantCondition(t, s, status.ConditionFailing)
 
 	own.Start()
 	wantResumed(e, s, "main")
@@ -78,7 +79,7 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	own.Stop()
 	r := <-result
 	wantOutage(t, r, "ci")
-	st := servicetest.WantCondition(t, s, service.ConditionFailing, "ci")
+	st := servicetest.WantCondition(t, s, status.ConditionFailing, "ci")
 	assert.That(t, st.LastRun != nil && st.LastRun.ID == r.ID && len(st.Leases) == 0, "last run %v, leases %v", st.LastRun, st.Leases)
 	_, err := s.Leases(context.Background(), "")
 	isError(t, "the leases", err, fault.ErrUnreachable)
@@ -95,10 +96,10 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	own.Start()
 	devdb.Eventually(t, "the condition to say that ci answers", func() bool {
 		st := servicetest.Status(t, s)
-		return st.Condition == service.ConditionIdle && strings.Contains(st.ConditionDetail, "last run on ci failed")
+		return st.Condition == status.ConditionIdle && strings.Contains(st.ConditionDetail, "last run on ci failed")
 	})
 	wantResumed(e, s, "ci")
-	st = servicetest.WantCondition(t, s, service.ConditionIdle)
+	st = servicetest.WantCondition(t, s, status.ConditionIdle)
 	assert.That(t, len(st.Leases) == 2, "leases %v", st.Leases)
 }
 
@@ -117,7 +118,7 @@ func TestFault_Service_AnswersWhileADatabaseIsSilent(t *testing.T) {
 	all, err := s.Status(ctx, "")
 	assert.Require(t, err == nil && ctx.Err() == nil, "%v, %v", err, ctx.Err())
 	st := all[0]
-	assert.That(t, st.Condition == service.ConditionFailing && strings.Contains(st.ConditionDetail, "ci: unreachable"),
+	assert.That(t, st.Condition == status.ConditionFailing && strings.Contains(st.ConditionDetail, "ci: unreachable"),
 		"condition %s: %s", st.Condition, st.ConditionDetail)
 	_, err = s.RunBatch(ctx, run.Request{Worker: servicetest.LooseForeignKeys, Database: "ci"})
 	isError(t, "the database is down", err, fault.ErrUnreachable)
@@ -188,7 +189,7 @@ func (r *replica) wantExplained(t *testing.T, words string) {
 	message := ""
 	devdb.Eventually(t, "the status to say "+words, func() bool {
 		all := assert.Must(r.Status(context.Background(), servicetest.LooseForeignKeys))(t)
-		if f := all[0].Failing; f != nil && f.Class == service.FailureUnreachable {
+		if f := all[0].Failing; f != nil && f.Class == status.FailureUnreachable {
 			message = f.Message
 		}
 		return message == "database main: unreachable"+words
@@ -277,19 +278,19 @@ func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t 
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
 	own.Stop()
 	st := servicetest.Status(t, s)
-	assert.That(t, st.Condition == service.ConditionRunning && st.CurrentRun != nil && st.CurrentRun.ID == r.ID && st.Failing == nil,
+	assert.That(t, st.Condition == status.ConditionRunning && st.CurrentRun != nil && st.CurrentRun.ID == r.ID && st.Failing == nil,
 		"condition %s: %s", st.Condition, st.ConditionDetail)
 	e.Lift("ci", servicetest.App)
 	e.Eventually("ci", `SELECT count(*) FROM c`, "0")
-	devdb.Eventually(t, "the run to end", func() bool { return servicetest.Status(t, s).Condition != service.ConditionRunning })
-	wantFailing(t, servicetest.Status(t, s), service.FailureUnreachable, "main", "database main: unreachable")
+	devdb.Eventually(t, "the run to end", func() bool { return servicetest.Status(t, s).Condition != status.ConditionRunning })
+	wantFailing(t, servicetest.Status(t, s), status.FailureUnreachable, "main", "database main: unreachable")
 	own.Start()
 	e.SQL["main"] = e.Connect("main")
 	other := e.Service(servicetest.OneChild)
 	seen := assert.Must(other.Run(context.Background(), r.ID))(t)
 	assert.That(t, !seen.FinishedAt.IsZero(), "%+v", seen)
 	e.Eventually("main", `SELECT concat_ws(' ', state, reason, error, counts ->> 'deleted_rows') FROM maintenance.runs`, "succeeded   20")
-	devdb.Eventually(t, "the worker to be idle", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })
+	devdb.Eventually(t, "the worker to be idle", func() bool { return servicetest.Status(t, s).Condition == status.ConditionIdle })
 }
 
 // wantIdle waits until every worker of the replicas says that it has nothing to complain of, with a run at work or not.

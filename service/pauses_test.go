@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // pausedBy is the name under which a worker is paused, "" if it is not.
@@ -40,14 +41,14 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "main", "main")
 	s, replica := e.Service(servicetest.OneChild, e.WithQueue), e.Service(servicetest.OneChild, e.WithQueue, servicetest.Audited)
 	st := servicetest.Pause(t, s, fault.AllWorkers)
-	assert.That(t, st.Worker == "*" && st.Condition == service.ConditionPaused && st.Paused != nil &&
+	assert.That(t, st.Worker == "*" && st.Condition == status.ConditionPaused && st.Paused != nil &&
 		st.Paused.Reason == "an incident" && st.Paused.By == "alice", "%+v", st)
 	all := assert.Must(replica.Status(context.Background(), ""))(t)
 	assert.Require(t, len(all) == len(servicetest.Workers()), "%v", all)
 	for _, w := range all {
 		assert.Equal(t, pausedBy(t, replica, w.Worker), fault.AllWorkers, w.Worker+" is paused by")
 		since := "since " + w.Paused.Since.UTC().Format(time.RFC3339)
-		if w.Condition != service.ConditionPaused || w.Paused.By != "alice" || !strings.Contains(w.ConditionDetail, "all workers are paused by alice "+since+": an incident") ||
+		if w.Condition != status.ConditionPaused || w.Paused.By != "alice" || !strings.Contains(w.ConditionDetail, "all workers are paused by alice "+since+": an incident") ||
 			!strings.Contains(w.ConditionDetail, "caretaker resume --all") {
 			t.Errorf("%s: %s, %s", w.Worker, w.Condition, w.ConditionDetail)
 		}
@@ -61,7 +62,7 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	servicetest.Pause(t, s, fault.AllWorkers)
 	assert.Equal(t, pausedBy(t, s, servicetest.AdjournedGroups), fault.AllWorkers, "the pause of all comes first")
 	st = servicetest.Resume(t, s, fault.AllWorkers)
-	if st.Paused != nil || st.Condition != service.ConditionIdle || !strings.Contains(st.ConditionDetail, "also paused individually: "+servicetest.AdjournedGroups) {
+	if st.Paused != nil || st.Condition != status.ConditionIdle || !strings.Contains(st.ConditionDetail, "also paused individually: "+servicetest.AdjournedGroups) {
 		t.Errorf("%+v", st)
 	}
 	for worker, want := range map[string]string{servicetest.LooseForeignKeys: "", servicetest.AdjournedGroups: servicetest.AdjournedGroups} {
@@ -71,7 +72,7 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	// The other way round: a worker resumed while all are paused.
 	servicetest.Pause(t, s, fault.AllWorkers)
 	st = servicetest.Resume(t, s, servicetest.AdjournedGroups)
-	assert.That(t, st.Condition == service.ConditionPaused && strings.Contains(st.ConditionDetail, "all workers are paused"), "%+v", st)
+	assert.That(t, st.Condition == status.ConditionPaused && strings.Contains(st.ConditionDetail, "all workers are paused"), "%+v", st)
 	servicetest.Resume(t, s, fault.AllWorkers)
 	assert.Equal(t, pausedBy(t, s, servicetest.AdjournedGroups), "", "paused by")
 	// The second time there is nothing to resume.
@@ -110,7 +111,7 @@ func pauseWorkerTheLastPauseCountsAndEndsByItself(e *servicetest.Estate) {
 	e.Exec("main", `UPDATE maintenance.pauses SET since = since - interval '2 hours', until = until - interval '2 hours'`)
 	assert.Must(request(s, "once", false))(t)
 	st := servicetest.Status(t, s)
-	assert.That(t, st.Paused == nil && st.Condition == service.ConditionIdle, "%s, pause %+v", st.Condition, st.Paused)
+	assert.That(t, st.Paused == nil && st.Condition == status.ConditionIdle, "%s, pause %+v", st.Condition, st.Paused)
 	for range 2 { // the second time it is not paused
 		st := servicetest.Resume(t, s, servicetest.LooseForeignKeys)
 		assert.That(t, st.Paused == nil, "%+v", st.Paused)

@@ -19,6 +19,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // documentedRights are those of docs/guides/managed-postgresql.md.
@@ -146,7 +147,7 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 				missing, ok := errors.AsType[*fault.NotConfiguredError](err)
 				assert.That(t, ok && strings.HasPrefix(missing.Missing, name), "%s: %v", worker, err)
 				st := servicetest.StatusOf(t, s, worker)
-				assert.That(t, st.Condition == service.ConditionNotConfigured && strings.HasPrefix(st.ConditionDetail, name), "%+v", st)
+				assert.That(t, st.Condition == status.ConditionNotConfigured && strings.HasPrefix(st.ConditionDetail, name), "%+v", st)
 			}
 			for _, dry := range []bool{true, false} {
 				r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, DryRun: dry}))(t)

@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/plan"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 func TestFault_Replica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T) {
@@ -119,7 +120,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 	devdb.Eventually(t, "all backlogs to be read from the replica", func() bool {
 		fresh := m.Service(servicetest.With(func(c *lfk.Config) { c.Definitions = servicetest.Definitions(t, devdb.Definitions()) }))
 		all := assert.Must(fresh.Status(t.Context(), ""))(t)
-		return !slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
+		return !slices.ContainsFunc(all, func(st status.Worker) bool {
 			if st.Worker == servicetest.PlaceholderUsers {
 				assert.Equal(t, st.Backlog.Due, 3, "the placeholders' backlog")
 			}
@@ -139,7 +140,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 	// One that is behind again just then is left alone for a second, and its loss is found later.
 	devdb.Eventually(t, "the replica to be left out", func() bool {
 		st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
-		assert.That(t, st.Condition != service.ConditionFailing, "condition %s", st.Condition)
+		assert.That(t, st.Condition != status.ConditionFailing, "condition %s", st.Condition)
 		return strings.Contains(st.ConditionDetail, "read from its primary: the replica was left out")
 	})
 	assert.Equal(t, strings.Count(m.Log.String(), "replica not read"), 1, "lines that the replica was not read")

@@ -19,6 +19,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 func TestRunBatch(t *testing.T) {
@@ -100,7 +101,7 @@ func runBatchNothingIsDoneForARequestThatIsWrong(e *servicetest.Estate) {
 	wantInvalid(t, "a request id of 129 characters", err, "request_id")
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
-	st := servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
+	st := servicetest.WantCondition(t, unconfigured, status.ConditionNotConfigured, "definitions")
 	assert.That(t, st.BacklogUnknown, "backlog %+v, want none", st.Backlog)
 	assert.Must(request(s, strings.Repeat("ä", 128), false))(t)
 }
@@ -210,7 +211,7 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	e.Want("main", `SELECT count(*) FROM c`, "0")
-	servicetest.WantCondition(t, s, service.ConditionFailing, same)
+	servicetest.WantCondition(t, s, status.ConditionFailing, same)
 }
 
 func shutdownStopsRunsAfterTheStatementInFlight(e *servicetest.Estate) {
@@ -269,7 +270,7 @@ func pauseWorkerStopsTheRunOfWhateverReplica(e *servicetest.Estate) {
 	p := st.Paused
 	assert.That(t, p != nil && p.Reason == "migration of the disks" && p.By == "alice" && !p.Since.IsZero() && p.Until.IsZero(), "pause %+v", p)
 	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
-	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "migration of the disks")
+	servicetest.WantCondition(t, s, status.ConditionPaused, "alice", "migration of the disks")
 	for _, dryRun := range []bool{false, true} {
 		_, err := s.RunBatch(context.Background(), run.Request{
 			Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dryRun, RequestID: "once",

@@ -19,6 +19,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // clockSQL puts a clock that stands still in front of PostgreSQL's own, for connections whose search_path says so.
@@ -279,7 +280,7 @@ func TestManyDatabases_ARoundWorksADozenAndOneThatIsAwayKeepsNoOtherFromIt(t *te
 	}
 	c.WantQueue(away, "1")
 
-	st := servicetest.WantCondition(t, s, service.ConditionFailing, "database "+away+": unreachable")
+	st := servicetest.WantCondition(t, s, status.ConditionFailing, "database "+away+": unreachable")
 	if n := len(st.Databases); n != 12 || st.Databases[0].Name != away || st.Databases[1].Name != "main" || st.Databases[11].Name != "shard_11" ||
 		!strings.Contains(st.Databases[0].Problem, "unreachable") || st.Databases[0].Known || st.Databases[1].Problem != "" {
 		t.Errorf("%d databases: %+v", n, st.Databases)
@@ -298,7 +299,7 @@ func TestManyDatabases_ARoundWorksADozenAndOneThatIsAwayKeepsNoOtherFromIt(t *te
 		for _, d := range c.Open[5:] {
 			d.Close()
 		}
-		st := servicetest.WantCondition(t, c.Service(servicetest.OneChild), service.ConditionFailing,
+		st := servicetest.WantCondition(t, c.Service(servicetest.OneChild), status.ConditionFailing,
 			"database shard_09: unreachable", "; 2 more problems", "; 2 more databases with remarks")
 		assert.That(t, !strings.Contains(st.ConditionDetail, "database shard_10: unreachable"), "detail %q", st.ConditionDetail)
 		assert.That(t, st.Databases[0].Name == "shard_05" && st.Databases[11].Name == "shard_04", "%+v", st.Databases)
@@ -313,7 +314,7 @@ func TestManyDatabases_GitLabsOwnWorkersLookIntoNoneThatIsNotGitLabs(t *testing.
 		r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: worker}))(t)
 		assert.That(t, r.State == "succeeded", "%s: %+v", worker, r)
 		st := servicetest.StatusOf(t, s, worker)
-		assert.That(t, st.Condition != service.ConditionFailing && len(st.Databases) == 0, "%s: %+v", worker, st)
+		assert.That(t, st.Condition != status.ConditionFailing && len(st.Databases) == 0, "%s: %+v", worker, st)
 	}
 	e.Want("ci", `SELECT count(*) FROM maintenance.leases WHERE name = 'ghost_user_migration'`, "1")
 	e.Open[1].Close()

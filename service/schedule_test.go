@@ -18,6 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/schedule"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // minute is a fire of the schedule: minutes 25772282 and 25772283 are the specification's.
@@ -102,7 +103,7 @@ func TestRunScheduled_WhatCannotStartIsOnRecord(t *testing.T) {
 	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
 	servicetest.WantFailed(t, r, "acquire lease loose_foreign_keys_cleanup/ci on ci: 42P01 undefined_table")
 	st := servicetest.Status(t, s)
-	assert.That(t, st.Condition == service.ConditionFailing && st.LastRun != nil && st.LastRun.ID == r.ID,
+	assert.That(t, st.Condition == status.ConditionFailing && st.LastRun != nil && st.LastRun.ID == r.ID,
 		"condition %s, last run %+v", st.Condition, st.LastRun)
 }
 
@@ -131,12 +132,12 @@ func TestNew_WarnsOfRunsOfLessThanASecondAndOfDatabasesThatHaveNoTurn(t *testing
 	assert.Equal(t, strings.Count(short, "level=WARN"), 2, "warnings in "+short)
 	odd := servicetest.With(func(c *lfk.Config) { c.Schedule = "*/2 * * * *" })
 	s, said := made(odd)
-	servicetest.WantCondition(t, s, service.ConditionIdle,
+	servicetest.WantCondition(t, s, status.ConditionIdle,
 		"the schedule */2 * * * * never fires in a minute in which it is the turn of ci, so only requests start runs there: choose ")
 	assert.That(t, strings.Contains(said, "database=ci"), "logged %q", said)
 	for _, change := range [][]func(*service.Config){nil, {odd, rotateAll}} {
 		s, said := made(change...)
-		st := servicetest.WantCondition(t, s, service.ConditionIdle)
+		st := servicetest.WantCondition(t, s, status.ConditionIdle)
 		assert.That(t, !strings.Contains(st.ConditionDetail, "never fires") && !strings.Contains(said, "database=ci"),
 			"detail %q, logged %q", st.ConditionDetail, said)
 	}
@@ -247,7 +248,7 @@ func TestFault_RunDue_ADatabaseThatWasDownLosesNoFireAndNoLedger(t *testing.T) {
 		isError(t, "while main is down", s.RunDue(context.Background()), fault.ErrUnreachable)
 		// Its tables cannot be seen, but the worker is used all the same.
 		st := servicetest.StatusOf(t, s, servicetest.GhostUsers)
-		assert.That(t, st.NotUsed == "" && st.Condition == service.ConditionFailing, "status %+v", st)
+		assert.That(t, st.NotUsed == "" && st.Condition == status.ConditionFailing, "status %+v", st)
 		own.Start()
 		c.SQL["main"] = c.Connect("main")
 		c.at(at)

@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // hide makes the ghost migration one that is not configured, show undoes it.
@@ -56,7 +57,7 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 	wantNoSeries(m, servicetest.GhostUsers)
 	assert.Equal(t, strings.Count(said.String(), `msg="worker not used" worker=`+servicetest.GhostUsers), 1, "lines in "+said.String())
 	st := servicetest.StatusOf(t, s, servicetest.GhostUsers)
-	assert.That(t, st.Condition == service.ConditionNotConfigured && st.NextRunAt.IsZero() &&
+	assert.That(t, st.Condition == status.ConditionNotConfigured && st.NextRunAt.IsZero() &&
 		strings.Contains(st.NotUsed, "ghost_user_migrations"), "status %+v", st)
 	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.GhostUsers})
 	_, ok := errors.AsType[*fault.NotConfiguredError](err)
@@ -72,7 +73,7 @@ func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 	c.wantFires()
 	wantNoSeries(m, servicetest.LooseForeignKeys)
 	st := servicetest.Status(t, s)
-	assert.That(t, st.NotUsed != "" && st.Condition == service.ConditionSchedulerOff, "status %+v", st)
+	assert.That(t, st.NotUsed != "" && st.Condition == status.ConditionSchedulerOff, "status %+v", st)
 	// A request starts it all the same.
 	servicetest.RunBatch(t, s, "main")
 	// Enabled again it begins anew.

@@ -11,7 +11,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/bulk"
@@ -21,6 +20,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/schedule"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // Config configures a Service. Databases is required, with main first. Fields with keys are read
@@ -51,46 +51,6 @@ type Config struct {
 	workers []worker
 }
 
-// Condition is the state of a worker: why it is running or not.
-type Condition string
-
-// The conditions, highest priority first.
-const (
-	ConditionRunning            Condition = "RUNNING"
-	ConditionPaused             Condition = "PAUSED"
-	ConditionNotConfigured      Condition = "NOT_CONFIGURED"
-	ConditionFailing            Condition = "FAILING"
-	ConditionLeaseHeldElsewhere Condition = "LEASE_HELD_ELSEWHERE"
-	ConditionThrottled          Condition = "THROTTLED"
-	ConditionSchedulerOff       Condition = "SCHEDULER_OFF"
-	ConditionIdle               Condition = "IDLE"
-)
-
-// Backlog is the remaining work of a worker, as in the message of that name.
-type Backlog = control.Backlog
-
-// WorkerStatus is the status of a worker. Nil and zero times mean that the value does not exist.
-type WorkerStatus struct {
-	Worker, Schedule    string
-	NextRunAt           time.Time
-	Paused              *run.Pause
-	Leases              []run.Lease
-	CurrentRun, LastRun *run.Run
-	LastSuccessAt       time.Time
-	Backlog             Backlog
-	// NotUsed is why the worker is not used. It is not configured, or not enabled on this server or
-	// any server that has a ledger for it, "" if it is used.
-	NotUsed string
-	// BacklogUnknown: this server has read none of the backlog since its start.
-	BacklogUnknown  bool
-	Condition       Condition
-	ConditionDetail string
-	// Failing is set with ConditionFailing.
-	Failing *Failing
-	// Databases are those of a worker with several, those with a problem first.
-	Databases []DatabaseStatus
-}
-
 // Service is the API for the edges: the engine of runs, the pool of jobs, the dispatcher of
 // schedules, and the methods here. Any goroutine may call them.
 type Service struct {
@@ -98,7 +58,7 @@ type Service struct {
 	*job.Pool
 	*schedule.Dispatcher
 	*plan.Planner
-	schedulerOff bool
+	*status.Reporter
 	// LooseForeignKeysOnly: see [Config.LooseForeignKeysOnly].
 	LooseForeignKeysOnly bool
 	queue                jobqueue.Queue
@@ -133,12 +93,15 @@ func New(c Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{Runner: runner, Pool: job.New(runner), Dispatcher: schedule.New(runner), schedulerOff: c.SchedulerOff}
+	s := &Service{Runner: runner, Pool: job.New(runner), Dispatcher: schedule.New(runner)}
 	s.Planner = plan.New(s.Runner, s.Pool)
 	s.LooseForeignKeysOnly = c.LooseForeignKeysOnly()
 	if c.Queue != nil && !s.LooseForeignKeysOnly {
 		s.queue = c.Queue
 	}
+	s.Reporter = status.New(s.Runner, s.Dispatcher, s.Pool, status.Config{
+		Queue: s.queue, SchedulerOff: c.SchedulerOff, Remark: s.refused,
+	})
 	if err := s.addWorkers(c); err != nil {
 		return nil, err
 	}

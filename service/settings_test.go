@@ -24,6 +24,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // configured reads a configuration file.
@@ -222,10 +223,10 @@ func TestUse_LooseForeignKeysAloneWorkWithoutTheOtherTables(t *testing.T) {
 	assert.Require(t, r.Counts["deleted_rows"] == 1, "%v", r)
 	all := assert.Must(s.Status(ctx, ""))(t)
 	for _, st := range all {
-		assert.That(t, st.Condition != service.ConditionFailing && !strings.Contains(st.ConditionDetail, "river"),
+		assert.That(t, st.Condition != status.ConditionFailing && !strings.Contains(st.ConditionDetail, "river"),
 			"%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
 	}
-	if all[0].Worker != servicetest.LooseForeignKeys || slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
+	if all[0].Worker != servicetest.LooseForeignKeys || slices.ContainsFunc(all, func(st status.Worker) bool {
 		return st.Worker == "ghost_user_migration"
 	}) {
 		t.Errorf("workers: %v", all)

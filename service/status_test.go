@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 func TestStatus_OfTwoDatabases(t *testing.T) {
@@ -47,17 +48,17 @@ func statusIdleSaysWhenItGoesOnAndWhatTheLastRunWas(e *servicetest.Estate) {
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	servicetest.DryRun(t, s) // is not the last run
-	st := servicetest.WantCondition(t, s, service.ConditionIdle, "waiting for")
+	st := servicetest.WantCondition(t, s, status.ConditionIdle, "waiting for")
 	left := time.Until(st.NextRunAt)
 	assert.That(t, left > 0 && left <= time.Minute && st.Schedule == "* * * * *", "schedule %q, next in %s", st.Schedule, left)
 	assert.That(t, st.LastRun == nil && st.CurrentRun == nil && st.Paused == nil && st.LastSuccessAt.IsZero() && len(st.Leases) == 0, "%+v", st)
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.DryRun(t, s)
-	st = servicetest.WantCondition(t, s, service.ConditionIdle)
+	st = servicetest.WantCondition(t, s, status.ConditionIdle)
 	assert.That(t, st.LastRun != nil && st.LastRun.ID == r.ID &&
 		st.LastSuccessAt.Equal(r.FinishedAt) && len(st.Leases) == 1 && st.Leases[0].Expired, "%+v", st)
 	off := e.Service(servicetest.OneChild, servicetest.With(func(c *lfk.Config) { c.Enabled = new(false) }))
-	st = servicetest.WantCondition(t, off, service.ConditionSchedulerOff,
+	st = servicetest.WantCondition(t, off, status.ConditionSchedulerOff,
 		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
 	assert.That(t, st.NextRunAt.IsZero(), "next run at %s", st.NextRunAt)
 }
@@ -68,25 +69,25 @@ func statusTheFirstConditionThatHoldsIsSaid(e *servicetest.Estate) {
 	e.DeletedParents(10)
 	off := func(c *service.Config) { c.SchedulerOff = true }
 	s, unconfigured := e.Service(servicetest.OneChild, off, servicetest.Batches(2, 0)), e.Service("", off)
-	st := servicetest.WantCondition(t, s, service.ConditionSchedulerOff, "scheduler.enabled")
+	st := servicetest.WantCondition(t, s, status.ConditionSchedulerOff, "scheduler.enabled")
 	assert.That(t, st.NextRunAt.IsZero(), "next run at %s, though the scheduler is off", st.NextRunAt)
 
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
-	servicetest.WantCondition(t, s, service.ConditionLeaseHeldElsewhere, servicetest.MainLease, "somebody")
+	servicetest.WantCondition(t, s, status.ConditionLeaseHeldElsewhere, servicetest.MainLease, "somebody")
 
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	e.Exec("main", `ALTER TABLE c RENAME COLUMN p_id TO q_id`)
 	failed := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, failed, control.RunFailed)
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
-	servicetest.WantCondition(t, s, service.ConditionFailing, "main", "c.p_id -> p on main: 42703 undefined_column, 10 records")
+	servicetest.WantCondition(t, s, status.ConditionFailing, "main", "c.p_id -> p on main: 42703 undefined_column, 10 records")
 
-	st = servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
+	st = servicetest.WantCondition(t, unconfigured, status.ConditionNotConfigured, "definitions")
 	assert.That(t, !st.BacklogUnknown && st.Backlog.Pending == 10, "backlog %+v, want the records that wait", st.Backlog)
 
 	assert.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "because", "alice", 0))(t)
-	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "because")
-	servicetest.WantCondition(t, unconfigured, service.ConditionPaused, "alice", "; not configured: no definitions")
+	servicetest.WantCondition(t, s, status.ConditionPaused, "alice", "because")
+	servicetest.WantCondition(t, unconfigured, status.ConditionPaused, "alice", "; not configured: no definitions")
 
 	// Somebody resumes, a run begins, somebody pauses again: until it has noticed, it is running.
 	e.Exec("main", `ALTER TABLE c RENAME COLUMN q_id TO p_id; UPDATE maintenance.leases SET expires_at = now();
@@ -96,7 +97,7 @@ func statusTheFirstConditionThatHoldsIsSaid(e *servicetest.Estate) {
 	r := servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
 	e.Exec("main", `INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ($1, 'because', 'alice')`, servicetest.LooseForeignKeys)
-	st = servicetest.WantCondition(t, unconfigured, service.ConditionRunning, r.ID)
+	st = servicetest.WantCondition(t, unconfigured, status.ConditionRunning, r.ID)
 	assert.That(t, st.CurrentRun != nil && st.CurrentRun.ID == r.ID && st.LastRun != nil && st.LastRun.ID == failed.ID && st.Paused != nil,
 		"%+v", st)
 }
@@ -115,8 +116,8 @@ func statusFailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(e *servi
 		servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunFailed)
 	}
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "ci"), control.RunSucceeded)
-	st := servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed", "42703")
-	f := wantFailing(t, st, service.FailureSchema, "main", "last run on main failed")
+	st := servicetest.WantCondition(t, s, status.ConditionFailing, "last run on main failed", "42703")
+	f := wantFailing(t, st, status.FailureSchema, "main", "last run on main failed")
 	assert.That(t, f.Since.Equal(first.FinishedAt), "since %s, want %s", f.Since, first.FinishedAt)
 
 	// What is no success does not count: a dry run, a cancelled and a skipped one.
@@ -124,12 +125,12 @@ func statusFailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(e *servi
 	servicetest.WantState(t, servicetest.DryRun(t, s), control.RunSucceeded)
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
 		SELECT ('ffffffff-0000-7000-8000-00000000000' || i)::uuid, $1, 'main', 'request', ('{cancelled,skipped}'::text[])[i], '0' FROM generate_series(1, 2) i`, servicetest.LooseForeignKeys)
-	st = servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed")
+	st = servicetest.WantCondition(t, s, status.ConditionFailing, "last run on main failed")
 	assert.That(t, st.LastRun != nil && st.LastRun.State == control.RunCancelled,
 		"last run %+v, want the cancelled one: the skipped one has not run", st.LastRun)
 	e.Exec("main", `DELETE FROM maintenance.runs WHERE state IN ('cancelled', 'skipped')`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
-	servicetest.WantCondition(t, s, service.ConditionIdle)
+	servicetest.WantCondition(t, s, status.ConditionIdle)
 }
 
 func statusBacklogIsThatOfAllDatabasesAndFreshAfterARun(e *servicetest.Estate) {
@@ -144,7 +145,7 @@ func statusBacklogIsThatOfAllDatabasesAndFreshAfterARun(e *servicetest.Estate) {
 			VALUES ('public.p', 9, 'c.p_id -> p', 'P0001', 'no', 10, now())`)
 		e.Exec(database, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, status, created_at) VALUES ('public.p', 4, 2, '2001-01-01')`)
 	}
-	st := servicetest.WantCondition(t, s, service.ConditionIdle, "public.unknown")
+	st := servicetest.WantCondition(t, s, status.ConditionIdle, "public.unknown")
 	if b := st.Backlog; b.Pending != 10 || b.Due != 8 || b.Deferred != 2 || b.Dead != 2 || b.AtLeast || time.Since(b.OldestAt).Round(time.Hour) != 72*time.Hour {
 		t.Errorf("backlog %+v", b)
 	}
@@ -214,9 +215,9 @@ func featureFlagsAreOffUntilSet(e *servicetest.Estate) {
 	}
 }
 
-func wantFailing(t *testing.T, st service.WorkerStatus, class service.FailureClass, database, message string) service.Failing {
+func wantFailing(t *testing.T, st status.Worker, class status.FailureClass, database, message string) status.Problem {
 	t.Helper()
-	assert.Require(t, st.Condition == service.ConditionFailing && st.Failing != nil,
+	assert.Require(t, st.Condition == status.ConditionFailing && st.Failing != nil,
 		"%s: condition %s: %s", st.Worker, st.Condition, st.ConditionDetail)
 	f := *st.Failing
 	if f.Class != class || f.Database != database || !strings.Contains(f.Message, message) || !strings.Contains(st.ConditionDetail, f.Message) {
@@ -235,16 +236,16 @@ func statusFailureIsThatOfTheNewestRunAlsoOfADeadProcess(e *servicetest.Estate) 
 			VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, $3, '0', now())`,
 			servicetest.LooseForeignKeys, reason, text)
 	}
-	for text, want := range map[[2]string]service.FailureClass{
-		{"LEASE_LOST", "the lease was lost"}:                                 service.FailureLeaseLost,
-		{"SETTING_INVALID", "deletion_adjourned_period is -1"}:               service.FailureSetting,
-		{"KEY_MISMATCH", "c.p_id -> p on main: refers to x, 1 records"}:      service.FailureSchema,
-		{"QUEUE_MOVED", "schema x comes first"}:                              service.FailureSchema,
-		{"", "claim users on main: 55P03 lock_not_available"}:                service.FailureLock,
-		{"", "claim users on main: 57014 query_canceled"}:                    service.FailureTimeout,
-		{"", "c.p_id -> p on main: 23514 check_violation, 1 record"}:         service.FailureData,
-		{"", "c.p_id -> p on main: unreachable (53100 disk_full), 1 record"}: service.FailureUnreachable,
-		{"", "internal error; the log of this run has it"}:                   service.FailureInternal,
+	for text, want := range map[[2]string]status.FailureClass{
+		{"LEASE_LOST", "the lease was lost"}:                                 status.FailureLeaseLost,
+		{"SETTING_INVALID", "deletion_adjourned_period is -1"}:               status.FailureSetting,
+		{"KEY_MISMATCH", "c.p_id -> p on main: refers to x, 1 records"}:      status.FailureSchema,
+		{"QUEUE_MOVED", "schema x comes first"}:                              status.FailureSchema,
+		{"", "claim users on main: 55P03 lock_not_available"}:                status.FailureLock,
+		{"", "claim users on main: 57014 query_canceled"}:                    status.FailureTimeout,
+		{"", "c.p_id -> p on main: 23514 check_violation, 1 record"}:         status.FailureData,
+		{"", "c.p_id -> p on main: unreachable (53100 disk_full), 1 record"}: status.FailureUnreachable,
+		{"", "internal error; the log of this run has it"}:                   status.FailureInternal,
 	} {
 		failed(text[0], text[1])
 		wantFailing(t, servicetest.Status(t, s), want, "main", "failed: "+strings.Trim(text[0]+"; "+text[1], "; "))
@@ -253,10 +254,10 @@ func statusFailureIsThatOfTheNewestRunAlsoOfADeadProcess(e *servicetest.Estate) 
 	// The failure to reach a database ends when the database answers.
 	const failure = "c.p_id -> p on ci: unreachable, 3 records"
 	failed("", failure)
-	servicetest.WantCondition(t, s, service.ConditionIdle, "last run on main failed: "+failure+"; the databases answer again")
+	servicetest.WantCondition(t, s, status.ConditionIdle, "last run on main failed: "+failure+"; the databases answer again")
 	// Its fence is held by somebody else, who keeps the next run from ci as well.
 	e.ForeignLease("ci", servicetest.MainLease, "1 hour")
-	wantFailing(t, servicetest.Status(t, s), service.FailureUnreachable, "main", failure)
+	wantFailing(t, servicetest.Status(t, s), status.FailureUnreachable, "main", failure)
 	e.Exec("ci", `DELETE FROM maintenance.leases`)
 
 	// A run of a dead process has failed after its time.
@@ -264,11 +265,11 @@ func statusFailureIsThatOfTheNewestRunAlsoOfADeadProcess(e *servicetest.Estate) 
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
 		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'schedule', 'running', '40 s', now() - interval '30 s')`, servicetest.LooseForeignKeys)
 	lastSign := e.Value("main", `SELECT to_char(heartbeat_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.runs`)
-	if st := servicetest.WantCondition(t, s, service.ConditionRunning, "no heartbeat since "+lastSign); !strings.Contains(st.CurrentRun.Reason, lastSign) {
+	if st := servicetest.WantCondition(t, s, status.ConditionRunning, "no heartbeat since "+lastSign); !strings.Contains(st.CurrentRun.Reason, lastSign) {
 		t.Errorf("reason %q", st.CurrentRun.Reason)
 	}
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = now() - interval '41 s'`)
-	st := servicetest.WantCondition(t, s, service.ConditionFailing, "LEASE_LOST")
+	st := servicetest.WantCondition(t, s, status.ConditionFailing, "LEASE_LOST")
 	assert.That(t, st.CurrentRun == nil && st.LastRun != nil && st.LastRun.State == control.RunFailed, "%+v", st)
 	e.Want("main", `SELECT finished_at = heartbeat_at FROM maintenance.runs`, "true")
 }
@@ -278,24 +279,24 @@ func statusOfADatabaseThatIsNotMigratedAndOfASchedulerThatCannotStartRuns(e *ser
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	off := e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
-	servicetest.WantCondition(t, s, service.ConditionIdle)
+	servicetest.WantCondition(t, s, status.ConditionIdle)
 	e.Exec("main", `ALTER TABLE maintenance.runs RENAME TO away; ALTER TABLE maintenance.schema_migrations_main RENAME TO also_away`)
-	wantFailing(t, servicetest.Status(t, s), service.FailureSchema, "main", "database main is not migrated: run caretaker migrate")
+	wantFailing(t, servicetest.Status(t, s), status.FailureSchema, "main", "database main is not migrated: run caretaker migrate")
 	e.Exec("main", `ALTER TABLE maintenance.away RENAME TO runs; ALTER TABLE maintenance.also_away RENAME TO schema_migrations_main`)
-	servicetest.WantCondition(t, s, service.ConditionIdle)
+	servicetest.WantCondition(t, s, status.ConditionIdle)
 
 	e.Exec("main", `ALTER TABLE maintenance.fires RENAME TO away`)
 	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
 	assert.That(t, s.RunDue(ctx) != nil, "fires were looked at without a ledger")
-	wantFailing(t, servicetest.Status(t, s), service.FailureSchema, "main", "42P01")
-	servicetest.WantCondition(t, off, service.ConditionSchedulerOff)
+	wantFailing(t, servicetest.Status(t, s), status.FailureSchema, "main", "42P01")
+	servicetest.WantCondition(t, off, status.ConditionSchedulerOff)
 	e.Exec("main", `ALTER TABLE maintenance.away RENAME TO fires`)
 	err := s.RunDue(ctx)
 	assert.That(t, err == nil || ctx.Err() != nil, "%v", err)
 	// It has waited for a fire if a minute was about to begin.
 	e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
-	servicetest.WantCondition(t, s, service.ConditionIdle)
+	servicetest.WantCondition(t, s, status.ConditionIdle)
 }
 
 func statusATableThatSomebodyHasLocked(e *servicetest.Estate) {
@@ -310,7 +311,7 @@ func statusATableThatSomebodyHasLocked(e *servicetest.Estate) {
 	if !strings.Contains(r.Error, "55P03 lock_not_available: another transaction holds a lock on a table or row") || !strings.Contains(r.Error, "pg_stat_activity") {
 		t.Errorf("error %q", r.Error)
 	}
-	wantFailing(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers), service.FailureLock, "", "lock_not_available")
+	wantFailing(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers), status.FailureLock, "", "lock_not_available")
 	release()
 	st = servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.PlaceholderUsers)
 	assert.That(t, !st.BacklogUnknown, "the backlog is not known: %s", st.ConditionDetail)

@@ -134,3 +134,11 @@ func (s *Service) ReloadDefinitions() (n int, err error) {
 	s.definitionsRefused.Store(nil)
 	return len(keys), nil
 }
+
+// refused returns why the file of loose foreign keys was not reloaded, for their worker.
+func (s *Service) refused(worker string) string {
+	if why := s.definitionsRefused.Load(); why != nil && worker == lfk.Name {
+		return *why
+	}
+	return ""
+}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 const (
@@ -40,7 +40,7 @@ func (c *curve) Words() string {
 // curveOf returns the curve of a worker. It ends with the last sample if the current backlog is
 // unknown.
 func curveOf(
-	samples []service.BacklogSample, w service.WorkerStatus, at time.Time, most time.Duration,
+	samples []status.BacklogSample, w status.Worker, at time.Time, most time.Duration,
 ) *curve {
 	if !w.BacklogUnknown {
 		return newCurve(samples, w.Backlog.Pending, at, most)
@@ -54,7 +54,7 @@ func curveOf(
 
 // newCurve returns a curve that ends with the current value, nil without samples in the span.
 func newCurve(
-	samples []service.BacklogSample, now int64, at time.Time, most time.Duration,
+	samples []status.BacklogSample, now int64, at time.Time, most time.Duration,
 ) *curve {
 	c := &curve{To: at, Span: most, Last: now, Peak: now, Least: now}
 	for len(samples) > 0 && at.Sub(samples[0].At) > most {
@@ -72,20 +72,20 @@ func newCurve(
 		c.Peak, c.Least = max(c.Peak, s.Pending), min(c.Least, s.Pending)
 		dead = max(dead, s.Dead)
 	}
-	present := service.BacklogSample{At: at, Pending: now, Dead: samples[len(samples)-1].Dead}
-	points := slices.Concat(samples, []service.BacklogSample{present})
+	present := status.BacklogSample{At: at, Pending: now, Dead: samples[len(samples)-1].Dead}
+	points := slices.Concat(samples, []status.BacklogSample{present})
 	c.Line, c.Area = c.path(points, c.Peak,
-		func(s service.BacklogSample) int64 { return s.Pending })
+		func(s status.BacklogSample) int64 { return s.Pending })
 	if dead > 0 {
 		c.Dead, _ = c.path(points, max(c.Peak, dead),
-			func(s service.BacklogSample) int64 { return s.Dead })
+			func(s status.BacklogSample) int64 { return s.Dead })
 	}
 	return c
 }
 
 // path draws a value, with gaps where samples are missing.
 func (c *curve) path(
-	points []service.BacklogSample, peak int64, value func(service.BacklogSample) int64,
+	points []status.BacklogSample, peak int64, value func(status.BacklogSample) int64,
 ) (line, area string) {
 	var lines, areas strings.Builder
 	first := 0.0

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // listed is the length of a page of a list.
@@ -136,7 +136,7 @@ func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
 type waitingPage struct {
 	Worker string
 	Dead   bool
-	List   part[service.WaitingList]
+	List   part[status.WaitingList]
 }
 
 // waiting lists the items that a worker's backlog counts as dead or deferred.
@@ -148,7 +148,7 @@ func (p *pages) waiting(w http.ResponseWriter, r *http.Request) {
 	}
 	body := &waitingPage{Worker: name, Dead: what == "dead"}
 	body.List = read(r.Context(), p.recent, "waiting "+name+" "+what, readEvery,
-		func(ctx context.Context) (service.WaitingList, error) {
+		func(ctx context.Context) (status.WaitingList, error) {
 			return p.config.Service.Waiting(ctx, name, body.Dead)
 		})
 	if p.refused(w, r, body.List.Err) {

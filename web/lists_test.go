@@ -10,9 +10,9 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo/control"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
@@ -88,11 +88,11 @@ func TestWaiting_SaysWhoWaitsAndWhyAndIsLinked(t *testing.T) {
 
 func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
 	t.Parallel()
-	down := &service.Failing{Class: service.FailureUnreachable, Database: "ci", Message: "database ci: unreachable"}
-	workers := []service.WorkerStatus{
-		{Worker: "a", Condition: service.ConditionFailing, Failing: down},
-		{Worker: "b", Condition: service.ConditionFailing, Failing: down},
-		{Worker: "c", Condition: service.ConditionFailing, Failing: &service.Failing{Class: service.FailureLock, Database: "ci"}},
+	down := &status.Problem{Class: status.FailureUnreachable, Database: "ci", Message: "database ci: unreachable"}
+	workers := []status.Worker{
+		{Worker: "a", Condition: status.ConditionFailing, Failing: down},
+		{Worker: "b", Condition: status.ConditionFailing, Failing: down},
+		{Worker: "c", Condition: status.ConditionFailing, Failing: &status.Problem{Class: status.FailureLock, Database: "ci"}},
 	}
 	if v := judge(workers, false); v.Short != "ci unreachable" || v.Long != "database ci: unreachable. Failing: a, b." {
 		t.Errorf("%+v", v)
@@ -100,7 +100,7 @@ func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
 	if v := judge(workers[1:], false); v.Short != "2 failing" {
 		t.Errorf("%+v", v)
 	}
-	idle := []service.WorkerStatus{{Condition: service.ConditionIdle, Backlog: service.Backlog{Untracked: 2}}}
+	idle := []status.Worker{{Condition: status.ConditionIdle, Backlog: status.Backlog{Untracked: 2}}}
 	v := judge(idle, false).withDead(idle, nil)
 	assert.Equal(t, v, verdict{"in order, 2 not tracked", "All workers are in order and wait for their next run. Parents whose deletions are not recorded: 2.", "warn"})
 }
@@ -115,9 +115,9 @@ func TestDryRun_IsMarkedEverywhereAndSaysWould(t *testing.T) {
 	f.page("/workers/"+tokens, "would be: ")
 }
 
-func samples(at time.Time, values map[time.Duration]int64, order ...time.Duration) (out []service.BacklogSample) {
+func samples(at time.Time, values map[time.Duration]int64, order ...time.Duration) (out []status.BacklogSample) {
 	for _, d := range order {
-		out = append(out, service.BacklogSample{At: at.Add(-d), Pending: values[d]})
+		out = append(out, status.BacklogSample{At: at.Add(-d), Pending: values[d]})
 	}
 	return out
 }
@@ -153,7 +153,7 @@ func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
 	page := func(change func(*runPage)) int64 {
 		p := &runPage{
 			Run:    run.Run{Worker: "ghost_user_migration", State: running, Counts: map[string]int64{"migrated_users": 20, "failed_users": 5, "moved_rows": 9}},
-			Status: service.WorkerStatus{Backlog: control.Backlog{Due: 75}},
+			Status: status.Worker{Backlog: control.Backlog{Due: 75}},
 		}
 		change(p)
 		return p.Percent()
@@ -181,7 +181,7 @@ func lease(i int, held bool) run.Lease {
 
 func TestLeases_ThoseHeldAreAllShownAndOthersAsLongAsThereIsRoom(t *testing.T) {
 	t.Parallel()
-	var w service.WorkerStatus
+	var w status.Worker
 	for i := range 30 {
 		w.Leases = append(w.Leases, lease(i, i%15 == 0))
 	}
@@ -200,9 +200,9 @@ func TestLeases_ThoseHeldAreAllShownAndOthersAsLongAsThereIsRoom(t *testing.T) {
 
 func TestDatabases_WhatIsNotShownIsSummedUp(t *testing.T) {
 	t.Parallel()
-	w := service.WorkerStatus{Worker: "w"}
+	w := status.Worker{Worker: "w"}
 	for i := range 30 {
-		d := service.DatabaseStatus{Name: fmt.Sprint(i), KnownBacklog: run.KnownBacklog{Known: true}}
+		d := status.Database{Name: fmt.Sprint(i), KnownBacklog: run.KnownBacklog{Known: true}}
 		d.Backlog.Due = int64(i)
 		w.Databases = append(w.Databases, d)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/schedule"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 const (
@@ -29,13 +30,13 @@ const (
 
 // board is the data of the overview.
 type board struct {
-	Workers part[[]service.WorkerStatus]
+	Workers part[[]status.Worker]
 	Runs    part[[]run.Run]
 	Counts  part[[]job.Count]
 	// Failing jobs will be retried. Dead jobs will not.
 	Working, Failing, Dead part[[]job.Job]
 	Missed                 part[[]schedule.Fire]
-	History                part[map[string][]service.BacklogSample]
+	History                part[map[string][]status.BacklogSample]
 	Verdict                verdict
 }
 
@@ -70,7 +71,7 @@ type some[T any] struct {
 }
 
 // leases returns the leases of some workers: all held leases, and free ones up to the limit.
-func leases(workers ...service.WorkerStatus) (l some[run.Lease]) {
+func leases(workers ...status.Worker) (l some[run.Lease]) {
 	held := 0
 	for _, w := range workers {
 		for _, one := range w.Leases {
@@ -97,24 +98,24 @@ func leases(workers ...service.WorkerStatus) (l some[run.Lease]) {
 func (b *board) Leases() some[run.Lease] { return leases(b.Workers.Value...) }
 
 // Curve returns a worker's backlog of the last hours. It ends with the current backlog.
-func (b *board) Curve(w service.WorkerStatus) *curve {
+func (b *board) Curve(w status.Worker) *curve {
 	return curveOf(b.History.Value[w.Worker], w, b.Workers.At, overviewSpan)
 }
 
 // Used returns the workers that are enabled and configured.
-func (b *board) Used() []service.WorkerStatus { return used(b.Workers.Value, true) }
+func (b *board) Used() []status.Worker { return used(b.Workers.Value, true) }
 
 // Unused returns the workers that are disabled or not configured.
-func (b *board) Unused() []service.WorkerStatus { return used(b.Workers.Value, false) }
+func (b *board) Unused() []status.Worker { return used(b.Workers.Value, false) }
 
-func used(all []service.WorkerStatus, are bool) []service.WorkerStatus {
+func used(all []status.Worker, are bool) []status.Worker {
 	return slices.DeleteFunc(slices.Clone(all),
-		func(w service.WorkerStatus) bool { return (w.NotUsed == "") != are })
+		func(w status.Worker) bool { return (w.NotUsed == "") != are })
 }
 
 // InBanner reports whether the banner explains the worker's failure: its database also keeps other
 // workers from running.
-func (b *board) InBanner(w service.WorkerStatus) bool {
+func (b *board) InBanner(w status.Worker) bool {
 	return slices.ContainsFunc(outages(b.Used()), func(o outage) bool {
 		return slices.Contains(o.Workers, w.Worker)
 	})
@@ -142,11 +143,11 @@ func find[F, T any](
 		func(ctx context.Context) (T, error) { return load(ctx, filter) })
 }
 
-func (p *pages) statuses(ctx context.Context) part[[]service.WorkerStatus] {
+func (p *pages) statuses(ctx context.Context) part[[]status.Worker] {
 	return find(ctx, p, "", p.config.Service.Status)
 }
 
-func (p *pages) history(ctx context.Context) part[map[string][]service.BacklogSample] {
+func (p *pages) history(ctx context.Context) part[map[string][]status.BacklogSample] {
 	return read(ctx, p.recent, "history", historyEvery, p.config.Service.BacklogSamples)
 }
 
@@ -188,7 +189,7 @@ func (p *pages) overview(w http.ResponseWriter, r *http.Request) {
 
 // workerPage is the data of a worker's page.
 type workerPage struct {
-	Status  service.WorkerStatus
+	Status  status.Worker
 	Runs    part[[]run.Run]
 	Fires   part[[]schedule.Fire]
 	Curve   *curve
@@ -196,7 +197,7 @@ type workerPage struct {
 }
 
 // Databases returns the worker's databases, those with a problem first.
-func (p *workerPage) Databases() (d some[service.DatabaseStatus]) {
+func (p *workerPage) Databases() (d some[status.Database]) {
 	all := p.Status.Databases
 	d.Shown = all[:min(len(all), listShown)]
 	if others := all[len(d.Shown):]; len(others) > 0 {
@@ -219,13 +220,13 @@ func (p *workerPage) Down() bool { return p.Runs.Err != nil }
 func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	ctx, name := r.Context(), r.PathValue("name")
 	all := p.statuses(ctx)
-	i := slices.IndexFunc(all.Value, func(s service.WorkerStatus) bool { return s.Worker == name })
+	i := slices.IndexFunc(all.Value, func(s status.Worker) bool { return s.Worker == name })
 	if i < 0 {
 		p.fail(w, r, fault.Unknown(fault.ErrUnknownWorker, "worker", name, "worker "+name+" not found"))
 		return
 	}
 	page := &workerPage{Status: all.Value[i]}
-	var history part[map[string][]service.BacklogSample]
+	var history part[map[string][]status.BacklogSample]
 	var wait sync.WaitGroup
 	wait.Go(func() { page.Runs = p.runs(ctx, run.Filter{Worker: name, Limit: workerRuns}) })
 	wait.Go(func() {
@@ -243,7 +244,7 @@ type runPage struct {
 	Run  run.Run
 	Jobs part[[]job.Job]
 	// Status is the status of its worker, the zero value if unknown.
-	Status service.WorkerStatus
+	Status status.Worker
 }
 
 // Percent returns the processed percentage of a running run, 0 if unknown.

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // verdict is a short description of the overall state.
@@ -17,13 +17,13 @@ type verdict struct {
 }
 
 // words returns a condition as text: lease held elsewhere for LEASE_HELD_ELSEWHERE.
-func words(c service.Condition) string {
+func words(c status.Condition) string {
 	return strings.ToLower(strings.ReplaceAll(string(c), "_", " "))
 }
 
 // judge summarizes the workers by the worst condition. Failing workers come first, then blocked
 // ones, then running ones.
-func judge(workers []service.WorkerStatus, down bool) verdict {
+func judge(workers []status.Worker, down bool) verdict {
 	if down {
 		return verdict{"main is down", "The database main does not answer. What follows is what this " +
 			"server knows by itself; lists are older.", "bad"}
@@ -37,10 +37,10 @@ func judge(workers []service.WorkerStatus, down bool) verdict {
 		}
 		return verdict{strings.Join(names, ", ") + " unreachable", strings.Join(parts, " "), "bad"}
 	}
-	for _, c := range []service.Condition{
-		service.ConditionFailing, service.ConditionPaused, service.ConditionThrottled,
-		service.ConditionLeaseHeldElsewhere, service.ConditionRunning,
-		service.ConditionNotConfigured, service.ConditionSchedulerOff,
+	for _, c := range []status.Condition{
+		status.ConditionFailing, status.ConditionPaused, status.ConditionThrottled,
+		status.ConditionLeaseHeldElsewhere, status.ConditionRunning,
+		status.ConditionNotConfigured, status.ConditionSchedulerOff,
 	} {
 		var names []string
 		for _, w := range workers {
@@ -68,10 +68,10 @@ type outage struct {
 }
 
 // outages returns the outages that several workers share, to report each only once.
-func outages(workers []service.WorkerStatus) (common []outage) {
+func outages(workers []status.Worker) (common []outage) {
 	for _, w := range workers {
 		f := w.Failing
-		if f == nil || f.Class != service.FailureUnreachable || f.Database == "" {
+		if f == nil || f.Class != status.FailureUnreachable || f.Database == "" {
 			continue
 		}
 		i := slices.IndexFunc(common, func(o outage) bool { return o.Database == f.Database })
@@ -86,7 +86,7 @@ func outages(workers []service.WorkerStatus) (common []outage) {
 
 // withDead adds dead items, items that require a decision, and unrecorded items to a verdict that
 // is no failure. It may count some twice, because a worker's backlog includes its dead jobs.
-func (v verdict) withDead(workers []service.WorkerStatus, jobs []job.Count) verdict {
+func (v verdict) withDead(workers []status.Worker, jobs []job.Count) verdict {
 	if v.Tone == "bad" {
 		return v
 	}

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // functions returns the functions of the templates.
@@ -134,8 +134,8 @@ func plain(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
 // detail returns the reason for a worker's condition. For an idle worker it returns only the
 // remarks, because the page shows its next run elsewhere.
-func detail(w service.WorkerStatus) string {
-	if w.Condition != service.ConditionIdle {
+func detail(w status.Worker) string {
+	if w.Condition != status.ConditionIdle {
 		return w.ConditionDetail
 	}
 	_, remarks, _ := strings.Cut(w.ConditionDetail, "; ")

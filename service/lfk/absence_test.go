@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 const oneAbsent = `
@@ -336,7 +337,7 @@ func TestStatus_NamesParentsWhoseDeletionsAreNotRecorded(t *testing.T) {
 	want := func(s *service.Service, untracked float64, remark string) {
 		t.Helper()
 		st := servicetest.Status(t, s)
-		assert.Equal(t, st.Condition, service.ConditionIdle)
+		assert.Equal(t, st.Condition, status.ConditionIdle)
 		assert.Equal(t, st.Backlog.Untracked, int(untracked))
 		assert.Contains(t, st.ConditionDetail, remark)
 		assert.Equal(t, m.Values("maintenance.untracked.parents", "database=main")[0], untracked)

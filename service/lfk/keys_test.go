@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // track installs queues and tracks a table by a key.
@@ -148,7 +149,7 @@ func TestLooseForeignKeysCleanup_ADefinitionWithAnotherKeyFindsNothing(t *testin
 		s := e.Service(test.definition)
 		r := servicetest.RunBatch(t, s, "main")
 		servicetest.WantState(t, r, "failed")
-		assert.Equal(t, servicetest.Status(t, s).Failing.Class, service.FailureSchema)
+		assert.Equal(t, servicetest.Status(t, s).Failing.Class, status.FailureSchema)
 		assert.That(t, strings.Contains(r.Error, " on main: ") && !strings.Contains(r.Error, "unreachable"),
 			"%s: error %q", test.definition, r.Error)
 		e.Want("main", `SELECT count(*) FROM c`, "2")

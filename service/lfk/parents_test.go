@@ -10,10 +10,10 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo/control"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // fileLikeGitLabs has 330 definitions of 240 children and 45 parents, one of which has 153; projects and c are there.
@@ -79,7 +79,7 @@ func TestLooseForeignKeysCleanup_WithoutDefinitionsNothingIsDone(t *testing.T) {
 	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"})
 	_, ok := errors.AsType[*fault.NotConfiguredError](err)
 	assert.That(t, ok, "RunBatch: %v, want a *NotConfiguredError", err)
-	servicetest.WantCondition(t, s, service.ConditionNotConfigured)
+	servicetest.WantCondition(t, s, status.ConditionNotConfigured)
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 	wantRun(t, e.Service("# nothing yet\n"), "")
 	e.WantQueue("main", "1 2 3")
@@ -191,7 +191,7 @@ func TestLooseForeignKeysCleanup_ASchemaThatComesBeforeTheQueueIsReported(t *tes
 			r := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, r, control.RunFailed)
 			assert.That(t, strings.Contains(r.Error, c.want), "error %q", r.Error)
-			assert.Equal(t, servicetest.Status(t, s).Failing.Class, service.FailureSchema)
+			assert.Equal(t, servicetest.Status(t, s).Failing.Class, status.FailureSchema)
 			_, lint := keys.Lint(t.Context())
 			servicetest.WantError(t, lint, c.want)
 

@@ -20,6 +20,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
@@ -35,11 +36,11 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantEarly(t, r, "THROTTLED: replica standby of main is late: ")
 	assert.That(t, strings.Contains(r.Reason, "over load.max_replica_lag = 700ms"), "reason %q", r.Reason)
-	servicetest.WantCondition(t, s, service.ConditionThrottled, "load.max_replica_lag")
+	servicetest.WantCondition(t, s, status.ConditionThrottled, "load.max_replica_lag")
 	// What the one has left, the other does: it may be as late as it likes.
-	servicetest.WantCondition(t, careless, service.ConditionIdle, "the last run ended early, the next one goes on: THROTTLED: ")
+	servicetest.WantCondition(t, careless, status.ConditionIdle, "the last run ended early, the next one goes on: THROTTLED: ")
 	wantEverything(t, servicetest.RunBatch(t, careless, "main"))
-	servicetest.WantCondition(t, careless, service.ConditionIdle)
+	servicetest.WantCondition(t, careless, status.ConditionIdle)
 
 	e.Deleted("main", "p", 1, 10)
 	assert.Must(replica.Exec(context.Background(), `SELECT pg_wal_replay_resume()`))(t)
@@ -185,7 +186,7 @@ func TestFault_Load_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsL
 	servicetest.WantCounts(t, r, "")
 	for _, replica := range []*service.Service{s, other} {
 		st := servicetest.StatusOf(t, replica, servicetest.PlaceholderUsers)
-		assert.That(t, st.Condition == service.ConditionThrottled, "%+v", st)
+		assert.That(t, st.Condition == status.ConditionThrottled, "%+v", st)
 	}
 	// A run that went on now would meet the same queue.
 	assert.NoError(t, other.ResumeRuns(t.Context()))
@@ -211,7 +212,7 @@ func standby(t *testing.T) *pgx.Conn {
 // spared waits until no load limit is exceeded.
 func spared(t *testing.T, s *service.Service) {
 	t.Helper()
-	devdb.Eventually(t, "the load to be below its limits", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })
+	devdb.Eventually(t, "the load to be below its limits", func() bool { return servicetest.Status(t, s).Condition == status.ConditionIdle })
 }
 
 // wantEverything fails the test unless the run did everything.

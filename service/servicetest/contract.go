@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // Fixture is what [Contract] has to know of a worker.
@@ -380,7 +381,7 @@ func (c *contract) backlog() {
 		due = 0
 	}
 	st = StatusOf(c.t, c.service(nil, ""), c.Worker)
-	if st.Backlog.Due != due || st.Condition != service.ConditionIdle || st.LastRun == nil || st.LastSuccessAt.IsZero() {
+	if st.Backlog.Due != due || st.Condition != status.ConditionIdle || st.LastRun == nil || st.LastSuccessAt.IsZero() {
 		c.t.Errorf("when all is done: %+v", st)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run/load"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // NewLoaded is a main on that cluster with a table c of three rows for each of n deleted parents.
@@ -74,8 +75,8 @@ func WaitThrottled(t *testing.T, s *service.Service, words string) {
 	t.Helper()
 	devdb.Eventually(t, "the load to be over a limit: "+words, func() bool {
 		st := Status(t, s)
-		over := st.Condition == service.ConditionThrottled
-		if st.Condition == service.ConditionRunning {
+		over := st.Condition == status.ConditionThrottled
+		if st.Condition == status.ConditionRunning {
 			over = strings.Contains(st.ConditionDetail, "slowed down")
 		}
 		return over && strings.Contains(st.ConditionDetail, words)

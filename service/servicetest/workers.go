@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk/orphans"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // Workers are the names of all workers, in the order of the list.
@@ -32,7 +33,7 @@ func Configured(t *testing.T, s *service.Service) (names []string) {
 		t.Fatal(err)
 	}
 	for _, st := range all {
-		if st.Condition != service.ConditionNotConfigured {
+		if st.Condition != status.ConditionNotConfigured {
 			names = append(names, st.Worker)
 		}
 	}

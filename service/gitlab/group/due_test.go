@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/group"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 func TestAdjournedGroupDeletion_Due(t *testing.T) {
@@ -314,7 +315,7 @@ func isNotConfiguredWithoutItsTables(g *servicetest.Groups) {
 			g.Exec("main", schema)
 			_, err := g.Service.RunBatch(context.Background(), run.Request{Worker: servicetest.AdjournedGroups})
 			servicetest.WantError(t, err, missing)
-			servicetest.WantConditionOf(t, g.Service, servicetest.AdjournedGroups, service.ConditionNotConfigured, missing)
+			servicetest.WantConditionOf(t, g.Service, servicetest.AdjournedGroups, status.ConditionNotConfigured, missing)
 		})
 	}
 }

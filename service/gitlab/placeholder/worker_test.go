@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 func TestMain(m *testing.M) { servicetest.Main(m) }
@@ -230,7 +231,7 @@ func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
 			missing, ok := errors.AsType[*fault.NotConfiguredError](err)
 			assert.That(t, ok && strings.Contains(missing.Missing, named), "error %v, want %q", err, named)
 		}
-		servicetest.WantConditionOf(t, s, servicetest.PlaceholderUsers, service.ConditionNotConfigured, named)
+		servicetest.WantConditionOf(t, s, servicetest.PlaceholderUsers, status.ConditionNotConfigured, named)
 	}
 }
 

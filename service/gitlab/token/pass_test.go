@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // everyMinute is the schedule of fires that a test lets happen.
@@ -206,13 +207,13 @@ func backlogIsWhatTheUnfinishedPassHasLeft(e *servicetest.Estate) {
 	t := e.T
 	e.Bots(1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
-	backlog := func() service.Backlog {
+	backlog := func() status.Backlog {
 		st := assert.Must(s.Status(context.Background(), servicetest.InactiveTokens))(t)
 		b := st[0].Backlog
 		b.ReadAt = time.Time{}
 		return b
 	}
-	assert.Equal(t, backlog(), (service.Backlog{}), "before")
+	assert.Equal(t, backlog(), (status.Backlog{}), "before")
 	r := servicetest.RunTokens(t, s)
 	if b := backlog(); !b.OldestAt.Equal(r.StartedAt) || b.Pending != 2 || b.Deferred != 2 || b.Due != 0 || b.Dead != 0 {
 		t.Errorf("while the continuation waits: %+v", b)
@@ -226,7 +227,7 @@ func backlogIsWhatTheUnfinishedPassHasLeft(e *servicetest.Estate) {
 		t.Errorf("without a continuation: %+v", b)
 	}
 	servicetest.RunTokens(t, s)
-	assert.Equal(t, backlog(), (service.Backlog{Dead: 1}), "after")
+	assert.Equal(t, backlog(), (status.Backlog{Dead: 1}), "after")
 }
 
 func aRunHeldToAPlanQueuesNobodyElse(e *servicetest.Estate) {
@@ -287,7 +288,7 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 			e.Want("main", passes, "4/4/3")
 			e.Want("main", continuations, "scheduled")
 			st := servicetest.StatusOf(t, s, servicetest.InactiveTokens)
-			assert.That(t, st.Condition == service.ConditionThrottled &&
+			assert.That(t, st.Condition == status.ConditionThrottled &&
 				strings.Contains(st.ConditionDetail, fullQueue), "%s: %s", st.Condition, st.ConditionDetail)
 
 			// Full as it is, the next run schedules nothing, whether users wait as jobs or for the ghost migration.

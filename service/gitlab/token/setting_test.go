@@ -7,9 +7,9 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo/control"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // keptDays is by how many days of 24 hours C lies before T in the newest pass.
@@ -116,7 +116,7 @@ func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testi
 	}
 	e.Want("main", servicetest.QueuedUsers, "")
 	e.Want("main", passes, "0/0/0")
-	servicetest.WantConditionOf(t, s, servicetest.InactiveTokens, service.ConditionFailing, servicetest.TokenSettingKey)
+	servicetest.WantConditionOf(t, s, servicetest.InactiveTokens, status.ConditionFailing, servicetest.TokenSettingKey)
 }
 
 func TestInactiveTokenDeletion_PassKeepsItsCutOffWhenTheSettingChanges(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/service/status"
 )
 
 // tokenColumns are the values of revoked, expires_at and updated_at.
@@ -302,7 +303,7 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 				unconfigured, ok := errors.AsType[*fault.NotConfiguredError](err)
 				assert.That(t, ok && strings.Contains(unconfigured.Missing, c.named), "%v, want that %s is missing", err, c.named)
 			}
-			servicetest.WantConditionOf(t, s, servicetest.InactiveTokens, service.ConditionNotConfigured, c.named)
+			servicetest.WantConditionOf(t, s, servicetest.InactiveTokens, status.ConditionNotConfigured, c.named)
 		})
 	}
 }

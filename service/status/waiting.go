@@ -1,4 +1,4 @@
-package service
+package status
 
 import (
 	"context"
@@ -25,16 +25,16 @@ type WaitingList struct {
 }
 
 // Waiting lists the items that a worker does not process now. It fails for an unknown worker.
-func (s *Service) Waiting(ctx context.Context, name string, dead bool) (list WaitingList, err error) {
-	w, err := s.Worker(name)
+func (r *Reporter) Waiting(ctx context.Context, name string, dead bool) (list WaitingList, err error) {
+	w, err := r.runner.Worker(name)
 	if err != nil || w.Waiting == nil {
 		return list, err
 	}
 	list.Listed = true
-	for _, d := range w.LeaseDatabases(s.Runner) {
+	for _, d := range w.LeaseDatabases(r.runner) {
 		found, err := w.Waiting(ctx, d, dead)
 		if err != nil {
-			s.Logger.DebugContext(ctx, "list of what waits not read",
+			r.runner.Logger.DebugContext(ctx, "list of what waits not read",
 				"worker", name, "database", d.Name, "error", err.Error())
 			list.NotRead = append(list.NotRead, d.Name)
 		}

@@ -1,4 +1,4 @@
-package service
+package status
 
 import (
 	"context"
@@ -34,8 +34,8 @@ const (
 	FailureInternal    FailureClass = "INTERNAL"
 )
 
-// Failing is why the condition of a worker is FAILING.
-type Failing struct {
+// Problem is what keeps a worker from running: its condition is FAILING.
+type Problem struct {
 	// Since is the end of the first failed run after the last success, or when a database stopped
 	// answering, zero if unknown.
 	Since time.Time
@@ -46,96 +46,80 @@ type Failing struct {
 	Database string
 }
 
-// failing returns what keeps a worker from running, each message once: databases first, then this
+// problems returns what keeps a worker from running, each message once: databases first, then this
 // process, then failed runs. The remarks are about runs that could not reach databases which answer
 // again. While a database is unreachable, failed runs do not count. A full disk answers: only the
 // next run shows whether it is still full.
-func (s *Service) failing(
-	ctx context.Context, w *run.Worker, r reading,
-) (found []Failing, remarks []string) {
-	add := func(f Failing) {
-		same := func(known Failing) bool { return known.Message == f.Message }
-		if f.Message != "" && !slices.ContainsFunc(found, same) {
-			found = append(found, f)
+func (r *Reporter) problems(
+	ctx context.Context, w *run.Worker, read reading,
+) (found []Problem, remarks []string) {
+	add := func(p Problem) {
+		same := func(known Problem) bool { return known.Message == p.Message }
+		if p.Message != "" && !slices.ContainsFunc(found, same) {
+			found = append(found, p)
 		}
 	}
-	for _, err := range r.errs {
-		add(s.failingOf(ctx, err))
+	for _, err := range read.errs {
+		add(r.describe(ctx, err))
 	}
-	if queue, ok := s.queue.(interface{ Problem() (time.Time, error) }); ok && w.Databases == nil {
+	if w.Databases == nil {
 		// Workers without a turn by database depend on jobs.
-		since, err := queue.Problem()
-		f := s.failingOf(ctx, err)
-		if f.Class != "" && f.Class != FailureUnreachable {
-			f.Since, f.Message = since, "jobs are not worked here: "+f.Message
-		}
-		add(f)
+		add(r.queueProblem(ctx))
 	}
-	if r.off == "" {
-		add(s.schedulerProblem(ctx, s.Heartbeat()))
+	if read.off == "" {
+		add(r.schedulerProblem(ctx, r.dispatcher.Heartbeat()))
 	}
-	away := slices.ContainsFunc(r.places, func(p databaseStatus) bool { return p.err != nil })
-	for _, record := range r.failures {
-		f := failedRun(record)
-		if f.Class == FailureUnreachable && !away && !dberr.DiskFull(f.Message) &&
-			s.recovered(ctx, w, record) {
-			remarks = append(remarks, f.Message+"; the databases answer again")
+	away := slices.ContainsFunc(read.databases, func(d Database) bool { return d.Err != nil })
+	for _, record := range read.failures {
+		p := describeRun(record)
+		if p.Class == FailureUnreachable && !away && !dberr.DiskFull(p.Message) &&
+			r.recovered(ctx, w, record) {
+			remarks = append(remarks, p.Message+"; the databases answer again")
 		} else {
-			add(f)
+			add(p)
 		}
 	}
 	return found, summarize(remarks, "runs that failed so")
 }
 
-func failingText(found []Failing) string {
-	texts := make([]string, len(found))
-	for i, f := range found {
-		texts[i] = f.Message
-		if !f.Since.IsZero() {
-			texts[i] += fmt.Sprintf(" (since %s)", f.Since.UTC().Format(time.RFC3339))
-		}
-	}
-	return strings.Join(summarize(texts, "problems"), "; ")
-}
-
-// failingOf describes an error of a status call. nil gives the zero value.
-func (s *Service) failingOf(ctx context.Context, err error) Failing {
+// describe describes an error of a status call. nil gives the zero value.
+func (r *Reporter) describe(ctx context.Context, err error) Problem {
 	refused, ok := errors.AsType[*dberr.Error](err)
 	if err == nil || errors.Is(err, context.Canceled) {
-		return Failing{}
+		return Problem{}
 	}
-	f := Failing{Class: FailureInternal, Message: fault.PublicText(err)}
+	p := Problem{Class: FailureInternal, Message: fault.PublicText(err)}
 	switch {
 	case ok:
-		f.Class, f.Database = failureClass(refused.Class()), refused.Database
-		if f.Class == FailureUnreachable {
+		p.Class, p.Database = failureClass(refused.Class()), refused.Database
+		if p.Class == FailureUnreachable {
 			// Any number of statements may have met it: it is one problem.
-			f.Message = strings.Trim(
-				"database "+f.Database+": "+refused.Condition()+": "+refused.Why(), ": ")
+			p.Message = strings.Trim(
+				"database "+p.Database+": "+refused.Condition()+": "+refused.Why(), ": ")
 		}
 	case errors.Is(err, dberr.ErrUnreachable):
-		f.Class = FailureUnreachable
+		p.Class = FailureUnreachable
 	case errors.Is(err, dberr.ErrNotMigrated):
-		f.Class, f.Message = FailureSchema, "not migrated: run caretaker migrate"
+		p.Class, p.Message = FailureSchema, "not migrated: run caretaker migrate"
 	}
-	for _, d := range s.Databases {
+	for _, d := range r.runner.Databases {
 		switch {
-		case d.Name != f.Database:
-		case f.Class == FailureUnreachable:
-			f.Since = d.UnreachableSince()
-		case f.Class == FailureSchema && errors.Is(d.CheckMigrated(ctx), dberr.ErrNotMigrated):
-			f.Message = "database " + d.Name + " is not migrated: run caretaker migrate"
+		case d.Name != p.Database:
+		case p.Class == FailureUnreachable:
+			p.Since = d.UnreachableSince()
+		case p.Class == FailureSchema && errors.Is(d.CheckMigrated(ctx), dberr.ErrNotMigrated):
+			p.Message = "database " + d.Name + " is not migrated: run caretaker migrate"
 		}
 	}
-	return f
+	return p
 }
 
 func failureClass(c dberr.Class) FailureClass {
 	return FailureClass(strings.ToUpper(c.String()))
 }
 
-// failedRun describes the newest run on a database, which failed.
-func failedRun(record control.Failure) Failing {
+// describeRun describes the newest run on a database, which failed.
+func describeRun(record control.Failure) Problem {
 	what, on := record.Error, ""
 	if !strings.Contains(record.Error, record.Reason) {
 		what = format.Join(record.Reason, record.Error)
@@ -143,33 +127,33 @@ func failedRun(record control.Failure) Failing {
 	if record.Database != "" {
 		on = " on " + record.Database
 	}
-	f := Failing{
+	p := Problem{
 		Since: record.Since, Class: FailureInternal, Database: record.Database,
 		Message: "last run" + on + " failed: " + what,
 	}
 	class, named := dberr.ConditionClass(record.Error)
 	switch reasons.Read(record.Reason).Code {
 	case reasons.KeptByTrigger:
-		f.Class = FailureData
+		p.Class = FailureData
 	case reasons.KeyMismatch, reasons.QueueMoved:
-		f.Class = FailureSchema
+		p.Class = FailureSchema
 	case fault.ReasonLeaseLost:
-		f.Class = FailureLeaseLost
-		f.Message += "; RunBatch starts it at once"
+		p.Class = FailureLeaseLost
+		p.Message += "; RunBatch starts it at once"
 	case fault.ReasonSettingInvalid, reasons.SettingOff:
-		f.Class = FailureSetting
+		p.Class = FailureSetting
 	default:
 		if named {
-			f.Class = failureClass(class)
+			p.Class = failureClass(class)
 		}
 	}
-	return f
+	return p
 }
 
 // recovered reports whether all databases that a run could not reach work again, and no other
 // server holds its fence rows. Then the worker is healthy, even if its next run is far off.
-func (s *Service) recovered(ctx context.Context, w *run.Worker, record control.Failure) bool {
-	name, databases := w.Name, s.Databases
+func (r *Reporter) recovered(ctx context.Context, w *run.Worker, record control.Failure) bool {
+	name, databases := w.Name, r.runner.Databases
 	if record.Database != "" {
 		name += "/" + record.Database
 	}
@@ -178,8 +162,23 @@ func (s *Service) recovered(ctx context.Context, w *run.Worker, record control.F
 	}
 	return !slices.ContainsFunc(databases, func(d *repo.Database) bool {
 		leases, err := writableLeases(ctx, d, name)
-		return err != nil || s.elsewhere(leases) != ""
+		return err != nil || r.elsewhere(leases) != ""
 	})
+}
+
+// queueProblem returns why this server does not work jobs. An unreachable main counts once, as that
+// of the database.
+func (r *Reporter) queueProblem(ctx context.Context) Problem {
+	queue, ok := r.config.Queue.(interface{ Problem() (time.Time, error) })
+	if !ok {
+		return Problem{}
+	}
+	since, err := queue.Problem()
+	p := r.describe(ctx, err)
+	if p.Class != "" && p.Class != FailureUnreachable {
+		p.Since, p.Message = since, "jobs are not worked here: "+p.Message
+	}
+	return p
 }
 
 // heartbeatTimeout is how long the scheduler may miss heartbeats. It checks the fires every few
@@ -188,49 +187,40 @@ const heartbeatTimeout = time.Minute
 
 // schedulerProblem returns what keeps scheduled runs from starting here. It does not check whether
 // main answers: the status call finds out by itself.
-func (s *Service) schedulerProblem(ctx context.Context, last schedule.Heartbeat) Failing {
+func (r *Reporter) schedulerProblem(ctx context.Context, last schedule.Heartbeat) Problem {
 	if time.Since(last.At) >= heartbeatTimeout {
-		return Failing{
+		return Problem{
 			Since: last.At, Class: FailureScheduler,
 			Message: "the scheduler of this server has no heartbeat, " +
 				"scheduled runs do not start here: restart it",
 		}
 	}
-	f := s.failingOf(ctx, last.Err)
-	if f.Class == FailureUnreachable {
-		return Failing{}
+	p := r.describe(ctx, last.Err)
+	if p.Class == FailureUnreachable {
+		return Problem{}
 	}
-	f.Since = last.FailingSince
-	return f
-}
-
-// DatabaseStatus is the status of a worker on one of its databases.
-type DatabaseStatus struct {
-	Name string
-	run.KnownBacklog
-	// Problem is what keeps the worker from running there. "" means nothing.
-	Problem string
+	p.Since = last.FailingSince
+	return p
 }
 
 // rank orders databases by what requires attention: a problem, dead items, due items.
-func (d DatabaseStatus) rank() int {
+func (d Database) rank() int {
 	attention := []bool{d.Problem != "", d.Backlog.Dead > 0, d.Backlog.Due > 0, true}
 	return slices.Index(attention, true)
 }
 
-// databasesOf returns the databases of a worker with several, by rank and then in rotation order.
-func databasesOf(w *run.Worker, places []databaseStatus, found []Failing) (all []DatabaseStatus) {
-	if len(w.Databases) < 2 {
+// withProblems returns the databases of a worker with several, by rank and then in rotation order.
+func withProblems(all []Database, found []Problem) []Database {
+	if len(all) < 2 {
 		return nil
 	}
-	for i, d := range w.Databases {
-		all = append(all, DatabaseStatus{Name: d.Name, KnownBacklog: places[i].KnownBacklog})
-		there := func(f Failing) bool { return f.Database == d.Name }
+	for i, d := range all {
+		there := func(p Problem) bool { return p.Database == d.Name }
 		if n := slices.IndexFunc(found, there); n >= 0 {
 			all[i].Problem = found[n].Message
 		}
 	}
-	slices.SortStableFunc(all, func(a, b DatabaseStatus) int { return a.rank() - b.rank() })
+	slices.SortStableFunc(all, func(a, b Database) int { return a.rank() - b.rank() })
 	return all
 }
 

@@ -1,4 +1,4 @@
-package service
+package status
 
 import (
 	"context"
@@ -6,6 +6,9 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo/control"
 )
+
+// Backlog is the remaining work of a worker, as in the message of that name.
+type Backlog = control.Backlog
 
 // BacklogSample is the backlog of a worker at one moment of the last day.
 type BacklogSample = control.BacklogSample
@@ -16,19 +19,19 @@ const backlogStep = 4 * time.Minute
 // SampleBacklogs stores the current backlogs in main: all replicas show the same curve, and a
 // restart loses nothing. Call it once a minute. A sample that main already has for this minute
 // wins. Workers that are not used here, or have a database that does not answer, are skipped.
-func (s *Service) SampleBacklogs(ctx context.Context) error {
+func (r *Reporter) SampleBacklogs(ctx context.Context) error {
 	var samples []BacklogSample
-	for _, w := range s.Workers {
-		if why, err := s.NotUsed(ctx, w); err != nil || why != "" {
+	for _, w := range r.runner.Workers {
+		if why, err := r.dispatcher.NotUsed(ctx, w); err != nil || why != "" {
 			continue
 		}
 		var sum Backlog
 		known := true
-		for _, d := range w.LeaseDatabases(s.Runner) {
-			s.Backlogs.Renew(w, d)
+		for _, d := range w.LeaseDatabases(r.runner) {
+			r.runner.Backlogs.Renew(w, d)
 		}
-		for _, p := range s.readBacklogs(ctx, w) {
-			known = known && p.Known && p.err == nil
+		for _, p := range r.ReadDatabases(ctx, w) {
+			known = known && p.Known && p.Err == nil
 			sum = addBacklogs(sum, p.Backlog)
 		}
 		if known {
@@ -40,16 +43,28 @@ func (s *Service) SampleBacklogs(ctx context.Context) error {
 	if len(samples) == 0 {
 		return nil
 	}
-	return s.Main.History.SampleBacklogs(ctx, samples)
+	return r.runner.Main.History.SampleBacklogs(ctx, samples)
 }
 
 // BacklogSamples returns the samples of the last day by worker, oldest first, four minutes apart.
 // Each sample is the highest of its four minutes.
-func (s *Service) BacklogSamples(ctx context.Context) (map[string][]BacklogSample, error) {
-	all, err := s.Main.History.BacklogSamples(ctx, backlogStep)
+func (r *Reporter) BacklogSamples(ctx context.Context) (map[string][]BacklogSample, error) {
+	all, err := r.runner.Main.History.BacklogSamples(ctx, backlogStep)
 	byWorker := map[string][]BacklogSample{}
 	for _, sample := range all {
 		byWorker[sample.Worker] = append(byWorker[sample.Worker], sample)
 	}
 	return byWorker, err
+}
+
+func addBacklogs(a, b Backlog) Backlog {
+	sum := Backlog{
+		Pending: a.Pending + b.Pending, Due: a.Due + b.Due, Deferred: a.Deferred + b.Deferred,
+		Dead: a.Dead + b.Dead, AtLeast: a.AtLeast || b.AtLeast, OldestAt: a.OldestAt,
+		Untracked: a.Untracked + b.Untracked,
+	}
+	if sum.OldestAt.IsZero() || (!b.OldestAt.IsZero() && b.OldestAt.Before(sum.OldestAt)) {
+		sum.OldestAt = b.OldestAt
+	}
+	return sum
 }
