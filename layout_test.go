@@ -12,11 +12,11 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
-// What one package may export, and how many methods one type may have.
+// Maximum number of names that one package exports, and of methods of one type.
 const maxNames, maxMethods = 60, 40
 
-// ceilings are how many lines of Go, tests aside, each part may have, with all folders below it that are no part
-// themselves. A commit that raises one says why in its message.
+// ceilings are how many lines of Go, tests aside, each part may have, with all folders below it
+// that are no part themselves. A commit that raises one reports why in its message.
 var ceilings = map[string]int{
 	"cli": 6940, "server": 2500, "web": 1500, "scheduler": 1150, "config": 1350, "access": 600, "telemetry": 500, "internal": 250,
 	"service": 1400, "service/run": 4850, "service/schedule": 600, "service/job": 800, "service/bulk": 1350,

@@ -99,8 +99,8 @@ func (l *lab) decide(ctx context.Context, s shape, expression string) (took []ti
 	})
 }
 
-// groupByGroup is the reference: for each group and each one above it, who is a member, who is one by invitation, and
-// which group is above.
+// groupByGroup is the reference. For each group and each one above it, it reads the members, the
+// members by invitation and the parent.
 func (l *lab) groupByGroup(ctx context.Context, s shape) (statements int, took time.Duration, err error) {
 	d, err := l.fresh(ctx, s.template)
 	if err != nil {
@@ -129,7 +129,7 @@ func (l *lab) groupByGroup(ctx context.Context, s shape) (statements int, took t
 	return statements, time.Since(start), err
 }
 
-// mayRemove looks for an owner's right from the group upwards.
+// mayRemove searches for an owner's right from the group upwards.
 func (d *database) mayRemove(ctx context.Context, group int64) (statements int, allowed bool, err error) {
 	var active, owner, invited bool
 	err = d.conn.QueryRow(ctx, `SELECT u.state = 'active' FROM users u JOIN group_deletion_schedules s ON s.user_id = u.id WHERE s.group_id = $1`, group).Scan(&active)

@@ -12,7 +12,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/job"
 )
 
-// doomedProject is a project with many issues, every tenth with a note and somebody it is assigned to, in a due group.
+// doomedProject is a project with many issues, every tenth with a note and an assignee, in a due
+// group.
 func doomedProject(issues int) []string {
 	return append(groundwork(),
 		fmt.Sprintf(`INSERT INTO issues (author_id, title, project_id, namespace_id, iid, created_at, updated_at)
@@ -36,7 +37,7 @@ func readyRemoval(ctx context.Context, d *database) (work, error) {
 		return nil, err
 	}
 	request := job.Request{Kind: jobqueue.DestroyGroup{}.Kind(), Args: args, Attempt: 1, MaxAttempts: 25}
-	// An attempt writes only while the queue says that it has the job.
+	// An attempt writes only while the queue reports that it has the job.
 	err = d.conn.QueryRow(ctx, `INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts)
 		VALUES ($1, $2, 'running', $3, clock_timestamp(), $4) RETURNING id, attempted_at`,
 		request.Kind, string(args), request.Attempt, request.MaxAttempts).Scan(&request.ID, &request.AttemptedAt)
@@ -58,7 +59,7 @@ func readyRemoval(ctx context.Context, d *database) (work, error) {
 	}, s.Healthy(ctx)
 }
 
-// readyCascade is PostgreSQL's own limit: one statement, the foreign keys do the rest.
+// readyCascade is PostgreSQL's own limit: one statement and the foreign keys.
 func readyCascade(_ context.Context, d *database) (work, error) {
 	return func(ctx context.Context) error { return d.exec(ctx, `DELETE FROM projects WHERE id = 1`) }, nil
 }

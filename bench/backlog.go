@@ -9,7 +9,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// smallBacklog is the number of records that a run of (b) works off, and all there are in the short queue.
+// smallBacklog is the number of records that a run of (b) drains, and all there are in the short
+// queue.
 const smallBacklog = 10_000
 
 // queue is one length of the queue.
@@ -18,8 +19,9 @@ type queue struct {
 	records  int
 }
 
-// fillQueue puts records into the queue whose parents were deleted one after the other. The oldest ones, twice as many as a
-// run works off, have children: the limit on rows ends the run at the same number of rows, whatever the queue's length.
+// fillQueue puts records into the queue whose parents were deleted one after the other. The oldest
+// ones, twice as many as a run drains, have children. So the limit on rows ends the run at the same
+// number of rows, whatever the queue's length.
 func (l *lab) fillQueue(q queue, work int) []string {
 	return []string{
 		`CREATE TABLE children (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, parent_id bigint NOT NULL, title text NOT NULL)`,

@@ -14,7 +14,8 @@ type side struct {
 	name string
 	// cascade works on the pair of tables with a real foreign key, and deletes the parents itself.
 	cascade bool
-	// ready sets up what a process that is at work for long has at hand, and returns what is to be measured.
+	// ready sets up what a process that is running for long has at hand, and returns what is to be
+	// measured.
 	ready func(context.Context, *database) (work, error)
 }
 
@@ -33,7 +34,7 @@ func definition() []lfk.Definition {
 	return []lfk.Definition{{Table: "children", Columns: []string{"parent_id"}, Parent: "parents", OnDelete: lfk.AsyncDelete}}
 }
 
-// readyCaretaker has a server behind it that has run before, with nothing to do.
+// readyCaretaker uses a server that has run before, with nothing to do.
 func readyCaretaker(ctx context.Context, d *database) (work, error) {
 	c, err := newCaretaker(ctx, d, definition(), 0)
 	if err != nil {
@@ -46,8 +47,8 @@ func readyCaretaker(ctx context.Context, d *database) (work, error) {
 	return clean, clean(ctx)
 }
 
-// readyReference lets the reference find rows by the index, as it does in tables of GitLab's size: in one of this size the
-// planner would read the whole table for each statement.
+// readyReference lets the reference find rows by the index, as it does in tables of GitLab's size.
+// In one of this size the planner would read the whole table for each statement.
 func readyReference(ctx context.Context, d *database) (work, error) {
 	return reference{d.conn, definition()}.clean, d.exec(ctx, `SET enable_seqscan = off`)
 }

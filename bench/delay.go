@@ -34,7 +34,8 @@ func (d *database) far(ctx context.Context) error {
 	return nil
 }
 
-// network passes connections on to a server. What clients send arrives late, what the server answers at once.
+// network passes connections on to a server. Requests of clients arrive late, answers of the server
+// at once.
 type network struct {
 	listener net.Listener
 	server   string
@@ -66,7 +67,7 @@ func (n *network) accept() {
 	}
 }
 
-// keep notes connections that are to be closed at the end; false: this is the end.
+// keep notes connections that are to be closed at the end. false means that this is the end.
 func (n *network) keep(connections ...net.Conn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -90,8 +91,8 @@ func (n *network) close() error {
 	return err
 }
 
-// late copies what comes, each piece so long after it came: many may be under way at once, so a long message does not
-// take longer than a short one.
+// late copies its input, each piece so long after it came. Many may be under way at once, so a long
+// message does not take longer than a short one.
 func late(to io.Writer, from io.Reader) {
 	type piece struct {
 		bytes []byte

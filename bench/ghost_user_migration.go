@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The people of (g): the user to be deleted, the ghost, and somebody whose rows lie between the user's.
+// The people of (g): the user to be deleted, the ghost, and a user whose rows lie between.
 const (
 	ghostID = 1
 	leaving = 10

@@ -9,7 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 )
 
-// readyMigration has a server behind it that has run before, with nothing to do.
+// readyMigration uses a server that has run before, with nothing to do.
 func readyMigration(ctx context.Context, d *database) (work, error) {
 	var c service.Config
 	service.Settings[ghost.Config](&c).MaxRuntime = 10 * time.Minute
@@ -37,8 +37,9 @@ func readyUpdates(_ context.Context, d *database) (work, error) {
 	}, nil
 }
 
-// readyFifties is the reference: 50 rows a statement until there are none, each a transaction. It is kept on the index,
-// as it is in tables of GitLab's size: in one of this size the planner would read the table from its start each time.
+// readyFifties is the reference: 50 rows a statement until none remain, each a transaction. It is
+// kept on the index, as it is in tables of GitLab's size. In one of this size the planner would
+// read the table from its start each time.
 func readyFifties(ctx context.Context, d *database) (work, error) {
 	far, err := d.lab.connectTo(ctx, d.name, d.url)
 	if err != nil {

@@ -27,7 +27,7 @@ type request struct {
 }
 
 const (
-	// What calls may take at p95.
+	// Maximum duration of calls at p95.
 	listTime, statusTime = 20 * time.Millisecond, 100 * time.Millisecond
 	scrapeTime           = 200 * time.Millisecond
 	// listPage is how many rows a list without a page size reads: 50, and one more to see if there is
@@ -109,9 +109,9 @@ func openHistory(ctx context.Context, d *database) (*service.Service, error) {
 	return openService(ctx, d, c)
 }
 
-// poll asks as those do who watch a server, for so long that figures age: each second for the status
-// of all workers, and of one; every five for the metrics. It samples the backlogs each minute, as
-// the status page does.
+// poll asks like clients that watch a server, for so long that figures age. It asks each second for
+// the status of all workers and of one, and every five seconds for the metrics. It samples the
+// backlogs each minute, as the status page does.
 func (l *lab) poll(
 	ctx context.Context, r *report, s *service.Service, metrics http.Handler,
 ) error {

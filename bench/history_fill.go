@@ -2,10 +2,10 @@ package main
 
 import "fmt"
 
-// longHistory fills a database as after two years: runs with their fires, one a minute, a day of
-// samples, deferred jobs, and deleted parents that wait in the queue. What matches a filter that
-// selects little lies at the far end: kinds and states of jobs come in blocks, as they do where one
-// worker has queued for long.
+// longHistory fills a database as after two years. It has runs with their fires, one a minute, a
+// day of samples, deferred jobs, and deleted parents in the queue. The matches of a selective
+// filter lie at the far end. Kinds and states of jobs come in blocks, as they do where one worker
+// has queued for long.
 func (o options) longHistory() []string {
 	return []string{
 		fmt.Sprintf(fillRunsSQL, o.runs),
@@ -22,9 +22,9 @@ func (o options) longHistory() []string {
 }
 
 // fillRunsSQL: the ids are in the order of the times, as those of version 7 are. Two in three runs
-// are of the cleanup, one of the ghost migration; the others have one a day. One run in a thousand
-// has failed, none of the newer half has been cancelled, and placeholder_user_cleanup has failed
-// once, long ago.
+// are of the cleanup, one of the ghost migration. The others have one a day. One run in a thousand
+// has failed. None of the newer half has been cancelled. placeholder_user_cleanup has failed once,
+// long ago.
 const fillRunsSQL = `
 INSERT INTO maintenance.runs (id, worker, database, trigger, state, reason, error, started_at,
   heartbeat_at, heartbeat_ttl, finished_at, lease_epoch, trace_id, replica, counts, tables)
@@ -76,9 +76,9 @@ INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred,
 SELECT date_trunc('minute', now()) - i * interval '1 minute', worker, 1000 * i, 1000 * i, 0, 0
 FROM generate_series(1, 1440) i CROSS JOIN maintenance.schedules`
 
-// fillJobsSQL: 63 in a hundred have ended, most of them well, the oldest ones; then come 33 in a
-// hundred that are scheduled for the next days, then what waits, has failed or is at work. A hundred
-// passes that went on are at the very beginning.
+// fillJobsSQL: 63 in a hundred have ended, most of them well, the oldest ones. Then come 33 in a
+// hundred that are scheduled for the next days, then what waits, has failed or is running. A
+// hundred passes that went on are at the very beginning.
 const fillJobsSQL = `
 INSERT INTO maintenance.river_job (id, kind, queue, args, metadata, state, attempt, max_attempts,
   created_at, scheduled_at, attempted_at, finalized_at, attempted_by, errors, unique_key, unique_states)

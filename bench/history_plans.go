@@ -26,7 +26,7 @@ func (d *database) explainSlow(ctx context.Context) error {
 	return nil
 }
 
-// noteSlow notes the slow statements that the log tells of, each text once, with its plan.
+// noteSlow notes the slow statements that the log shows, each text once, with its plan.
 func noteSlow(r *report, log io.Reader) error {
 	text, err := io.ReadAll(log)
 	if err != nil {

@@ -103,7 +103,7 @@ func (l *lab) passes(ctx context.Context, d *database, r *report, n int) error {
 	return nil
 }
 
-// nobody makes sure that by the query nobody is inactive.
+// The query finds no inactive user.
 func (d *database) nobody(ctx context.Context) error {
 	var inactive int
 	today := time.Now().UTC()
@@ -117,7 +117,7 @@ func (d *database) nobody(ctx context.Context) error {
 	return nil
 }
 
-// longestStatement notes how long statements took that name the tokens, where the server tells.
+// longestStatement notes how long statements took that name the tokens, where the server shows.
 func (l *lab) longestStatement(ctx context.Context, d *database, r *report) error {
 	counts, err := l.countsStatements(ctx)
 	if err != nil || !counts {

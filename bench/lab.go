@@ -22,8 +22,8 @@ type lab struct {
 	progress io.Writer
 }
 
-// openLab starts the server. Nothing but what is measured shall be at work in it, so checkpoints come when we ask for
-// them and autovacuum never.
+// openLab starts the server. Nothing but what is measured shall be running in it, so checkpoints
+// come when we ask for them and autovacuum never.
 func openLab(ctx context.Context, o options, progress io.Writer) (*lab, error) {
 	settings := map[string]string{
 		"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off",
@@ -135,8 +135,8 @@ func (l *lab) administer(ctx context.Context, statements ...string) error {
 	return errors.Join(d.exec(ctx, statements...), d.conn.Close(ctx))
 }
 
-// settle brings the database to the state in which each side finds it: vacuumed, with statistics, in memory where that
-// can be arranged, and with nothing left to write back.
+// settle brings the database to the state in which each side finds it. It is vacuumed, with
+// statistics, in memory if possible, and with nothing left to write back.
 func (d *database) settle(ctx context.Context) error {
 	if err := d.exec(ctx, `VACUUM (ANALYZE)`); err != nil {
 		return err

@@ -104,8 +104,8 @@ func (l *lab) logged(ctx context.Context, template string) (took []time.Duration
 	return took, d.verify(ctx, side{})
 }
 
-// statementsOf does some work on connections that it opens, and returns how long each of their statements took whose text
-// matches an expression, by the server's log.
+// statementsOf does some work on connections that it opens. It returns how long each of their
+// statements took whose text matches an expression, by the server's log.
 func (d *database) statementsOf(ctx context.Context, expression string, do func() error) (took []time.Duration, err error) {
 	if err := d.logStatements(ctx); err != nil {
 		return nil, err
@@ -145,8 +145,8 @@ func (l *lab) serverLog() (*os.File, error) {
 	return log, err
 }
 
-// statementTimes reads from a log how long the statements took whose text matches. A statement of the extended protocol is logged in up to three parts, each with its text;
-// the last is "execute".
+// statementTimes reads from a log how long the statements took whose text matches. A statement of
+// the extended protocol is logged in up to three parts, each with its text. The last is "execute".
 func statementTimes(log io.Reader, matching *regexp.Regexp) ([]time.Duration, error) {
 	text, err := io.ReadAll(log)
 	if err != nil {

@@ -42,7 +42,7 @@ func (l *lab) machine(ctx context.Context) (string, error) {
 		sizes, l.repeat), nil
 }
 
-// busy is how many processes wanted a core in the last minute, where Linux tells it.
+// busy is how many processes wanted a core in the last minute, where Linux shows it.
 func busy() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -52,7 +52,7 @@ func busy() string {
 	return load
 }
 
-// processor is the model of the first processor, where Linux tells it.
+// processor is the model of the first processor, where Linux shows it.
 func processor() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// peakMemory is the most memory that this process had while it did some work, in MB, with what it had before. Linux alone
-// tells it; elsewhere it is zero.
+// peakMemory is the most memory that this process had while it did some work, in MB, with what it
+// had before. Linux alone shows it. elsewhere it is zero.
 func peakMemory(do func() error) (float64, error) {
 	debug.FreeOSMemory()
 	const setBack = "5" // the highest amount so far is forgotten: proc(5)

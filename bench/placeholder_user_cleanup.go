@@ -23,8 +23,9 @@ func claimed(ctx context.Context, d *database) error {
 	return nil
 }
 
-// compareClaims is (h), twice: on a server that does not wait for the disk, as in the other scenarios, and on one that
-// does, as every server does that is to keep its data. What row by row loses is above all that wait.
+// compareClaims is (h), twice. The first server does not wait for the disk, as in the other
+// scenarios. The second does, like every server that must keep its data. The way row by row loses
+// above all by that wait.
 func compareClaims(ctx context.Context, l *lab) (r *report, err error) {
 	r = &report{header: append([]string{"commits"}, standingsHeader("rows")...)}
 	var notes []string

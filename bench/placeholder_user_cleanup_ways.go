@@ -24,7 +24,7 @@ func eligible(n int) []string {
 	}
 }
 
-// readyClaims has a server behind it that has run before.
+// readyClaims uses a server that has run before.
 func readyClaims(ctx context.Context, d *database) (work, error) {
 	s, err := openService(ctx, d, service.Config{})
 	if err != nil {

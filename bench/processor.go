@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// usage is processor time, all cores together, in seconds. Linux alone tells it; elsewhere it stays zero.
+// usage is processor time, all cores together, in seconds. Linux alone shows it. elsewhere it stays
+// zero.
 type usage struct {
 	// server is what the server's processes used, all what every process of the machine did, and ours what we did.
 	server, all, ours float64
@@ -93,7 +94,8 @@ func numbers(text string) []float64 {
 // cost is what a measurement took.
 type cost struct {
 	time time.Duration
-	// server is the processor time of the server; others is the share of the machine that other programs had meanwhile.
+	// server is the processor time of the server. Others is the share of the machine that other
+	// programs had meanwhile.
 	server, others float64
 }
 

@@ -19,12 +19,12 @@ import (
 // way is one side of a comparison.
 type way struct {
 	name string
-	// ready sets up on a copy of the database what a process that is at work for long has at hand.
+	// ready sets up on a copy of the database what a process that is running for long has at hand.
 	ready func(context.Context, *database) (work, error)
 }
 
-// race measures the ways in turn, each on a fresh copy of the database, which the check then looks at. The costs are by
-// round, in the order of the ways.
+// race measures the ways in turn, each on a fresh copy of the database, which the check then
+// checks. The costs are by round, in the order of the ways.
 func (l *lab) race(ctx context.Context, template string, wanted int, check func(context.Context, *database) error, ways ...way) ([][]cost, string, error) {
 	return rounds(l, wanted, func(round int) ([]cost, float64, error) {
 		costs, others := make([]cost, len(ways)), 0.0

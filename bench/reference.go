@@ -11,9 +11,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// reference is the algorithm that caretaker replaces: 500 records at a time; for each definition 1,000 rows at a time
-// until there are none, first skipping locked rows, then waiting for them; records marked, not removed. Values stand in
-// the statements, as they do there.
+// reference is the algorithm that caretaker replaces: 500 records at a time. For each definition it
+// takes 1,000 rows at a time until none remain, first skipping locked rows, then waiting for them.
+// Records are marked, not removed. Values stand in the statements, as they do there.
 type reference struct {
 	conn *pgx.Conn
 	keys []lfk.Definition
@@ -24,7 +24,7 @@ const (
 	referenceRows  = 1000
 )
 
-// clean works off the pending records of one parent, whose definitions are r.keys.
+// clean drains the pending records of one parent, whose definitions are r.keys.
 func (r reference) clean(ctx context.Context) error {
 	for {
 		ids, keys, err := r.load(ctx)

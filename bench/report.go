@@ -60,10 +60,10 @@ func (r *report) String() string {
 	return out.String()
 }
 
-// median of what was measured; of an even number the upper one.
+// median of what was measured. Of an even number the upper one.
 func median[T cmp.Ordered](of []T) T { return percentile(of, 50) }
 
-// percentile is the smallest value that so many in a hundred do not exceed; of nothing it is zero.
+// percentile is the smallest value that so many in a hundred do not exceed. Of nothing it is zero.
 func percentile[T cmp.Ordered](of []T, percent int) (zero T) {
 	if len(of) == 0 {
 		return zero

@@ -26,7 +26,7 @@ type stage struct {
 	size      int
 	templates []string
 	keys      []lfk.Definition
-	// queues are in the first databases: so many have records, each of which one run works off.
+	// queues are in the first databases: so many have records, each of which one run drains.
 	queues   int
 	replicas int
 	// rows go in all.
@@ -196,7 +196,7 @@ func (l *lab) stage(ctx context.Context, s stage) (f figures, err error) {
 
 func inMilliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// drain works off all queues. A replica that is done with one takes the next.
+// drain drains all queues. A replica that is done with one takes the next.
 func drain(ctx context.Context, s stage, replicas []*caretaker) error {
 	queues := make(chan string, s.queues)
 	for i := range s.queues {

@@ -12,7 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// What is asked of a server with a history, how often in a round.
+// Calls to a server with a history, and how often in a round.
 const historyCalls = 20
 
 // remembered is what calls took beside so many runs, fires and jobs: p95, in milliseconds.
@@ -117,7 +117,8 @@ func (l *lab) remember(ctx context.Context, template string, o options) (m remem
 	return m, nil
 }
 
-// runOfOne times runs that find one record each; the first ones, which take what the queue has, do not count.
+// runOfOne times runs that find one record each. The first ones, which take what the queue has, do
+// not count.
 func (d *database) runOfOne(ctx context.Context, s *service.Service) (took []time.Duration, err error) {
 	for i := range historyCalls + 1 {
 		err := d.exec(ctx, fmt.Sprintf(`INSERT INTO loose_foreign_keys_deleted_records

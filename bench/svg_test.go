@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
-// element is what a test wants to know of an element of a picture.
+// element is what a test requests to know of an element of a picture.
 type element struct {
 	name, text string
 	attributes map[string]string

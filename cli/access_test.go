@@ -81,7 +81,7 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 	r.want(2, "audit --since yesterday"+as("viola"), "neither a time such as 2026-11-01T00:00:00Z nor a duration such as 24h")
 	r.want(0, "audit --since 2999-01-01T00:00:00Z"+as("viola"), "OUTCOME")
 	r.want(0, "audit --page-size 1"+as("viola"), "PauseWorker  *", "incident", "older entries: --page-token ")
-	// Page after page of the last hour, as the command itself says how to.
+	// Page after page of the last hour, as the command itself reports how to.
 	entries, rest := 0, " --since 1h"
 	for rest != "" {
 		code, out, err := sh.caretaker(strings.Fields("audit --page-size 2 --address " + r.address + as("viola") + rest)...)
@@ -122,7 +122,7 @@ func TestRoles_OfCertificatesAndOneThatIsMissingIsNamed(t *testing.T) {
 	r.want(1, "status"+ca+" --tls-cert "+mallory+" --tls-key "+malloryKey, "does not accept the client certificate: give another one")
 }
 
-// What goes wrong between client and server names the flag that is missing, or one too many.
+// An error between client and server names the flag that is missing, or one too many.
 func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	sh, _ := newPrepared(t)
 	certificate, key := certified(t, "server")

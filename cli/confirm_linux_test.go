@@ -43,7 +43,7 @@ func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
 			"%q %s: exit %d, want %d: %s", c.typed, c.more, code, c.code, out.String())
 		left(c.left)
 	}
-	// Nothing is due any more: there is no question, and no run.
+	// Nothing is due any more, so the command asks no question and starts no run.
 	_, screen := cli.Terminal(t)
 	command := strings.Fields("run " + worker + " --database main --address " + r.address)
 	code := cli.Run(context.Background(), command, cli.Streams{In: screen, Out: io.Discard, Err: screen})

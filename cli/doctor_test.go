@@ -53,7 +53,7 @@ func TestDoctor_FindsNothingButMissingIndexesOnTheReferenceSchema(t *testing.T) 
 	assert.Equal(t, strings.Join(unindexed, ", "), known, "no indexes on")
 }
 
-// fault is something that is wrong, how it is made, and what doctor says about it.
+// fault is something that is wrong, how it is made, and what doctor reports about it.
 type fault struct {
 	status, where, problem, remedy string
 	variable, value                string // of the environment
@@ -176,7 +176,7 @@ func TestDoctor_EachFaultHasANameAndARemedy(t *testing.T) {
 	}
 }
 
-// wantFault fails the test unless doctor says that of a fault, and exits accordingly.
+// wantFault fails the test unless doctor reports that of a fault, and exits accordingly.
 func (sh *shell) wantFault(status, where, problem, remedy string) {
 	sh.t.Helper()
 	t := sh.t

@@ -6,7 +6,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Encryption is what doctor says of the TLS of a connection: status, problem and remedy.
+// Encryption is what doctor reports of the TLS of a connection: status, problem and remedy.
 func Encryption(f repo.ServerFacts, key string) (status, problem, remedy string) {
 	var all findings
 	all.encryption(f, key)

@@ -34,7 +34,8 @@ func words(line string) (all []string) {
 	return all
 }
 
-// examples is a shell in a folder that has the files of the examples, and an address at which nobody listens.
+// examples is a shell in a folder that has the files of the examples, and an address without a
+// listener.
 func examples(t *testing.T) *shell {
 	t.Helper()
 	sh := alone(t)
@@ -44,7 +45,8 @@ func examples(t *testing.T) *shell {
 	return sh
 }
 
-// Examples are tried on an address at which nobody listens, and without databases: what is left is usage.
+// Examples are tried on an address without a listener, and without databases: the remainder is
+// usage.
 func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
 	sh, tried := examples(t), 0
 	everyCommand(cli.Root(cli.Streams{}), func(c *cobra.Command) {
@@ -128,7 +130,7 @@ func TestRunbook_NamesCommandsAndFlagsThatThereAre(t *testing.T) {
 	sh := newShell(t)
 	commands := regexp.MustCompile("`caretaker\\s([^`]+)`").FindAllStringSubmatch(runbook(t), -1)
 	for _, m := range commands {
-		// With --help a command's flags are looked at, and nothing is done.
+		// With --help a command's flags are checked, and nothing is done.
 		words := regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(m[1], -1)
 		if code, _, errOut := sh.caretaker(append(words, "--help")...); code != 0 {
 			t.Errorf("caretaker %s: exit %d, %s", m[1], code, errOut)

@@ -100,7 +100,7 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	r.want(2, "run ghost_user_migration"+with, "use: gitlab")
 	sh.want(0, "doctor"+with)
 	assert.Lacks(t, r.log.String(), `"level":"ERROR"`)
-	// What is there stays, and the other use adds what is missing.
+	// Existing files stay, and the other use adds missing ones.
 	sh.set("CARETAKER_USE", "gitlab")
 	sh.want(0, "migrate"+with, "main/00010_jobs_and_protections.sql", "queue/001")
 	sh.want(0, "doctor"+with, "it has not the tables of GitLab", "set use: loose_foreign_keys")

@@ -85,7 +85,7 @@ type jaegerSpan struct {
 	} `json:"tags"`
 }
 
-// tag is the value of an attribute as text, "" if there is none.
+// tag is the value of an attribute as text, "" if none exists.
 func (s jaegerSpan) tag(key string) string {
 	for _, tag := range s.Tags {
 		if number, ok := tag.Value.(float64); ok && tag.Key == key {
@@ -271,7 +271,7 @@ func newTracedEstate(t *testing.T) *tracedEstate {
 	return e
 }
 
-// serve starts the server. One worker runs by its schedule, every minute; the others on request.
+// serve starts the server. One worker runs by its schedule, every minute. The others on request.
 func (e *tracedEstate) serve() {
 	e.t.Helper()
 	for key, value := range map[string]string{

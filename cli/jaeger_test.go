@@ -14,7 +14,8 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
-// TestJaeger runs all workers and their jobs in a real server, and looks at their traces as a real Jaeger returns them.
+// TestJaeger runs all workers and their jobs in a real server, and checks their traces as a real
+// Jaeger returns them.
 func TestJaeger(t *testing.T) {
 	e := newTracedEstate(t)
 	_, placeholderTrace := e.call(&maintenancev1.RunBatchRequest{Worker: "placeholder_user_cleanup"})
@@ -61,7 +62,7 @@ func TestJaeger(t *testing.T) {
 	})
 	t.Run("a tick is a root", func(t *testing.T) { wantTick(t, tick) })
 	t.Run("nothing else is a root, and nothing is said that should not be", func(t *testing.T) { wantNothingElse(t, e.search("", nil)) })
-	// What docs/operate/tracing.md shows: make test-jaeger with JAEGER_TREES=FILE.
+	// The trees of docs/operate/tracing.md: make test-jaeger with JAEGER_TREES=FILE.
 	if file := os.Getenv("JAEGER_TREES"); file != "" {
 		var out strings.Builder
 		for _, trace := range append([]jaegerTrace{placeholderTrace, tokenTrace, groupTrace, ghostTrace, cleanupTrace, rehearsal, tick}, jobs...) {
@@ -71,11 +72,11 @@ func TestJaeger(t *testing.T) {
 	}
 }
 
-// mostSpans is how many spans a trace has at most that somebody is to read.
+// mostSpans is how many spans a trace has at most to be readable.
 const mostSpans = 65
 
-// wantTree fails the test unless the trace is the caller's call, below it one run, below that lease and batches, below
-// them statements; and unless every span has its parent.
+// wantTree fails the test unless the trace is the caller's call, below it one run, below that lease
+// and batches, below them statements. And unless every span has its parent.
 func wantTree(t *testing.T, trace jaegerTrace) {
 	t.Helper()
 	known := map[string]jaegerSpan{}
@@ -121,8 +122,8 @@ func wantStatement(t *testing.T, s jaegerSpan) {
 	}
 }
 
-// wantJobs fails the test unless there is a job of each kind that is linked to its run, and every job is linked to a run
-// or to another job.
+// wantJobs fails the test unless a job of each kind is linked to its run. Every job must be linked
+// to a run or to another job.
 func wantJobs(t *testing.T, jobs []jaegerTrace, runs map[string]jaegerTrace) {
 	t.Helper()
 	known := map[string]bool{}
@@ -173,8 +174,9 @@ func wantGhosts(t *testing.T, run *maintenancev1.Run, trace jaegerTrace, jobs []
 	}
 }
 
-// wantDrain fails the test unless the trace of a run of hundreds of batches tells how many there were, shows a failure
-// with its class, and leads to who has deleted the parents: the application, and the ghost migration.
+// wantDrain fails the test unless the trace of a run of hundreds of batches shows their number and
+// a failure with its class. It must lead to the application and the ghost migration, which have
+// deleted the parents.
 func wantDrain(t *testing.T, run *maintenancev1.Run, trace jaegerTrace, application string, ghosts jaegerTrace) {
 	t.Helper()
 	span := trace.only(t, "maintenance.run")
@@ -207,8 +209,8 @@ func wantTick(t *testing.T, trace jaegerTrace) {
 		run.tag("maintenance.lateness_seconds") != "", "got\n%s", trace)
 }
 
-// wantNothingElse fails the test if there are other traces than of calls, runs and jobs, an orphan in any, or words that
-// only texts of statements, rows or the server's messages have.
+// wantNothingElse fails the test if it finds other traces than of calls, runs and jobs, or an
+// orphan in any. No trace may have texts of statements, rows or the server's messages.
 func wantNothingElse(t *testing.T, traces []jaegerTrace) {
 	t.Helper()
 	assert.That(t, len(traces) >= 20, "only %d traces", len(traces))

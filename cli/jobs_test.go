@@ -40,7 +40,7 @@ func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 	r.want(2, "jobs retry x", `"x" is not the ID of a job`)
 	r.want(2, "jobs retry", "--help")
 	r.want(2, "jobs --state lost", "available, scheduled, retryable")
-	// A refusal or a failure says what it is about.
+	// A refusal or a failure reports what it is about.
 	execute(t, conn, `TRUNCATE maintenance.river_job RESTART IDENTITY`)
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, finalized_at, metadata, errors) VALUES
 		('delete_placeholder_user', 'cancelled', '{"placeholder_user_id": 7}', 1, 25, now(), '{"outcome": "refused", "reason": "STILL_REFERENCED"}',

@@ -190,7 +190,7 @@ func TestLfk_TablesAreTrackedWithoutDefinitionsThatCanBeRead(t *testing.T) {
 	sh.want(0, "lfk dead", warning)
 	sh.want(1, "lfk lint", "definitions.yml: c: ")
 
-	// What is advised can be copied into a shell.
+	// The advice can be copied into a shell.
 	sh.defined("")
 	sh.want(0, `lfk track "Price.List"`, "trigger")
 	sh.want(0, "lfk lint", "`caretaker lfk untrack '\"Price.List\"'`")

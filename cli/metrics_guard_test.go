@@ -19,7 +19,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
-// elsewhere is a listener that other hosts can reach; nobody connects to it.
+// elsewhere is a listener that other hosts can reach. No client connects to it.
 type elsewhere struct{ net.Listener }
 
 func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9999} }

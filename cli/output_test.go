@@ -20,7 +20,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
-// answering is a server that says of every worker the same.
+// answering is a server that reports of every worker the same.
 type answering struct {
 	api
 	status *pb.WorkerStatus
@@ -96,7 +96,7 @@ func TestProgress_SaysNothingOfABacklogThatIsNotKnown(t *testing.T) {
 	assert.Lacks(t, progressText(working(ghosts, map[string]int64{"migrated_users": 3}), 0), "%")
 }
 
-// looking is a server that still looks at the candidates of a run when somebody presses Ctrl-C.
+// looking is a server that still checks the candidates of a run when the operator presses Ctrl-C.
 type looking struct {
 	api
 	t         *testing.T

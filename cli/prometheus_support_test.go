@@ -127,7 +127,7 @@ func startPrometheus(t *testing.T, targets ...string) *prometheus {
 	return p
 }
 
-// ask asks the API; what it answers goes into data.
+// ask asks the API. The answer goes into data.
 func (p *prometheus) ask(path string, query url.Values, data any) error {
 	body, err := get(p.http + "/api/v1/" + path + "?" + query.Encode())
 	if err != nil {
@@ -201,8 +201,8 @@ type watchedServer struct {
 	log     *screen
 }
 
-// troubledMainSQL is what runs in main will have trouble with: users that must not be deleted, a group that cannot be
-// restored, a bot that cannot be deleted, and children that cannot, or only slowly.
+// troubledMainSQL makes rows with which runs in main have trouble. Some users and a bot must not be
+// deleted. A group cannot be restored, and children cannot be deleted, or only slowly.
 const troubledMainSQL = `
 INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id)
 SELECT i, 'alert' || i, 'alert' || i, 0, 'active', 1, 1 FROM generate_series(9001, 9010) i;

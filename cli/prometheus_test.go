@@ -129,7 +129,7 @@ func TestPrometheus_ScrapesServersAtWorkAndAlertsFireWhenTheyAreCaused(t *testin
 	t.Logf("%d alerts fired: %v", len(c.fired), slices.Sorted(maps.Keys(c.fired)))
 }
 
-// Hours and days that a test cannot wait for have passed as soon as a record says so. In main:
+// Hours and days that a test cannot wait for have passed as soon as a record reports it. In main:
 const (
 	faultySQL = `
 INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.faulters', 1), ('public.dozers', 1);
@@ -179,8 +179,8 @@ WHERE id = (SELECT min(id) FROM maintenance.river_job WHERE state IN ('completed
 // In ci:
 const longLeaseSQL = `UPDATE maintenance.leases SET acquired_at = acquired_at - interval '10 minutes' WHERE expires_at > now()`
 
-// work lets a server run all workers, and causes what they, their jobs and backlogs can be blamed for. What only gauges
-// show comes first: they are as old as 15 seconds.
+// work lets a server run all workers, and causes what they, their jobs and backlogs can be blamed
+// for. The gauges come first: they are as old as 15 seconds.
 func (e *watchedEstate) work(s *watchedServer) {
 	t, main := e.t, e.sql["main"]
 	t.Helper()
@@ -226,7 +226,7 @@ func (e *watchedEstate) clean(s *watchedServer) {
 	s.run(worker, "main", false)
 }
 
-// shutSec lets nobody into sec any more.
+// shutSec refuses all connections to sec.
 func (e *watchedEstate) shutSec() {
 	e.t.Helper()
 	var name string
@@ -235,8 +235,8 @@ func (e *watchedEstate) shutSec() {
 	execute(e.t, e.sql["main"], `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '`+name+`'`)
 }
 
-// burden floods the write-ahead log of main, over the limit of a server whose runs then end early, and has many calls
-// share its few connections to ci, until it is told to end.
+// burden floods the write-ahead log of main, over the limit of a server whose runs then end early.
+// It has many calls share its few connections to ci until it is stopped.
 func (e *watchedEstate) burden(s *watchedServer) (end func()) {
 	e.t.Helper()
 	flood := e.connect(e.t, "main")
@@ -353,8 +353,8 @@ func (p *prometheus) wantRules(t *testing.T) {
 	}
 }
 
-// wantPanels fails the test unless every expression of the dashboard can be evaluated, and gives something or says in the
-// panel's description when it is empty.
+// wantPanels fails the test unless every expression of the dashboard can be evaluated. It has a
+// result, or the panel's description explains when it is empty.
 func (p *prometheus) wantPanels(t *testing.T) {
 	expressions, empty := 0, 0
 	for _, panel := range dashboardPanels(t) {

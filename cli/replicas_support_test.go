@@ -35,7 +35,7 @@ type node struct {
 	health        healthv1.HealthClient
 }
 
-// startNode starts a server without schedules, unless the environment says otherwise.
+// startNode starts a server without schedules, unless the environment reports otherwise.
 func startNode(t *testing.T, name, url string, environment ...string) *node {
 	t.Helper()
 	n := &node{t: t, name: name}
@@ -60,7 +60,7 @@ func (n *node) end(s syscall.Signal) {
 	_ = n.process.Wait()
 }
 
-// serving says what health there is of a service.
+// serving reports what health there is of a service.
 func (n *node) serving(service string) bool {
 	n.t.Helper()
 	answer, err := n.health.Check(context.Background(), &healthv1.HealthCheckRequest{Service: service})
@@ -114,7 +114,8 @@ func (s *shared) migrate() *shared {
 	return s
 }
 
-// gateSQL makes children of p, and rows that wait at a gate for the clients named in it. What goes through is noted.
+// gateSQL makes children of p, and rows that wait at a gate for the clients named in it. Rows that
+// go through are recorded.
 const gateSQL = `
 CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint);
 CREATE INDEX ON c (p_id);
@@ -212,7 +213,8 @@ func (s *shared) lift() {
 // waitsAtGate is which client is the first to stand at the gate.
 const waitsAtGate = `SELECT min(application_name) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'`
 
-// attemptsAge makes every attempt at work as old as one that is taken for dead, as if the time had passed.
+// attemptsAge makes every attempt running as old as one that is taken for dead, as if the time had
+// passed.
 func (s *shared) attemptsAge() {
 	s.t.Helper()
 	s.exec(`UPDATE maintenance.river_job SET attempted_at = attempted_at - interval '2 minutes' WHERE state = 'running'`)

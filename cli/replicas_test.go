@@ -46,8 +46,8 @@ func (s *shared) begin(n *node) string {
 	return id
 }
 
-// wantTakenOver waits until a node gets the lease, which another one has not given back, and fails the test if that was
-// before the time at which it expires.
+// wantTakenOver waits until a node gets the lease, which another one has not returned. It fails the
+// test if that was before the lease expired.
 func (s *shared) wantTakenOver(n *node) {
 	s.t.Helper()
 	s.want(`SELECT extract(epoch FROM expires_at - renewed_at) BETWEEN 0 AND 11 FROM maintenance.leases`, "true")
@@ -126,7 +126,7 @@ func TestFault_Replicas_ShareJobsAndTakeOverFromTheKilledAndTheStopped(t *testin
 	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "320")
 	s.wantOnce(10, 320)
 
-	// Stopped for longer than anybody waits, and back again.
+	// Stopped for longer than any client waits, and back again.
 	s.children(11, 20)
 	sleeper := all["two"]
 	run := s.begin(sleeper)

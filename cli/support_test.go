@@ -27,7 +27,7 @@ import (
 
 var databases devdb.Tests
 
-// The tests fail if a server has left goroutines behind.
+// The tests fail if goroutines of a server remain.
 func TestMain(m *testing.M) {
 	code := databases.Run(m)
 	http.DefaultClient.CloseIdleConnections()

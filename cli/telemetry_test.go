@@ -114,8 +114,8 @@ func TestServe_ThatHasRunAllWorkersIsToldInTheLogAndInTheMetrics(t *testing.T) {
 	})
 }
 
-// checkLine fails the test unless a line is an object with the keys of its message, that of a run's end with its counts,
-// and nothing personal.
+// checkLine fails the test unless a line is an object with the keys of its message and nothing
+// personal. The line of a run's end has its counts.
 func checkLine(t *testing.T, text string, seen map[string]bool, counts map[string][]string) {
 	t.Helper()
 	line := map[string]any{}
@@ -216,7 +216,8 @@ func scraped(t *testing.T, r *running) map[string][]string {
 	return found
 }
 
-// documented are the metrics of docs/reference/metrics.md: their labels by their names; and the prefixes of those of libraries.
+// documented are the metrics of docs/reference/metrics.md: their labels by their names. And the
+// prefixes of those of libraries.
 func documented(t *testing.T) (metrics map[string][]string, prefixes []string) {
 	t.Helper()
 	content := assert.Must(os.ReadFile("../docs/reference/metrics.md"))(t)
@@ -372,7 +373,8 @@ func TestLog_EveryMessageIsInTheDocuments(t *testing.T) {
 	folders := assert.Must(filepath.Glob("../*"))(t)
 	below := assert.Must(filepath.Glob("../service/*"))(t)
 	workers := assert.Must(filepath.Glob("../service/*/*"))(t)
-	// What is no constant of its package: one from another package, and one with a number in it.
+	// Messages that are no constants of their package: one from another package, and one with a number
+	// in it.
 	messages := []string{
 		"Maximum deletion attempts (15) reached. Making the final attempt to delete the placeholder user.", "finished call",
 	}

@@ -52,7 +52,7 @@ func shown(t *testing.T, width uint16, do func(*terminal) error, environment ...
 	return <-text
 }
 
-// inPipe is the same where nobody looks.
+// inPipe is the same without a terminal.
 func inPipe(t *testing.T, do func(*terminal) error) string {
 	t.Helper()
 	var out strings.Builder
@@ -60,7 +60,7 @@ func inPipe(t *testing.T, do func(*terminal) error) string {
 	return out.String()
 }
 
-// example is a table with long values; ids are those that must never be cut.
+// example is a table with long values. ids are those that must never be cut.
 type example struct {
 	show func(*terminal) error
 	ids  []string
@@ -219,7 +219,7 @@ func TestTimes_AreUTCUnlessTheyAreLocal(t *testing.T) {
 	}
 }
 
-// What matters most is there at 80 columns, with times that are short but whole.
+// The most important columns are shown at 80 columns, with times that are short but whole.
 func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
 	t.Parallel()
 	past := timestamppb.New(mustTime(t, "2025-10-09T07:08:09Z"))

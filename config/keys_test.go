@@ -135,8 +135,8 @@ func TestLoad_EmptyVariablesAreUnsetWhereEmptyIsNoValue(t *testing.T) {
 	same(t, got, want, err)
 }
 
-// Whatever is in a file and in the environment: it is refused in words, or it is a configuration that
-// reads the same again.
+// Any file and environment is refused with a message, or is a configuration that reads the same
+// again.
 func FuzzLoad(f *testing.F) {
 	for _, content := range []string{
 		"", "listen: 127.0.0.1:0\n", "load:\n  lag: 10s\n  ignored: [a, b]\n  rate: 4GB\n", "workers:\n  sweep:\n    batch_size: 7\n",

@@ -38,7 +38,7 @@ func debian(t *testing.T) machine {
 	root := filepath.Join(t.TempDir(), "root")
 	release := regexp.MustCompile(`(?m)^VERSION_CODENAME=(\w+)`).FindStringSubmatch(read(t, "/etc/os-release"))
 	output(t, "mmdebstrap", "--quiet", "--variant=essential", "--include=adduser", release[1], root)
-	// A t.TempDir is its maker's alone; the user caretaker has to get at what is in it.
+	// A t.TempDir is its maker's alone. The user caretaker has to get at what is in it.
 	for folder := root; folder != os.TempDir() && folder != "/"; folder = filepath.Dir(folder) {
 		assert.NoError(t, os.Chmod(folder, 0o755))
 	}
@@ -61,8 +61,8 @@ func (m machine) command(command string) *exec.Cmd {
 	return c
 }
 
-// install installs a package file, and returns what that says. Where the configuration has been edited
-// and the package has another one, the edited one stays, which is dpkg's own default.
+// install installs a package file, and returns what that reports. Where the configuration has been
+// edited and the package has another one, the edited one stays, which is dpkg's own default.
 func (m machine) install(deb string) string {
 	m.Helper()
 	output(m.T, "cp", deb, m.root+"/caretaker.deb")
@@ -162,8 +162,8 @@ func (m machine) wantInstalled() {
 	m.run("! grep -q . /etc/caretaker/caretaker.env || ! runuser -u nobody -- cat /etc/caretaker/caretaker.env")
 }
 
-// wantWorking fails the test unless what the installation says makes a server that works, started as
-// the unit starts it.
+// wantWorking fails the test unless what the installation reports makes a server that works,
+// started as the unit starts it.
 func (m machine) wantWorking(said string) {
 	m.Helper()
 	url := databases.Clone(m, devdb.Template{Name: "bare"})

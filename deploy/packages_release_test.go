@@ -36,7 +36,7 @@ type failure struct {
 
 func (f *failure) Error() string { return f.error.Error() + "\n" + f.out }
 
-// releases are the two that several tests look at, made once.
+// releases are the two that several tests check, made once.
 type releases struct {
 	once         sync.Once
 	first, later string
@@ -128,7 +128,7 @@ func TestRelease_ArchiveHasAProgramThatKnowsItsCommit(t *testing.T) {
 		"pkg:golang/github.com/jackc/pgx/v5@", "pkg:golang/std@go", `"id": "MPL-2.0"`)
 }
 
-// The unit may be exposed to 1.2 of 10, as docs/getting-started/install.md says.
+// The unit may be exposed to 1.2 of 10, as docs/getting-started/install.md reports.
 func TestUnit_IsValidAndHardlyExposed(t *testing.T) {
 	const unit, units = "packages/caretaker.service", "usr/lib/systemd/system/"
 	out := output(t, "systemd-analyze", "security", "--offline=true", "--threshold=12", unit)
@@ -137,7 +137,7 @@ func TestUnit_IsValidAndHardlyExposed(t *testing.T) {
 
 	root := t.TempDir()
 	files := map[string]string{"usr/bin/caretaker": "#!/bin/sh\n", "bin/sh": "", units + "caretaker.service": read(t, unit)}
-	// What every unit depends on by itself.
+	// The default dependencies of every unit.
 	for _, name := range []string{"sysinit", "basic", "shutdown", "network-online"} {
 		files[units+name+".target"] = "[Unit]\n"
 	}

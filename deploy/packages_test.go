@@ -15,7 +15,7 @@ import (
 
 const installedConfiguration = "packages/caretaker.yml"
 
-// setting is a key that is commented out; prose has a space behind its #.
+// setting is a key that is commented out. prose has a space after its #.
 var setting = regexp.MustCompile(`(?m)^( *)#([a-z_]+: )`)
 
 func load(t *testing.T, content string, environment ...string) (*config.Config, error) {

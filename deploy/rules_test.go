@@ -159,7 +159,8 @@ func TestDocuments_LeadToAnchorsThatAreThere(t *testing.T) {
 	}
 }
 
-// Where loose foreign keys alone are used, no rule speaks of anything else; the others are those for all.
+// Where loose foreign keys alone are used, no rule speaks of anything else. The others are those
+// for all.
 func TestAlerts_ForLooseForeignKeysAloneAreThoseThatTheyCanHave(t *testing.T) {
 	t.Parallel()
 	var some struct{ Groups []struct{ Rules []rule } }

@@ -21,7 +21,7 @@ type account struct {
 }
 
 // serverAccount returns the current user, or for root the first existing user of postgres and
-// nobody.
+// "nobody".
 func serverAccount() (account, error) {
 	if uid := os.Geteuid(); uid != 0 {
 		return account{name: strconv.Itoa(uid), uid: uid, gid: os.Getegid()}, nil
@@ -40,8 +40,8 @@ func serverAccount() (account, error) {
 	return account{}, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody: run caretaker as another user")
 }
 
-// attr starts a program as the account, in a process group of its own so that
-// Ctrl-C reaches us alone and the server is shut down in order.
+// attr starts a program as the account, in a process group of its own. So Ctrl-C reaches us alone,
+// and the server is shut down in order.
 func (a account) attr() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if a.switched {

@@ -162,7 +162,7 @@ func (c *Cluster) createDatabase(ctx context.Context, name string) error {
 	}
 	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
 	if known, ok := errors.AsType[*pgconn.PgError](err); ok && known.Code == "42P04" {
-		return nil // made by somebody else in between
+		return nil // made by another session in between
 	}
 	return err
 }
@@ -201,10 +201,9 @@ func (c *Cluster) connect(ctx context.Context) (*pgx.Conn, error) {
 	}
 }
 
-// Stop shuts the server down, breaking open connections, and removes an
-// ephemeral cluster's folder. A server that has not gone after 20 seconds, or
-// when ctx ends, is stopped without a checkpoint; nothing committed is lost.
-// Stopping twice does nothing.
+// Stop shuts the server down, breaking open connections, and removes an ephemeral cluster's folder.
+// A server that has not gone after 20 seconds, or when ctx ends, is stopped without a checkpoint.
+// Nothing committed is lost. Stopping twice does nothing.
 func (c *Cluster) Stop(ctx context.Context) error {
 	if c.attached {
 		return nil

@@ -13,11 +13,10 @@ var definitions string
 // Definitions returns the sample definitions of loose foreign keys (YAML) for the reference schema.
 func Definitions() string { return definitions }
 
-// LoadDemo fills the reference schema so that every worker has something to do
-// and something to leave alone, the same rows each time; points in time are
-// relative to now. urls are those of main, ci and sec; where ci or sec is
-// missing, its tables are in main. A database that has demo data already, also
-// what the workers have left of it, stays as it is. Takes a few seconds.
+// LoadDemo fills the reference schema so that every worker has something to do and something to
+// skip, the same rows each time. points in time are relative to now. urls are those of main, ci and
+// sec. Where ci or sec is missing, its tables are in main. A database that has demo data already,
+// also what the workers have left of it, stays as it is. Takes a few seconds.
 func LoadDemo(ctx context.Context, urls map[string]string) error {
 	for _, database := range []string{"main", "ci", "sec"} {
 		if err := load(ctx, cmp.Or(urls[database], urls["main"]), demoPart(database)); err != nil {

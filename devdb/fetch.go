@@ -48,10 +48,10 @@ func fetchedInto(owner account) (string, error) {
 	return filepath.Join(cache, "caretaker", "postgresql-"+string(downloaded)), err
 }
 
-// fetch downloads and unpacks the server programs. The library offers that only
-// as the first half of its Start; the second half is made to fail, before it
-// does anything, by a data folder that has nothing but a version in it. So its
-// error means something only if the programs are missing afterwards.
+// fetch downloads and unpacks the server programs. The library offers that only as the first half
+// of its Start. The second half is made to fail, before it does anything, by a data folder that has
+// nothing but a version in it. So its error means something only if the programs are missing
+// afterwards.
 func fetch(ctx context.Context, into, repository string) error {
 	if err := os.MkdirAll(filepath.Dir(into), 0o755); err != nil {
 		return err

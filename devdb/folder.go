@@ -159,9 +159,9 @@ func (f folder) password(owner account) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// sweep removes throw-away folders whose process is gone, and stops their
-// server if it still runs. A folder younger than a minute is left alone: its
-// owner may not have locked it yet. What cannot be removed is left.
+// sweep removes throw-away folders whose process is gone, and stops their server if it still runs.
+// A folder younger than a minute is skipped: its owner cannot have locked it yet. A folder that
+// cannot be removed is left.
 func sweep(ctx context.Context, bases []string, now time.Time) {
 	for _, base := range bases {
 		found, _ := filepath.Glob(filepath.Join(base, ephemeralPattern)) // constant pattern

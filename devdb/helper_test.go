@@ -24,8 +24,8 @@ const (
 	helperEphemeral = "DEVDB_TEST_EPHEMERAL"
 )
 
-// helper starts a cluster, says where it is, and waits to be killed or told to
-// stop by the end of its standard input.
+// helper starts a cluster, reports where it is, and waits to be killed or told to stop by the end
+// of its standard input.
 func helper() int {
 	c, err := Start(context.Background(), Config{Dir: os.Getenv(helperDir), Ephemeral: os.Getenv(helperEphemeral) != ""})
 	if err != nil {
@@ -48,7 +48,7 @@ type held struct {
 	dir, url string
 }
 
-// holdCluster starts a helper process; attr may be nil.
+// holdCluster starts a helper process. attr may be nil.
 func holdCluster(t *testing.T, program, dir string, ephemeral bool, attr *syscall.SysProcAttr) held {
 	t.Helper()
 	cmd := exec.Command(program)

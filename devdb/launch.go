@@ -80,7 +80,7 @@ func (c *Cluster) adopt(ctx context.Context) (bool, error) {
 			return true, c.watch(ctx, found.pid)
 		}
 		if !changing(err) || pause(ctx, end) != nil {
-			return false, context.Cause(ctx) // somebody else's pid; if not, the server refuses to start and says why
+			return false, context.Cause(ctx) // another session's pid. If not, the server refuses to start and reports why
 		}
 	}
 }
@@ -205,8 +205,8 @@ func pause(ctx context.Context, end time.Time) error {
 	}
 }
 
-// changing says that a server is starting up or shutting down (57P03), or is
-// not listening yet or any more.
+// changing reports that a server is starting up or shutting down (57P03), or is not listening yet
+// or any more.
 func changing(err error) bool {
 	if known, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return known.Code == "57P03"

@@ -23,7 +23,8 @@ type Pooler struct {
 	cluster *Cluster
 	folder  folder
 	port    int
-	// hold keeps the program running; ended closes when it has ended. Both are nil until it is started.
+	// hold keeps the program running. ended closes when it has ended. Both are nil until it is
+	// started.
 	hold  io.Closer
 	ended chan struct{}
 }
@@ -35,8 +36,8 @@ read -r word <&3
 kill -TERM $!
 wait $!`
 
-// Pooler starts PgBouncer with so many connections to each database of the cluster. It fails, and says what to install,
-// where there is no PgBouncer.
+// Pooler starts PgBouncer with so many connections to each database of the cluster. Without
+// PgBouncer it fails and reports what to install.
 func (c *Cluster) Pooler(ctx context.Context, size int) (*Pooler, error) {
 	program, err := findPooler(os.Getenv("PATH"), poolerPlaces())
 	if err != nil {
@@ -64,7 +65,7 @@ func poolerPlaces() []string {
 	return places
 }
 
-// errNoPooler tells the user how to install PgBouncer.
+// errNoPooler shows the user how to install PgBouncer.
 var errNoPooler = errors.New("no pgbouncer found: `make test` installs it where it may. Else install it " +
 	"(Debian, Ubuntu: apt install pgbouncer; Red Hat: dnf install pgbouncer; macOS: brew install pgbouncer)")
 
@@ -148,7 +149,8 @@ func (p *Pooler) start(ctx context.Context, program string) error {
 	}
 }
 
-// libraries are where those of a program are that was unpacked and not installed; empty for the others.
+// libraries are where those of a program are that was unpacked and not installed. empty for the
+// others.
 func libraries(program string) string {
 	root, unpacked := strings.CutSuffix(program, "/usr/sbin/pgbouncer")
 	if !unpacked || root == "" {

@@ -21,11 +21,10 @@ func schemaPart(table string, files ...string) part {
 	return part{missing: "SELECT to_regclass('" + table + "') IS NULL", files: files}
 }
 
-// LoadSchema creates the reference schema: the tables of database main, ci or
-// sec with GitLab's triggers and queue, or, for "all", those of the three in
-// one, as on an estate whose ci and sec are not split off. "queue" is GitLab's
-// queue without any other table. What is there already stays as it is. All or
-// nothing.
+// LoadSchema creates the reference schema: the tables of database main, ci or sec with GitLab's
+// triggers and queue. "all" means those of the three in one, as on an estate whose ci and sec are
+// not split off. "queue" is GitLab's queue without any other table. Existing tables do not change.
+// All or nothing.
 func LoadSchema(ctx context.Context, url, database string) error {
 	main := schemaPart("users", "schema_main.sql", "schema_main_groups.sql", "schema_main_people.sql",
 		"schema_main_content.sql", "schema_main_imports.sql", "schema_main_triggers.sql")

@@ -12,9 +12,9 @@ import (
 	"strconv"
 )
 
-// planMode is the environment variable with plan_cache_mode of test clusters. Tests
-// run most statements a few times on a few rows: with force_generic_plan each is
-// planned once a connection, a tenth of the tests' processor time less.
+// planMode is the environment variable with plan_cache_mode of test clusters. Tests run most
+// statements a few times on a few rows. With force_generic_plan each is planned once a connection,
+// a tenth of the tests' processor time less.
 const planMode = "CARETAKER_TEST_PLANS"
 
 // testSettings returns the settings of test clusters. Autovacuum is off: it slows
@@ -49,8 +49,8 @@ func quickPassword(password string) string {
 		text(stored[:]) + ":" + text(mac(salted, "Server Key")) + "'"
 }
 
-// settings are the server's settings: light, and for an ephemeral cluster as
-// fast as a database can be that nobody will miss.
+// settings are the server's settings: light, and for an ephemeral cluster as fast as a temporary
+// database can be.
 func (c *Cluster) settings(ctx context.Context, found programs) map[string]string {
 	all := map[string]string{
 		"listen_addresses":        "127.0.0.1",

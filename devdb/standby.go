@@ -16,9 +16,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Standby starts a hot standby of the cluster, which streams from it, in a throw-away folder of its own. It returns when
-// the standby answers queries; settings win over our own. Roles and passwords are the cluster's. It needs no program
-// besides the server's own.
+// Standby starts a hot standby of the cluster, which streams from it, in a throw-away folder of its
+// own. It returns when the standby answers queries. settings win over our own. Roles and passwords
+// are the cluster's. It needs no program besides the server's own.
 func (c *Cluster) Standby(ctx context.Context, settings map[string]string) (*Cluster, error) {
 	if c.attached {
 		return nil, errors.New("standby of a shared cluster not supported: start a cluster with Start")
@@ -107,7 +107,8 @@ func (c *Cluster) backUp(ctx context.Context, to folder) error {
 	return errors.Join(os.WriteFile(name, []byte(label), 0o600), c.owner.own(name))
 }
 
-// copyData copies a data folder that is in use. What vanishes meanwhile is in the log that the standby replays.
+// copyData copies a data folder that is in use. Files that vanish meanwhile are in the log that the
+// standby replays.
 func copyData(from, to string, owner account) error {
 	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		name, relErr := filepath.Rel(from, path)

@@ -83,8 +83,7 @@ type Template struct {
 	// Dated templates hold times that age, as the demo data does. They are dropped
 	// when the cluster stops.
 	Dated bool
-	// Prepare, if set, does the rest, such as migrating. It closes its
-	// connections.
+	// Prepare, if set, does further steps, such as migrating. It closes its connections.
 	Prepare func(ctx context.Context, url string) error
 }
 
@@ -95,9 +94,9 @@ func DemoTemplate(database string) Template {
 	}}
 }
 
-// NarrowKeys is SQL that makes the bigint columns of these names, a pattern of
-// LIKE, integer in all tables of the application, as in schemas from before ids
-// were widened; but not the keys of partitions, which cannot be altered.
+// NarrowKeys is SQL that makes bigint columns integer in all tables of the application, as in
+// schemas from before ids were widened. Their names match a pattern of LIKE. The keys of partitions
+// cannot be altered, and stay.
 func NarrowKeys(columns string) string {
 	return strings.Replace(narrowKeys, "{columns}", columns, 1)
 }
@@ -119,10 +118,9 @@ BEGIN
 END $$;
 `
 
-// Tests gives the tests of one process databases of their own. They are on the
-// cluster that SharedCluster names, or else on an ephemeral one that starts with
-// the first test. The zero value is ready; a test package has one and hands it
-// the package's run:
+// Tests gives the tests of one process databases of their own. They are on the cluster that
+// SharedCluster names, or else on an ephemeral one that starts with the first test. The zero value
+// is ready. A test package has one and hands it the package's run:
 //
 //	var databases devdb.Tests
 //
@@ -180,7 +178,7 @@ func (s *Tests) Cluster(t tb) *Cluster {
 	return cluster
 }
 
-// started starts the cluster once; the caller holds mu.
+// started starts the cluster once. The caller holds mu.
 func (s *Tests) started() (*Cluster, error) {
 	if s.cluster == nil && s.failed == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*startTimeout)
@@ -368,9 +366,9 @@ func (c *Cluster) fill(ctx context.Context, url string, from Template) error {
 	return from.Prepare(ctx, url)
 }
 
-// clone copies a database. The server waits up to 5 s for connections to the
-// template to end, and fails if they do not. Copying files, the one way before
-// version 15, takes two thirds of the time of copying pages, the default since.
+// clone copies a database. The server waits up to 5 s for connections to the template to end, and
+// fails if they do not. Before version 15 the only way was to copy files. It takes two thirds of
+// the time of copying pages, which is the default since.
 func (c *Cluster) clone(ctx context.Context, name, template string) error {
 	version, err := c.folder.version()
 	if err != nil {

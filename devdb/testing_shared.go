@@ -24,8 +24,8 @@ const SharedCluster = "CARETAKER_TEST_CLUSTER"
 // sharedMemory is where Linux has a file system in memory.
 const sharedMemory = "/dev/shm"
 
-// maxTemplates is how many templates are kept, the newest. Each change of the
-// schema or of a migration leaves old ones behind.
+// maxTemplates is how many templates are kept, the newest. Each change of the schema or of a
+// migration leaves old ones.
 const maxTemplates = 30
 
 // StartShared starts the cluster for SharedCluster. Its folder is kept for the
@@ -117,8 +117,7 @@ SELECT format('DROP ROLE %I', rolname)
 FROM pg_roles
 WHERE rolname NOT LIKE 'pg\_%' AND rolname <> current_user`
 
-// tidy drops what killed tests have left behind: all databases but complete
-// templates, and all roles.
+// tidy drops the leftovers of killed tests: all databases but complete templates, and all roles.
 func (c *Cluster) tidy(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, c.URL("postgres"))
 	if err != nil {

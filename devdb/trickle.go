@@ -11,19 +11,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// trickleLimit is the number of pending records from which Trickle adds no
-// more: whoever switches the clean-up off does not find a full disk.
+// trickleLimit is the number of pending records from which Trickle adds no more. So the disk does
+// not fill if the clean-up is off.
 const trickleLimit = 2000
 
 // trickleTimeout bounds a tick that comes more often, and its last deletions.
 const trickleTimeout = 10 * time.Second
 
-// Trickle goes on deleting a few parents with children in main, ci and sec,
-// one project with its users, merge requests and pipelines at each tick, so
-// that there is always something to see. All that it adds hangs on that project
-// and goes with it once the loose foreign keys are cleaned up. An error is
-// logged, and the next tick tries again. urls are those of LoadDemo. It returns
-// when ctx ends.
+// Trickle keeps deleting a few parents with children in main, ci and sec. At each tick it deletes
+// one project with its users, merge requests and pipelines. All that it adds hangs on that project
+// and goes with it once the loose foreign keys are cleaned up. An error is logged, and the next
+// tick tries again. urls are those of LoadDemo. It returns when ctx ends.
 func Trickle(ctx context.Context, urls map[string]string, every time.Duration, log *slog.Logger) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -33,7 +31,7 @@ func Trickle(ctx context.Context, urls map[string]string, every time.Duration, l
 			return
 		case <-tick.C:
 		}
-		// A tick that has begun ends, so that no parent is left behind that nothing deletes.
+		// A tick that has started ends, so that no parent remains that nothing deletes.
 		if err := trickle(context.WithoutCancel(ctx), urls, every); err != nil && ctx.Err() == nil {
 			log.WarnContext(ctx, "demo deletions failed", "error", err)
 		}
@@ -72,8 +70,7 @@ func trickle(ctx context.Context, urls map[string]string, every time.Duration) e
 	return errors.Join(err, removeErr)
 }
 
-// connectAll connects to the three; after an error the result has those that
-// it reached.
+// connectAll connects to the three. After an error the result has those that it reached.
 func connectAll(ctx context.Context, urls map[string]string) (map[string]*pgx.Conn, error) {
 	conns := map[string]*pgx.Conn{}
 	for _, name := range []string{"main", "ci", "sec"} {

@@ -49,7 +49,7 @@ var notRun = map[string]string{
 type block struct {
 	page string
 	line int
-	// kind is the first word behind the fence: sh, console, sql, yaml, json, text or nothing.
+	// kind is the first word after the fence: sh, console, sql, yaml, json, text or nothing.
 	kind string
 	// name is the second word: of the file that a yaml block is, of the database of a sql block.
 	name   string
@@ -61,7 +61,7 @@ type block struct {
 type step struct {
 	line    int
 	command string
-	// shown is what the page says the command prints. Empty means nothing is compared.
+	// shown is what the page reports the command prints. Empty means nothing is compared.
 	shown string
 }
 
@@ -125,8 +125,8 @@ func newBlock(fence []string) *block {
 	return b
 }
 
-// steps are the commands of a block of sh, whose lines are one script but for commands that go on,
-// or of console, where each begins with "$ ".
+// steps are the commands of a block. The lines of sh are one script, except for background
+// commands. In console each begins with "$ ".
 func (b block) steps() (all []step) {
 	if b.kind == "console" {
 		return b.consoleSteps()
@@ -170,7 +170,8 @@ func (b block) consoleSteps() (all []step) {
 	return all
 }
 
-// first is the first line that says something, without its comment, by which a block is listed in notRun.
+// first is the first line that reports something, without its comment, by which a block is listed
+// in notRun.
 func (b block) first() string {
 	for _, line := range b.lines {
 		if line = strings.TrimSpace(line); line != "" {
@@ -262,7 +263,7 @@ func TestLinks_LeadToFiles(t *testing.T) {
 	}
 }
 
-// What differs from run to run counts as one and the same.
+// Texts that differ from run to run count as equal.
 var shapes = []struct {
 	what *regexp.Regexp
 	as   string
@@ -273,7 +274,7 @@ var shapes = []struct {
 	{regexp.MustCompile(`\b[0-9a-f]{16,}\b`), "#"},
 	{regexp.MustCompile(`\b[\w.-]+/\d+/[a-z0-9]{8}\b`), "#"},
 	{regexp.MustCompile(`\b\w+@[\w.-]+`), "#"},
-	// that a run has begun, which a terminal shows in a line that changes
+	// that a run has started, which a terminal shows in a line that changes
 	{regexp.MustCompile(`(?m)^run # of .* started at .*$`), ""},
 	// times, durations, sizes, numbers
 	{regexp.MustCompile(`\b\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z| UTC|[+-]\d\d(:\d\d)?)?`), "#"},
@@ -299,9 +300,9 @@ func words(text string) []string {
 	return strings.Fields(text)
 }
 
-// compare says where an output begins to differ in shape from what a page shows. "" means nowhere.
-// In what is shown "…", or "...", stands for anything: alone for any words, within a word for its
-// rest.
+// compare reports where an output begins to differ in shape from what a page shows. "" means
+// nowhere. In what is shown "…", or "...", stands for anything: alone for any words, within a word
+// for its end.
 func compare(shown, got string) string {
 	want, have := words(shown), words(got)
 	// reached[i] are the places of have up to which the first i words of want may lead.

@@ -1,6 +1,6 @@
-// Package docs_test runs what README.md and the pages of this folder show: every command in their
-// order, with its output compared as to shape, every SQL statement, and every configuration in the
-// parser that reads it. CONTRIBUTING.md says how a page is written for that.
+// Package docs_test runs the commands of README.md and the pages of this folder in their order, and
+// compares the shape of their output. It runs every SQL statement, and reads every configuration
+// with its parser. CONTRIBUTING.md has the rules for pages.
 package docs_test
 
 import (
@@ -113,7 +113,7 @@ func programs(t *testing.T) string {
 	return dir
 }
 
-// try does what a block says.
+// try does what a block reports.
 func (s *session) try(b block) {
 	s.t.Helper()
 	switch b.kind {
@@ -168,7 +168,7 @@ func (s *session) step(b block, one step) {
 	assert.That(s.t, why == "", "%s:%d: %s\n%s\nprinted\n%s", b.page, one.line, why, one.command, out)
 }
 
-// yaml writes the file that a block shows and has it read by whoever reads such a file.
+// yaml writes the file that a block shows and reads it with the parser of such files.
 func (s *session) yaml(b block) {
 	s.t.Helper()
 	file := filepath.Join(s.root, "home", "me", b.name)

@@ -25,7 +25,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
-// session is the shell of one page. What the page exports stays, as for a reader.
+// session is the shell of one page. Exported variables of the page stay, as for a reader.
 type session struct {
 	t *testing.T
 	// root stands for / where a page names files of its own.
@@ -62,7 +62,7 @@ func goesOn(line string) bool {
 	return longRunning.MatchString(line) && !strings.Contains(line, "--help")
 }
 
-// newSession starts a shell in an empty home.
+// newSession starts a shell in an empty folder.
 func newSession(t *testing.T, e *estate, programs string) *session {
 	t.Helper()
 	root := assert.Must(os.MkdirTemp("", "caretaker-docs-"))(t)
@@ -136,7 +136,8 @@ func (s *session) environment(home, programs string) []string {
 	return env
 }
 
-// here turns what a page says into what holds for the test: free ports, our databases, our folder.
+// here turns what a page reports into what holds for the test: free ports, our databases, our
+// folder.
 func (s *session) here(text string) string {
 	text = databaseURL.ReplaceAllStringFunc(text, s.databaseHere)
 	for port, free := range s.ports {
@@ -240,7 +241,7 @@ func (s *session) start(command string) (output string, code int) {
 }
 
 // ownAddresses are variables that keep a server off ports in use, and its schedules from running
-// while the page is tried. A configuration file that says where to listen is changed itself.
+// while the page is tried. A configuration file that reports where to listen is changed itself.
 func (s *session) ownAddresses(command string) string {
 	const cleanup = "CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP"
 	only := cleanup + "_ROTATION=all " + cleanup + "_SCHEDULE='0 0 1 1 *'"

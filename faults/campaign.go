@@ -135,8 +135,8 @@ func (t *tally) idle() (all []string) {
 	return all
 }
 
-// rules are what triggers look at: a campaign in which one has looked at nothing proves nothing. A crash
-// or failover of PostgreSQL sets its counts back.
+// rules are what triggers check: a campaign in which one has checked nothing proves nothing. A
+// crash or failover of PostgreSQL sets its counts back.
 func rules() []string {
 	return []string{"begin of a job", "cursor saved", "end of a job", "lease", "record done", "record of a living parent", "write of a job", "write of a worker"}
 }

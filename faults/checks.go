@@ -18,8 +18,8 @@ const leftSQL = `
 SELECT concat_ws(' ', 'job', kind, args, state, 'attempt', attempt, 'due', scheduled_at, 'now', now()) FROM maintenance.river_job
 WHERE finalized_at IS NULL AND created_at < now() - interval '2 seconds' ORDER BY id LIMIT 10`
 
-// recordsSQL leaves out records that may be held for good: of a parent that lives, and of a depot whose desk
-// a protected user has.
+// recordsSQL leaves out records that may be held permanently: of a parent that lives, and of a
+// depot whose desk a protected user has.
 const recordsSQL = `SELECT 'records of ' || fully_qualified_table_name || ': ' || count(*)
 FROM faults.pending_records
 WHERE fully_qualified_table_name <> 'public.shelves' AND (fully_qualified_table_name, primary_key_value) <> ('public.depots', 1)
@@ -108,7 +108,7 @@ func brokenSQL() []string {
 	}
 }
 
-// check looks for what must never be, when all is done.
+// check searches for what must never be, when all is done.
 func (r *round) check(ctx context.Context, drained bool) (broken []string, err error) {
 	main, err := r.lab.connect(ctx, "main")
 	if err != nil {
@@ -144,9 +144,10 @@ func (r *round) check(ctx context.Context, drained bool) (broken []string, err e
 	return broken, nil
 }
 
-// checkCounts finds runs that count other rows of a table than their receipts in all databases say, and databases
-// whose runs count other records than have left the queues. Until the work is drained a run may count fewer. Claims
-// of placeholders have no receipts, and rows of the ghost queue are not counted.
+// checkCounts finds runs whose counts of a table's rows differ from their receipts in all
+// databases. It also finds databases whose runs count other records than have left the queues.
+// Until the work is drained a run may count fewer. Claims of placeholders have no receipts, and
+// rows of the ghost queue are not counted.
 func (r *round) checkCounts(ctx context.Context, drained bool) (broken []string, err error) {
 	type change struct{ run, what, action string }
 	read := func(database, sql string, each func(change, int64)) error {
@@ -166,7 +167,7 @@ func (r *round) checkCounts(ctx context.Context, drained bool) (broken []string,
 		})
 		return err
 	}
-	// Runs are read first: what is at work meanwhile has more receipts afterwards, not fewer.
+	// Runs are read first: what is running meanwhile has more receipts afterwards, not fewer.
 	counted, happened := map[change]int64{}, map[change]int64{}
 	err = read("main", `SELECT r.id::text, t ->> 'table', action, (t ->> action)::bigint FROM maintenance.runs r,
 		jsonb_array_elements(r.tables) t, unnest('{deleted,updated}'::text[]) action
@@ -193,7 +194,7 @@ func (r *round) checkCounts(ctx context.Context, drained bool) (broken []string,
 	return broken, err
 }
 
-// violations reads what the rules have found in a database, and how much they have looked at.
+// violations reads what the rules have found in a database, and how much they have checked.
 func (r *round) violations(ctx context.Context, name string) (broken []string, err error) {
 	conn, err := r.lab.connect(ctx, name)
 	if err != nil {

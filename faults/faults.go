@@ -55,7 +55,8 @@ func faults() []fault {
 // errNoOccasion is of a fault that found nothing to befall, and is not counted.
 var errNoOccasion = errors.New("there was no occasion")
 
-// cause lets faults happen one after the other, in the order that the seed says, until the time is over.
+// cause lets faults happen one after the other, in the order that the seed reports, until the time
+// is over.
 func (r *round) cause(ctx context.Context) error {
 	order := faults()[:1]
 	for ctx.Err() == nil {
@@ -72,7 +73,7 @@ func (r *round) cause(ctx context.Context) error {
 		if !wait(ctx, time.Duration(r.random.IntN(1000))*time.Millisecond) {
 			break
 		}
-		// One that has begun is brought to its end: what was stopped goes on.
+		// One that has started is brought to its end: what was stopped goes on.
 		switch err := f.cause(r, context.WithoutCancel(ctx)); {
 		case err == nil:
 			r.tally.count(f.name)
@@ -83,7 +84,7 @@ func (r *round) cause(ctx context.Context) error {
 	return nil
 }
 
-// wait waits for so long; false: the context has ended before.
+// wait waits for so long. false means that the context has ended before.
 func wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -102,7 +103,7 @@ func (r *round) upTo(milliseconds int) time.Duration {
 	return time.Duration(1+r.random.IntN(milliseconds)) * time.Millisecond
 }
 
-// free lets what a replica that is gone has left behind run out, as it would in time.
+// free lets the leases and jobs of a dead replica expire, as they would in time.
 func (r *round) free(ctx context.Context, gone *replica) error {
 	return within(ctx, devdb.WaitTimeout, "the leases of a replica that is gone", func(ctx context.Context) error {
 		for _, name := range databases() {
@@ -139,9 +140,9 @@ func (r *round) stopInOrder(ctx context.Context) error {
 	return replica.start(ctx, true)
 }
 
-// freezeLong freezes a replica for 13 seconds, which is longer than the leases of the workers whose
-// max_runtime is 2 s last: 2 s and run.LeaseMargin. Those of the others last longer: freezeHolder alone
-// lets them expire.
+// freezeLong freezes a replica for 13 seconds. The leases of workers whose max_runtime is 2 s last
+// for 2 s and run.LeaseMargin, which is shorter. The leases of the others last longer. freezeHolder
+// alone lets them expire.
 func (r *round) freezeLong(ctx context.Context) error {
 	replica := r.some()
 	for !replica.freeze() {
@@ -152,9 +153,9 @@ func (r *round) freezeLong(ctx context.Context) error {
 	return nil
 }
 
-// freezeRenewal freezes the replica that has the lease of the ghost migration, in a run that has been at work for
-// a while, between two statements, until its next renewal is late, and its leases have expired: it renews before
-// anything else when it wakes, if it may.
+// freezeRenewal freezes the replica that has the lease of the ghost migration, between two
+// statements of a run that has been running for a while. It waits until the next renewal is late
+// and the leases have expired. When the replica wakes, it first renews its leases, if possible.
 func (r *round) freezeRenewal(ctx context.Context) error {
 	conn, err := connect(ctx, r.lab.url("main"))
 	if err != nil {
@@ -190,7 +191,8 @@ func (r *round) freezeRenewal(ctx context.Context) error {
 	return errNoOccasion
 }
 
-// inTransactionSQL reports whether a frozen replica is in the middle of a transaction; what the server still works for it ends by itself.
+// inTransactionSQL reports whether a frozen replica is in the middle of a transaction. The server's
+// work for it ends by itself.
 const inTransactionSQL = `
 SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND state LIKE 'idle in transaction%')`
 
@@ -274,7 +276,7 @@ func (r *round) slow(ctx context.Context) error {
 	return nil
 }
 
-// stall keeps what is sent on open connections; then it is passed on late, or lost.
+// stall keeps what is sent on open connections. Then it is passed on late, or lost.
 func (r *round) stall(ctx context.Context) error {
 	network := r.network()
 	network.stalled.Store(true)

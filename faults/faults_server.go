@@ -19,7 +19,7 @@ func (l *lab) url(name string) string {
 	return l.primary.URL(name)
 }
 
-// pauseReplay lets the standby fall behind.
+// pauseReplay makes the standby lag.
 func (r *round) pauseReplay(ctx context.Context) error {
 	conn, err := connect(ctx, r.lab.standby.URL("postgres"))
 	if err != nil {
@@ -66,7 +66,7 @@ func (r *round) lead(to *devdb.Cluster) error {
 	return nil
 }
 
-// failOver kills the primary for good, promotes its standby, and leads everybody to it.
+// failOver kills the primary permanently, promotes its standby, and leads all replicas to it.
 func (r *round) failOver(ctx context.Context) error {
 	if err := errors.Join(r.lab.primary.Kill(), r.lab.primary.Stop(ctx)); err != nil {
 		return err
@@ -99,7 +99,7 @@ func (r *round) fillDisk(ctx context.Context) error {
 			size /= 2
 		}
 	}
-	// What others free meanwhile is taken too.
+	// Connections that others free meanwhile are taken too.
 	for range 1 + r.random.IntN(20) {
 		wait(ctx, 100*time.Millisecond)
 		for {
@@ -125,8 +125,8 @@ func (r *round) fillDisk(ctx context.Context) error {
 }
 
 // setClockBack sets the clock of the database back by up to 30 seconds, and later right again. No
-// replica works meanwhile: all are frozen and their connections ended, as a process of the server goes on
-// with the old clock for up to a second.
+// replica works meanwhile. All are frozen and their connections ended, as a process of the server
+// continues with the old clock for up to a second.
 func (r *round) setClockBack(ctx context.Context) error {
 	if err := r.setClock(ctx, fmt.Sprintf("-%d", 1+r.random.IntN(30))); err != nil {
 		return err

@@ -26,8 +26,8 @@ const endSQL = `
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = $1 AND state LIKE 'idle in transaction%'`
 
-// takeSQL takes a lease that nobody has taken yet, for a moment, also under the name of the holder before: then
-// the epoch alone tells the two apart.
+// takeSQL takes a free lease for a moment, also under the name of the previous holder. Then only
+// the epoch distinguishes the two.
 const takeSQL = `
 WITH taken AS (
   UPDATE maintenance.leases SET epoch = epoch + 1, holder = CASE WHEN $3 THEN holder ELSE 'faults' END, acquired_at = now(), renewed_at = now(),
@@ -56,9 +56,9 @@ type expired struct {
 	epoch int64
 }
 
-// freezeHolder stops a replica again and again, when it has a lease, lets its leases run out, mostly lets
-// others take them, and wakes it. A transaction that is in the middle is ended: by the server, which
-// lets one be idle for two seconds, or, to save time, nine times in ten by us.
+// freezeHolder stops a replica with a lease again and again, and lets its leases expire. Mostly
+// others take them before it wakes. An open transaction is ended by the server after two idle
+// seconds or, to save time, nine times in ten by us.
 func (r *round) freezeHolder(ctx context.Context, replica *replica, random *rand.Rand) {
 	connections := connections{}
 	defer connections.close(ctx)
@@ -93,12 +93,13 @@ func (c connections) close(ctx context.Context) {
 	}
 }
 
-// howFrozen is when a replica is frozen, if it can be: in a transaction that has written; and what happens
-// then: its transactions are ended, somebody has each of its leases before it wakes, its jobs are given
-// to others.
+// howFrozen is when a replica is frozen, if it can be: in a transaction that has written. And what
+// happens then: its transactions are ended, another holder has each of its leases before it wakes,
+// and its jobs are given to others.
 type howFrozen struct{ writing, end, take, rescue bool }
 
-// freezeOnce freezes a replica that holds a lease until its leases have expired, and says how many it lost.
+// freezeOnce freezes a replica that holds a lease until its leases have expired, and reports how
+// many it lost.
 func (r *round) freezeOnce(ctx context.Context, replica *replica, open connections, how howFrozen) (lost int, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 6*time.Second)
 	defer cancel()
@@ -148,8 +149,8 @@ func untilItHolds(ctx context.Context, open connections, app string) (bool, erro
 	return false, nil
 }
 
-// untilItWrites waits until a replica is in the middle of a transaction that has written, in any database,
-// but not for long: it may have nothing to do.
+// untilItWrites waits until a replica is in a transaction that has written, in any database. It
+// does not wait for long, as the replica may have nothing to do.
 func untilItWrites(ctx context.Context, open connections, app string) error {
 	for range 30 {
 		for _, conn := range open {
@@ -162,7 +163,7 @@ func untilItWrites(ctx context.Context, open connections, app string) error {
 	return nil
 }
 
-// takeOver lets what the replica holds in a database run out, and says how many leases that was.
+// takeOver lets what the replica holds in a database run out, and reports how many leases that was.
 func takeOver(ctx context.Context, conn *pgx.Conn, app string, jobs, take bool) (int, error) {
 	rows, err := conn.Query(ctx, expireSQL, app)
 	if err != nil {

@@ -53,7 +53,7 @@ type lab struct {
 	definitions string
 	// disk is a file system of its own under the server's data, so that it can be full.
 	disk bool
-	// clock is the file that says by how much the server's clock is wrong, "" if it cannot be.
+	// clock is the file that reports by how much the server's clock is wrong, "" if it cannot be.
 	clock   string
 	primary *devdb.Cluster
 	standby *devdb.Cluster
@@ -100,7 +100,7 @@ func openLab(ctx context.Context, dir string, estate *oracle.Estate) (_ *lab, er
 	if l.standby, err = l.primary.Standby(ctx, nil); err != nil {
 		return nil, err
 	}
-	// What is committed is on the standby too: a failover loses nothing.
+	// Commits are on the standby too: a failover loses nothing.
 	err = l.administer(ctx, `ALTER SYSTEM SET synchronous_standby_names = '*'`, `SELECT pg_reload_conf()`)
 	return l, err
 }
@@ -204,7 +204,7 @@ func (l *lab) queueJobs(ctx context.Context, main *pgx.Conn, jobs []jobqueue.Job
 	})
 }
 
-// addChildren tells the notes which children must be gone before a record is done.
+// addChildren shows the notes which children must be gone before a record is done.
 func addChildren(ctx context.Context, conn *pgx.Conn, file string) error {
 	definitions, err := lfk.LoadDefinitions(file)
 	if err != nil {

@@ -78,7 +78,7 @@ func mutationsOfLeases() []mutation {
 	}
 }
 
-// mutationsOfWork are those of what is done, and of what is noted about it.
+// mutationsOfWork are those of the work, and of its records.
 func mutationsOfWork() []mutation {
 	return []mutation{
 		{"a protection is ignored", []change{{

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// proxy is the network between one replica and one database. What it does to the connections can be
-// changed at any time; it also leads elsewhere after a failover.
+// proxy is the network between one replica and one database. Its faults can be changed at any time.
+// It also leads elsewhere after a failover.
 type proxy struct {
 	listener net.Listener
 	wait     sync.WaitGroup
@@ -28,8 +28,8 @@ type proxy struct {
 	away atomic.Bool
 	// stalled keeps what is sent in either direction, on connections that stay open.
 	stalled atomic.Bool
-	// commits is how many of the next COMMITs are passed on just before the connection is cut, statements
-	// the same of statements that commit by themselves.
+	// commits is how many of the next COMMITs are passed on just before the connection is cut.
+	// statements is the same for statements that commit by themselves.
 	commits, statements atomic.Int64
 }
 
@@ -93,7 +93,7 @@ func (p *proxy) accept() {
 	}
 }
 
-// keep notes connections; false: this is the end.
+// keep notes connections. false means that this is the end.
 func (p *proxy) keep(connections ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +135,8 @@ func (p *proxy) pass(to, from net.Conn, sent bool) {
 	}
 }
 
-// waitWhileSlow waits while the network is slow or stalled; false: the connection was cut meanwhile.
+// waitWhileSlow waits while the network is slow or stalled. false means that the connection was cut
+// meanwhile.
 func (p *proxy) waitWhileSlow(c net.Conn) bool {
 	time.Sleep(time.Duration(p.delay.Load()))
 	for p.stalled.Load() {
@@ -154,10 +155,10 @@ func (p *proxy) waitWhileSlow(c net.Conn) bool {
 // message that is split over two reads.
 func isCommit(message []byte) bool { return bytes.Contains(message, []byte("commit\x00")) }
 
-// isStatement knows the Sync behind a statement, which commits what is no transaction of its own.
+// isStatement knows the Sync after a statement, which commits what is no transaction of its own.
 func isStatement(message []byte) bool { return bytes.HasSuffix(message, []byte("S\x00\x00\x00\x04")) }
 
-// take takes one of what is left, if anything is.
+// take takes one of the remainder, if anything is.
 func take(of *atomic.Int64) bool {
 	for {
 		left := of.Load()

@@ -22,7 +22,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
-// replica is a server in a process of its own, behind a network that can break.
+// replica is a server in a process of its own, with a network that can break.
 type replica struct {
 	// name is its application_name, by which the rules tell the replicas apart: it must be unique, and
 	// neither faults nor application.
@@ -91,7 +91,7 @@ func (r *replica) settings(configured bool) ([]string, error) {
 	return env, nil
 }
 
-// start starts the process and waits until it serves; not configured: without the definitions.
+// start starts the process and waits until it serves. not configured: without the definitions.
 func (r *replica) start(ctx context.Context, configured bool) error {
 	settings, err := r.settings(configured)
 	if err != nil {
@@ -160,7 +160,7 @@ func (r *replica) connect(address string) error {
 	return err
 }
 
-// freeze stops the process until thaw; false: it is stopped already, or does not serve.
+// freeze stops the process until thaw. false means that it is stopped already, or does not serve.
 func (r *replica) freeze() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +205,7 @@ func (r *replica) end(s syscall.Signal) {
 	r.mu.Unlock()
 }
 
-// request asks for a run of any worker. What comes of it is seen in the databases.
+// request asks for a run of any worker. The databases show its effect.
 func (r *replica) request(ctx context.Context, random *rand.Rand) {
 	r.mu.Lock()
 	client, up := r.client, r.up && !r.frozen
@@ -220,8 +220,8 @@ func (r *replica) request(ctx context.Context, random *rand.Rand) {
 	if q.GetWorker() == lfk.Name && random.IntN(2) == 0 {
 		q.Database = databases()[random.IntN(3)]
 	}
-	// Four of these make up to 40 requests a second; a server refuses more than 20, after the first 200.
-	// Refused ones do not matter.
+	// Four of these make up to 40 requests a second. A server refuses more than 20, after the first
+	// 200. Refused ones do not matter.
 	_, _ = client.RunBatch(ctx, q)
 	time.Sleep(100 * time.Millisecond)
 }

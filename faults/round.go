@@ -35,7 +35,7 @@ type round struct {
 	estate   *oracle.Estate
 	lab      *lab
 	replicas []*replica
-	// random is of the schedule of faults; others that draw have sources of their own.
+	// random is of the schedule of faults. Others that draw have sources of their own.
 	random *rand.Rand
 	tally  *tally
 	// calm is whether leases are left to their holders for a while.
@@ -178,9 +178,9 @@ func (r *round) repeat(ctx context.Context, every time.Duration, do func(context
 	}
 }
 
-// passTime makes due at once what waits for another try: records, users in the ghost queue, jobs, also
-// those that a replica whose clock is ahead has put off until a time by that clock, and those whose
-// attempt began two minutes ago: a replica whose clock is behind would rescue them much later.
+// passTime makes all due at once that waits for another try: records, users in the ghost queue and
+// jobs. A replica whose clock is ahead has postponed some jobs by that clock. Attempts that began
+// two minutes ago count, too. A replica whose clock is slow would rescue them much later.
 func (r *round) passTime(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -226,7 +226,8 @@ func (r *round) heal(ctx context.Context) error {
 }
 
 // drain waits until nothing differs from the model for three seconds. It gives up, and returns what
-// differs, when no row of main has been changed for -patience, or after ten times -patience in all.
+// differs, when no row of main has been changed for `-patience`, or after ten times `-patience` in
+// all.
 func (r *round) drain(ctx context.Context) (differences []string, err error) {
 	met, changed, last := time.Time{}, 0, time.Now().Add(10*r.patience)
 	for end := time.Now().Add(r.patience); ; {

@@ -87,7 +87,7 @@ func TestPurge_RowsThatMoveToAPartitionAttachedMeanwhileAreFound(t *testing.T) {
 	}
 }
 
-// What comes into being behind the run's look at the catalogue keeps its statements from changing anything.
+// The catalogue keeps statements from changing tables that were created after the run's check.
 func TestPurge_WhatComesWhileARunWorksIsSeen(t *testing.T) {
 	const refer = `ALTER TABLE users ADD c_id bigint REFERENCES c ON DELETE CASCADE; UPDATE users SET c_id = id`
 	trigger := func(when, body string) string {

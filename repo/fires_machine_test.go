@@ -16,8 +16,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// fireMachine is a worker with a fire each minute, replicas that know its ledger as it was at some time,
-// and what must have become of the fires.
+// fireMachine is a worker with a fire each minute, and replicas that know an earlier state of its
+// ledger. It has the expected outcome of each fire.
 type fireMachine struct {
 	*bench
 	worker string
@@ -46,8 +46,8 @@ func (m *fireMachine) read(t *rapid.T) {
 	m.known[m.replica(t)] = ledgers[m.worker]
 }
 
-// step is by how many minutes a replica moves the ledger that it knows; current says that nobody has
-// moved that since.
+// step is by how many minutes a replica moves the ledger that it knows. current reports that no
+// replica has moved that since.
 func (m *fireMachine) step(replica string, minutes int) (s control.LedgerStep, from int, current bool) {
 	l, known := m.known[replica]
 	if !known {
@@ -148,7 +148,7 @@ func TestFires_WhateverReplicasKnowEachFireRunsOnceOrIsMissed(t *testing.T) {
 type leaseMachine struct {
 	*bench
 	name string
-	// epoch is how often it was taken; held says that the last one who took it has it still.
+	// epoch is how often it was taken. held reports that the last one who took it has it still.
 	epoch int64
 	held  bool
 	// taken are all who have ever had it, the newest last.

@@ -341,7 +341,7 @@ func TestClaimPlaceholders_SecondTryClaimsNoMoreThanTheNextPageWasTold(t *testin
 	next := make(chan gitlab.PlaceholderPosition, 1)
 	var at gitlab.PlaceholderPosition
 	queue := &deadlocked{meanwhile: func() {
-		// The page behind can begin while this one's jobs are inserted.
+		// The next page can begin while this one's jobs are inserted.
 		at = <-next
 		add(9)
 	}}

@@ -278,7 +278,8 @@ func (a *aged) workJobs(ctx context.Context) (err error) {
 	return err
 }
 
-// runAll runs each worker, with a request id and as a dry run; the cleanup for long enough to give signs of life.
+// runAll runs each worker, with a request id and as a dry run. The cleanup for long enough to give
+// signs of life.
 func (a *aged) runAll(ctx context.Context) (err error) {
 	for _, worker := range servicetest.Configured(a.t, a.Service) { //nolint:contextcheck // the test's
 		for _, dry := range []bool{true, false} {
@@ -292,11 +293,12 @@ func (a *aged) runAll(ctx context.Context) (err error) {
 	return err
 }
 
-// planned are the statements that have a plan worth looking at; the others set something, or insert what they are given.
+// planned are the statements whose plan matters. The others set something, or insert what they are
+// given.
 var planned = regexp.MustCompile(`^[\s(]*(SELECT|WITH|UPDATE|DELETE)`)
 
-// wantLookups fails the test if a plan reads more of a table than what it looks for. A day of samples is read whole, and
-// of the newest jobs some thousand are searched for those of a run.
+// wantLookups fails the test if a plan reads more of a table than what it searches for. A day of
+// samples is read whole, and of the newest jobs some thousand are searched for those of a run.
 func wantLookups(t *testing.T, nodes []node, text string) {
 	t.Helper()
 	const tooMany, newestJobs = 2000, 20_000

@@ -22,7 +22,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// bots makes an organization and a project bot for each token; a token is the values of revoked, expires_at, updated_at.
+// bots makes an organization and a project bot for each token. A token is the values of revoked,
+// expires_at, updated_at.
 func (b *bench) bots(tokens ...string) {
 	b.Helper()
 	b.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
@@ -180,7 +181,8 @@ func TestTokenPass_NothingIsStoredWithoutTheLeaseOrThePass(t *testing.T) {
 	b.want(`SELECT count(*) FROM maintenance.river_job`, "0")
 }
 
-// manyBots are 60,000 users, every third a bot, with three tokens each; user 2 has many of everything.
+// manyBots are 60,000 users, every third a bot, with three tokens each. user 2 has many of
+// everything.
 const manyBots = `
 INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
 INSERT INTO users (id, username, email, projects_limit, organization_id, user_type)
@@ -245,7 +247,8 @@ type deafQueue struct{ jobqueue.Queue }
 // CompleteJob leaves the job as it is.
 func (deafQueue) CompleteJob(context.Context, jobqueue.Tx, int64) error { return nil }
 
-// wantIndexedDeletion looks at how each statement of the deletion of a user is carried out for user 2.
+// wantIndexedDeletion checks how each statement of the deletion of a user is carried out for user
+// 2.
 func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *listener, f gitlab.UserFeatures) {
 	t.Helper()
 	const bot = 59_994

@@ -25,8 +25,8 @@ type sent struct {
 	args []any
 }
 
-// listener keeps the statements that a Database sends; those under limits come behind their settings. Many connections
-// use it at the same time.
+// listener keeps the statements that a Database sends. Those under limits follow their settings.
+// Many connections use it at the same time.
 type listener struct {
 	mu         sync.Mutex
 	statements []sent
@@ -156,7 +156,8 @@ func wantIndexes(t *testing.T, nodes []node, text string) {
 		case n.Type == "Seq Scan":
 			wrong = "sequential scan"
 		case strings.HasPrefix(n.Type, "Index") && n.IndexCond == "" && n.Rows+n.Filtered <= 1:
-			// The end of an index, with a limit of one: from 17 on there need be no condition that says so.
+			// The end of an index, with a limit of one: from 17 on there need be no condition that reports
+			// it.
 		case strings.HasPrefix(n.Type, "Index") && n.IndexCond == "", n.Type == "Bitmap Index Scan" && n.IndexCond == "":
 			wrong = "scan of a whole index"
 		case n.Type == "Tid Scan" && n.TIDCond == "":
@@ -179,9 +180,10 @@ func unguarded() fencing.Permit {
 	return fencing.Permit{Guard: repo.Unguarded(), Limits: generous}
 }
 
-// longHistory is a main database after years: 100,000 runs and fires and 50,000 jobs. Each worker has a past that makes
-// another look-up hard: the cleanup has had no run on sec for long, the ghost migration has failed ever since its first
-// run and is in use again since an hour ago, the groups have been paused, the tokens have only been cancelled, the placeholders are as they should be.
+// longHistory is a main database after years: 100,000 runs and fires and 50,000 jobs. Each worker
+// has a past that makes another look-up hard. The cleanup has had no run on sec for long. The ghost
+// migration has failed ever since its first run and is in use again since an hour ago. The groups
+// have been paused, the tokens have only been cancelled, and the placeholders are healthy.
 const longHistory = `
 INSERT INTO maintenance.runs (id, worker, database, trigger, state, reason, dry_run, started_at, heartbeat_at, heartbeat_ttl, finished_at, lease_epoch)
 SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '70008000' || lpad(to_hex(i), 12, '0'))::uuid,

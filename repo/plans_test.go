@@ -300,7 +300,7 @@ func TestLooseForeignKeys_TheNumbersOfADefaultLeafAreReadFromItsIndex(t *testing
 	}
 }
 
-// wantIndexPlans has a call send its statement, and looks at how it is carried out.
+// wantIndexPlans has a call send its statement, and checks how it is carried out.
 func wantIndexPlans(t *testing.T, conn *pgx.Conn, heard *listener, call func(context.Context) error) {
 	t.Helper()
 	heard.statements = nil
@@ -309,7 +309,8 @@ func wantIndexPlans(t *testing.T, conn *pgx.Conn, heard *listener, call func(con
 	}
 	statements := heard.statements
 	assert.Require(t, len(statements) != 0, "no statement")
-	// The settings come first; behind the statement that writes rows are the check of their parents and the receipt.
+	// The settings come first. The check of the parents and the receipt follow the statement that
+	// writes rows.
 	for i := range slices.Backward(statements) {
 		if strings.Contains(statements[i].sql, "enable_seqscan") {
 			statements = statements[i:]

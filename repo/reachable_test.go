@@ -89,7 +89,7 @@ func TestConnections_AreGivenUpWhereTheServerIsAway(t *testing.T) {
 	if _, err := b.Now(ctx); err != nil || !b.UnreachableSince().IsZero() {
 		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
 	}
-	// Whatever fails while connecting.
+	// Any failure of a connection.
 	for name, url := range map[string]string{
 		"password": b.estate.URLAs("caretaker", "wrong"), "database": strings.Replace(b.url, b.value(`current_database()`), "none", 1),
 	} {
@@ -180,7 +180,7 @@ func TestStatementsOfOurOwn_AreTriedAgainAfterADeadlock(t *testing.T) {
 	err := b.Flags.SetFeatureFlag(context.Background(), "given_up", true)
 	var refused *dberr.Error
 	assert.That(t, errors.As(err, &refused) && refused.Class() == dberr.ClassLock, "four times: %v", err)
-	// Whatever else goes wrong is not tried again.
+	// Other errors are not retried.
 	b.collide(1, "23514")
 	if err := b.Flags.SetFeatureFlag(context.Background(), "refused", true); err == nil {
 		t.Error("a violation was tried again")

@@ -175,7 +175,7 @@ func TestReceipts_StayAChainWhoeverWrites(t *testing.T) {
 	b.wantChain(rows/5 + 3*groups)
 }
 
-// A transaction that has written its receipts waits for nobody, whatever it has yet to check.
+// A transaction that has written its receipts waits for no other, whatever it has yet to check.
 func TestReceipts_TheHeadIsLockedLast(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`CREATE TABLE parent (id bigint PRIMARY KEY); INSERT INTO parent VALUES (1), (2);
@@ -213,7 +213,7 @@ func TestReceipts_PruningKeepsTheChain(t *testing.T) {
 	}
 	prune(time.Hour)
 	b.wantChain(5)
-	// What is kept ends the pruning, even with older ones behind it.
+	// A kept receipt ends the pruning, even if older ones follow.
 	b.exec(`UPDATE maintenance.receipts SET at = at - interval '2 hours' WHERE sequence IN (1, 2, 4)`)
 	prune(time.Hour)
 	head, err := b.Receipts.ReceiptHead(context.Background())
@@ -247,7 +247,7 @@ func (l leaving) delete(l2 fencing.Limits, s fencing.Source) (rowset.BatchResult
 	return l.Sweep(context.Background(), change, rowset.Batch{Permit: permit, Rows: 2, Direct: true})
 }
 
-// wantNoted fails the test unless these paths are noted, with the job or run.
+// wantNoted fails the test unless these paths are recorded, with the job or run.
 func (l leaving) wantNoted(want string) {
 	l.Helper()
 	l.want(`SELECT string_agg(concat_ws(' ', path, kind, coalesce(job_id::text, right(run_id::text, 1)), done_at IS NULL), ', ' ORDER BY id)
@@ -258,7 +258,7 @@ func TestOutside_PathsAreNotedWithTheRowsOrNotAtAll(t *testing.T) {
 	l := newLeaving(servicetest.Parallel(t))
 	job := fencing.Source{JobID: 7, Worker: "destroy_group"}
 	short := fencing.Limits{Statement: 200 * time.Millisecond, Lock: 100 * time.Millisecond}
-	// What comes behind the deletion fails, is cancelled, or never comes.
+	// The step after the deletion fails, is cancelled, or never comes.
 	for _, breaks := range [][2]string{
 		{`ALTER TABLE maintenance.receipts ADD CONSTRAINT no CHECK (false) NOT VALID`, `ALTER TABLE maintenance.receipts DROP CONSTRAINT no`},
 		{`CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(9); RETURN NULL; END';
@@ -278,7 +278,7 @@ func TestOutside_PathsAreNotedWithTheRowsOrNotAtAll(t *testing.T) {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	}
-	// Done again, nothing is there, and nothing is noted.
+	// A second try finds and records nothing.
 	r := assert.Must(l.delete(generous, job))(t)
 	assert.That(t, r.Changed == 0, "%+v", r)
 	l.wantNoted("p0 project_repository 7 t, p4 project_repository 7 t, p6 project_repository 7 t")

@@ -20,8 +20,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// pair is a database with a standby, and a plain connection to each. The database under test has the standby as its
-// replica; what is said about that goes to said.
+// pair is a database with a standby, and a plain connection to each. The database under test has
+// the standby as its replica. Messages about that go to said.
 type pair struct {
 	*bench
 	standby *devdb.Cluster
@@ -110,7 +110,7 @@ func (p *pair) write(r *repo.Reader) {
 	r.Wrote(p.Database.Database)
 }
 
-// end is the end of the run, of which with died nobody learns.
+// end is the end of the run. With died no process learns of it.
 func (p *pair) end(r *repo.Reader, lease fencing.Lease, died bool) {
 	p.Helper()
 	if !died {
@@ -119,7 +119,7 @@ func (p *pair) end(r *repo.Reader, lease fencing.Lease, died bool) {
 	assert.NoError(p.T, p.Leases.ReleaseLease(p.Context(), lease.Fence))
 }
 
-// reads looks for candidates and says where: "replica", or why on the primary.
+// reads searches for candidates and reports where: "replica", or why on the primary.
 func (p *pair) reads(r *repo.Reader) string {
 	p.Helper()
 	assert.Must(p.Jobs.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"))(p.T)
@@ -133,7 +133,7 @@ func (p *pair) reads(r *repo.Reader) string {
 	return why
 }
 
-// wantReplica waits for the replica to be read; after it was behind it is left alone for a second.
+// wantReplica waits for the replica to be read. After a lag it is skipped for a second.
 func (p *pair) wantReplica(r *repo.Reader) {
 	p.Helper()
 	p.until(func() bool { return p.reads(r) == "replica" })
@@ -173,7 +173,7 @@ func TestFault_Reader_TheReplicaIsReadOnceItHasReplayedTheLastWriteOfARun(t *tes
 
 	idle, lease := p.run()
 	p.wantReplica(idle)
-	// A run at work may have written anything.
+	// A run running may have written anything.
 	p.wantPrimary(p.Reader(someWorker, 0), isBehind)
 	p.end(idle, lease, false)
 
@@ -266,7 +266,7 @@ func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.T) {
 	p := newPair(servicetest.Parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
-	// The lock comes with the log, and stays while replay is paused; on the primary it is gone.
+	// The lock comes with the log, and stays while replay is paused. On the primary it is gone.
 	tx := assert.Must(p.sql.Begin(t.Context()))(t)
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE maintenance.river_job IN ACCESS EXCLUSIVE MODE; SELECT txid_current()`); err != nil {
 		t.Fatal(err)

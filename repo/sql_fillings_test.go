@@ -1,9 +1,9 @@
 package repo_test
 
-// What TestSQL needs to know of the package's SQL constants.
+// The facts that TestSQL needs about the package's SQL constants.
 
-// fragments are constants that are no statements but parts of them: others are made of them, or code puts them together
-// and the tests of its callers try them.
+// fragments are constants that are parts of statements. Other constants contain them, or code puts
+// them together and the tests of its callers try them.
 var fragments = []string{
 	// Runs and jobs.
 	"abandonedSQL", "forgottenSQL", "unsettledSQL",
@@ -23,14 +23,14 @@ var fragments = []string{
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
 	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "HoldsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
-	// Receipts, and what is left outside.
+	// Receipts, and the remainder outside.
 	"noteOutsideSQL", "changedRowsSQL", "KeyOfSQL", "ReceiptSQL", "ReceiptFieldsSQL", "SummarySQL",
 	// Sweeps.
 	"placesSQL", "sweepSQL", "directBoundSQL", "directFirstSQL", "directGuardSQL", "directRangeSQL", "directSQL", "takeSQL",
 }
 
-// fillings stand for the placeholders of statements, on the reference schema of main: one for all statements, or for the
-// one whose name stands before it. The name of a constant is its text.
+// fillings replace the placeholders of statements, on the reference schema of main. Each is for all
+// statements, or for the one whose name stands before it. The name of a constant is its text.
 var fillings = map[string]string{
 	// Runs.
 	"{unsettled}": "true", "finishRunSQL{unsettled}": "$15",
@@ -71,7 +71,7 @@ var fillings = map[string]string{
 	"{import_placeholder_user_details.touched}": ", updated_at = $2", "{d.created_at}": "d.created_at",
 	// Receipts.
 	"{noted}": "ReceiptSQL", "{summary}": "SummarySQL", "{kept}": "k.keys::text", "{order}": "key", "{counted}": "true", "{fields}": "ReceiptFieldsSQL", "{next}": "9", "{returned}": "user_id", "{done}": "true",
-	// What protections keep.
+	// Protected rows.
 	"parentRowsSQL{id}": "t.id::text", "{cells}": "t.parent_id::text", "parentRowsSQL{names}": "v1", "parentRowsSQL{matches}": "t.id = k.v1", "parentRowsSQL{table}": "public.namespaces",
 	// Sweeps.
 	"placesSQL{keys}": "t.id::text", "placesSQL{match}": "t.id = ANY ($4::bigint[])", "placesSQL{oid}": "$1", "placesSQL{tid}": "$2", "placesSQL{limit}": "$3",

@@ -21,7 +21,7 @@ var databases = &servicetest.Databases
 var replicated = devdb.Tests{Settings: map[string]string{"synchronous_commit": "on"}}
 
 func TestMain(m *testing.M) {
-	// State machines are short, unless -rapid.checks says otherwise.
+	// State machines are short, unless -rapid.checks reports otherwise.
 	if err := flag.Set("rapid.checks", "20"); err != nil {
 		panic(err)
 	}
@@ -85,13 +85,13 @@ func (b *bench) track(table string) {
 	}
 }
 
-// exec runs SQL; several statements may be separated by semicolons.
+// exec runs SQL. several statements may be separated by semicolons.
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
 	b.estate.Exec("main", sql, args...)
 }
 
-// value reads one value as text; NULL is "NULL".
+// value reads one value as text. NULL is "NULL".
 func (b *bench) value(sql string) string {
 	b.Helper()
 	return b.estate.Value("main", sql)

@@ -190,8 +190,8 @@ func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
 	assert.Equal(t, b.swept(children, rowset.Change{Delete: true}, rowset.Batch{Rows: 5}).Changed, 2)
 }
 
-// sweptTables are a parent of 1000 rows, and children of 80,000: half of them are of one owner, and refer to one of
-// those parents, the others to none.
+// sweptTables are a parent of 1000 rows, and children of 80,000. Half of the children belong to one
+// owner and refer to one of those parents. The others refer to none.
 const sweptTables = `
 CREATE TABLE whole (a bigint, b bigint, PRIMARY KEY (a, b));
 INSERT INTO whole SELECT i, i % 7 FROM generate_series(1, 1000) i;
@@ -203,8 +203,8 @@ INSERT INTO piece (owner, kind, parent_id) SELECT 1000 + i, i % 3, 1000 + i FROM
 INSERT INTO piece (owner, kind, parent_id, a, b) SELECT 1, i % 3, i % 1000 + 1, i % 1000 + 1, (i % 1000 + 1) % 7 FROM generate_series(1, 40000) i;
 {after}`
 
-// sweptData is a database with these tables: statistics that were never made, are of the time before the owner had rows,
-// or of now; or of now, and integers in the place of bigints.
+// sweptData is a database with these tables: statistics that were never made, are of the time
+// before the owner had rows, or of now. or of now, and integers in the place of bigints.
 func sweptData(t *testing.T, statistics string) string {
 	t.Helper()
 	analyze := map[string]string{statistics: "ANALYZE piece;"}
@@ -296,7 +296,7 @@ func TestSweep_PlansKeepToIndexes(t *testing.T) {
 	}
 }
 
-// wantSweptPlans has a call send its statements, and looks at how each is carried out.
+// wantSweptPlans has a call send its statements, and checks how each is carried out.
 func wantSweptPlans(t *testing.T, conn *pgx.Conn, heard *listener, call func(context.Context) error) {
 	t.Helper()
 	heard.statements = nil

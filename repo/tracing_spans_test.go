@@ -105,7 +105,8 @@ func TestSpans_OfMuchTheFirstAndWhatIsNotableAreShownAndAllIsCounted(t *testing.
 	}
 }
 
-// Outside of a run, a job or a call an operation has no span, and the clock has none, but is counted. What is cancelled has not failed.
+// Outside of a run, a job or a call an operation has no span, and the clock has none, but is
+// counted. A cancelled operation has not failed.
 func TestTrace_OperationsOfARunHaveSpans(t *testing.T) {
 	recorder := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
 		//nolint:contextcheck // outside of it

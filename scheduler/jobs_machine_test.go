@@ -23,7 +23,7 @@ type modelJob struct {
 	cancelled bool
 	// outcome is that of a finished one.
 	outcome string
-	// attempts are when each has begun; the last one is at work if the job runs.
+	// attempts are when each has started. The last one is running if the job runs.
 	attempts []time.Time
 }
 
@@ -43,7 +43,7 @@ func (m *jobMachine) sqlOf(t *rapid.T, into any, sql string, args ...any) {
 	}
 }
 
-// any is one of the jobs that are so, nil if there is none.
+// any is one of the jobs that are so, nil without one.
 func (m *jobMachine) any(t *rapid.T, so func(*modelJob) bool) *modelJob {
 	var found []*modelJob
 	for _, j := range m.jobs {
@@ -87,7 +87,7 @@ func (m *jobMachine) fetch(t *rapid.T) {
 	j.state, j.attempts = "running", append(j.attempts, at)
 }
 
-// attempt is any that a job has ever had, and whether it is at work.
+// attempt is any that a job has ever had, and whether it is running.
 func (m *jobMachine) attempt(t *rapid.T) (j *modelJob, a fencing.AttemptOf, works bool) {
 	if j = m.any(t, func(j *modelJob) bool { return len(j.attempts) > 0 }); j == nil {
 		return nil, a, false

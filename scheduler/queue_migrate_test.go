@@ -59,7 +59,7 @@ func TestCheckQueueMigrated_SaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l := newLab(t)
-	// A connection that is cut in the middle says nothing about the tables: the server tries again.
+	// A connection that is cut in the middle reports nothing about the tables: the server tries again.
 	locker := assert.Must(pgx.Connect(ctx, l.url))(t)
 	t.Cleanup(func() { _ = locker.Close(ctx) })
 	assert.Must(locker.Exec(ctx, `BEGIN; LOCK TABLE maintenance.river_migration IN ACCESS EXCLUSIVE MODE`))(t)

@@ -93,7 +93,7 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 	_ = process.Wait()
 	// What it had sent before may still take a job.
 	l.until(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
-	// As if its leadership had expired, so that another process looks for dead attempts at once.
+	// As if its leadership had expired, so that another process searches for dead attempts at once.
 	l.exec(`DELETE FROM maintenance.river_leader`)
 
 	w := &jobs{}
@@ -112,8 +112,8 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 		"completed 2 succeeded")
 }
 
-// An attempt must be over, cancelled and its last statement done, before another process may take it for dead; and a
-// dead one must be worked again within a few minutes.
+// An attempt must be over, cancelled and its last statement done, before another process may take
+// it for dead. And a dead one must be worked again within a few minutes.
 func TestQueue_TimesFitTogether(t *testing.T) {
 	t.Parallel()
 	assert.That(t, rescueAfter >= attemptTimeout+15*time.Second+skewLimit, "a live attempt could be taken for dead")
@@ -156,7 +156,7 @@ func TestQueue_AttemptThatComesBackToLifeEndsTheJobOrHasItTriedAgain(t *testing.
 		t.Run(name, func(t *testing.T) {
 			l := newLab(assert.Parallel(t))
 			l.insert(deleteUser(1))
-			// With one job at work its process takes no other.
+			// With one job running its process takes no other.
 			l.config.Workers = 1
 			first, second := newHeld(), newHeld()
 			l.exec(`UPDATE maintenance.river_job SET max_attempts = $1`, c.attempts)
@@ -199,7 +199,7 @@ func TestQueue_LateEndLeavesAFinishedJobAlone(t *testing.T) {
 	l.exec(`UPDATE maintenance.river_job SET metadata = metadata || '{"outcome": "failed", "reason": "", "trace_id": "a"}'`)
 	l.want(fate, "cancelled 1 refused NOT_AUTHORIZED")
 	l.want(`SELECT metadata ->> 'trace_id' FROM maintenance.river_job`, "a")
-	// A job that is tried again begins anew.
+	// A job that is tried again begins again.
 	l.exec(`UPDATE maintenance.river_job SET state = 'available', finalized_at = NULL, metadata = metadata - '{outcome,reason}'::text[]`)
 	l.want(fate, "available 1")
 }

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(childVariable); url != "" {
 		child(url)
 	}
-	// State machines are short, unless -rapid.checks says otherwise.
+	// State machines are short, unless -rapid.checks reports otherwise.
 	if err := flag.Set("rapid.checks", "20"); err != nil {
 		panic(err)
 	}
@@ -154,7 +154,7 @@ func (l *lab) stop(q *Queue) {
 	assert.NoError(l, q.Stop(context.Background()))
 }
 
-// jobs is a service whose jobs do what the test says.
+// jobs is a service whose jobs do what the test reports.
 type jobs struct {
 	do func(ctx context.Context, r job.Request) (job.Result, error)
 

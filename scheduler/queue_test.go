@@ -41,7 +41,7 @@ func TestQueue_JobIsInsertedOnceWithItsTransaction(t *testing.T) {
 		metadata = '{"run_id": "0192", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}') FROM maintenance.river_job`,
 		"destroy_group destroy_group scheduled 0 25 t t t")
 
-	// The clock of main decides when a job is due, whatever the host's says.
+	// The clock of main decides when a job is due, whatever the host's reports.
 	l.exec(`TRUNCATE maintenance.river_job`)
 	tx := l.begin()
 	assert.Must(l.InsertJobs(ctx, tx, []jobqueue.Job{deleteUser(1)}))(t)
@@ -155,8 +155,9 @@ func TestQueue_TransactionsThatInsertTheSameJobsDoNotDeadlock(t *testing.T) {
 // keepAttempt is what the guard of an attempt does.
 const keepAttempt = `SELECT FROM maintenance.river_job WHERE state = 'running' FOR SHARE`
 
-// Whoever inserts the job that is at work waits for none of its transactions: each keeps the job's row, may take longer
-// than an insert can wait, and may itself wait for a row of the inserting transaction.
+// Whoever inserts the job that is running waits for none of its transactions: each keeps the job's
+// row, may take longer than an insert can wait, and may itself wait for a row of the inserting
+// transaction.
 func TestQueue_DuplicateOfARunningJobIsDroppedWithoutWaitingForIt(t *testing.T) {
 	l := newLab(assert.Parallel(t))
 	l.insert(deleteUser(1), deleteUser(2))

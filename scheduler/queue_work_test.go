@@ -82,7 +82,7 @@ func TestRetries_AreWithinTenPercentOfTheFourthPower(t *testing.T) {
 		want := math.Pow(float64(n), 4)
 		smallest, largest := math.Inf(1), 0.0
 		for range 1000 {
-			// By the clock of main, whatever that of the host says.
+			// By the clock of main, whatever that of the host reports.
 			began := time.Now().Add(time.Hour)
 			row := &rivertype.JobRow{Attempt: n, AttemptedAt: &began, Errors: make([]rivertype.AttemptError, 3)}
 			delay := retries{}.NextRetry(row).Sub(began).Seconds()
@@ -156,7 +156,7 @@ func TestQueue_JobCompletesWithTheTransactionOfItsChangeInItsOwnAttemptOnly(t *t
 	wantIs(t, "another attempt's job", <-lost, dberr.ErrJobLost)
 }
 
-// meter counts how many are at work at a time.
+// meter counts how many are running at a time.
 type meter struct {
 	mu        sync.Mutex
 	now, most int
@@ -210,8 +210,8 @@ func TestQueue_TwoGroupsAtMostAreDestroyedAtATimeAndReplicasNeverWorkOneJobToget
 	}
 }
 
-// A pooler in transaction mode has no session: nothing listens, no lock outlives a transaction, and there are no prepared
-// statements. The URL says so, and all works without.
+// A pooler in transaction mode has no session: nothing listens, no lock outlives a transaction, and
+// there are no prepared statements. The URL reports it, and all works without.
 func TestQueue_NeedsNoSession(t *testing.T) {
 	l := newLab(assert.Parallel(t))
 	l.url += "&default_query_exec_mode=exec"
@@ -232,7 +232,7 @@ func TestQueue_NeedsNoSession(t *testing.T) {
 // never is an interval at which River does not look by itself while a test lasts.
 const never = time.Hour
 
-// polling is a queue of another process, whose River looks for jobs by itself so often.
+// polling is a queue of another process, whose River searches for jobs by itself so often.
 func (l *lab) polling(interval time.Duration) *Queue {
 	l.Helper()
 	q, _ := l.another()
@@ -240,8 +240,8 @@ func (l *lab) polling(interval time.Duration) *Queue {
 	return q
 }
 
-// announced inserts a job of which River hears through its announcement alone: what looks for due jobs passes over its
-// priority.
+// announced inserts a job of which River hears through its announcement alone: what searches for
+// due jobs skips its priority.
 func (l *lab) announced(user int64) {
 	l.Helper()
 	ctx := context.Background()
@@ -267,7 +267,7 @@ func TestFault_Queue_ListensAgainWhenItsConnectionIsCut(t *testing.T) {
 		l.until(notCompletedSQL, "0")
 		l.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 			WHERE datname = current_database() AND state = 'idle' AND query ILIKE ANY ('{listen%,-- ping}')`)
-		// Nobody listens: the look for due jobs finds it.
+		// Nobody listens: the search for due jobs finds it.
 		l.insert(deleteUser(100 + user))
 		l.until(notCompletedSQL, "0")
 	}

@@ -18,7 +18,7 @@ import (
 
 // looks is a runner that remembers when it was asked, by the bubble's clock.
 type looks struct {
-	// due is what looking at the fires comes to; refused, looking for dead runs.
+	// due is what looking at the fires comes to. refused, searching for dead runs.
 	due     func(ctx context.Context) error
 	refused error
 
@@ -52,7 +52,8 @@ func (l *looks) ResumeRuns(context.Context) error {
 	return l.refused
 }
 
-// wrong is a clock that goes wrong by what its test says; its timers are right, as those of a real clock are.
+// wrong is a clock that goes wrong by what its test reports. Its timers are right, as those of a
+// real clock are.
 type wrong struct {
 	clockwork.Clock
 	by func() time.Duration
@@ -60,7 +61,8 @@ type wrong struct {
 
 func (w wrong) Now() time.Time { return w.Clock.Now().Add(w.by()) }
 
-// runFor runs a scheduler for some time, in a bubble, by a clock that goes wrong by what by says.
+// runFor runs a scheduler for some time, in a bubble, by a clock that goes wrong by what by
+// reports.
 func runFor(t *testing.T, l *looks, lasting time.Duration, log *bytes.Buffer, by func() time.Duration) {
 	t.Helper()
 	s := assert.Must(newScheduler(l, slog.New(slog.NewTextHandler(log, nil)), wrong{clockwork.NewRealClock(), by}))(t)

@@ -201,7 +201,7 @@ func TestLimits_WhoDoesNotFinishTheHandshakeIsCutOff(t *testing.T) {
 		config := Config{Service: f.service, CertFile: files[0], KeyFile: files[1]}
 		address, stop := listening(t, config, func(l *limits) { l.handshake = 50 * time.Millisecond })
 		conn := assert.Must(net.Dial("tcp", address))(t)
-		// What the server says first is of no interest: it closes the connection.
+		// What the server reports first is of no interest: it closes the connection.
 		_ = conn.SetReadDeadline(time.Now().Add(devdb.WaitTimeout))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
 			t.Errorf("%s: the connection stays open: %v", name, err)

@@ -96,7 +96,7 @@ func TestListFires_PagesThroughTheLedger(t *testing.T) {
 		missed.GetFires()[0].GetClaimedAt() == nil, "got %v", missed)
 }
 
-// clientTakes is what a gRPC client receives at most unless it says otherwise.
+// clientTakes is what a gRPC client receives at most unless it reports otherwise.
 const clientTakes = 4 << 20
 
 // paged is an answer with a page of a list.

@@ -104,7 +104,8 @@ func (f *fixture) gate() (lift func()) {
 	return func() { f.exec(`DELETE FROM gate`) }
 }
 
-// failure checks the code and the ErrorInfo of an error, and that it tells nothing of SQL or drivers.
+// failure checks the code and the ErrorInfo of an error, and that it shows nothing of SQL or
+// drivers.
 func (f *fixture) failure(err error, code codes.Code, reason string) *status.Status {
 	f.t.Helper()
 	s := status.Convert(err)

@@ -69,7 +69,7 @@ func TestPlanDeletion_SaysWhatWouldGo(t *testing.T) {
 	if p, err := plan("user", 3); err != nil || p.GetEstimate().AsDuration() != 16*time.Second {
 		t.Errorf("8 rows at one in 2 seconds: got %v, %v", p, err)
 	}
-	// A run of one row in two seconds says nothing about the time of 8 rows.
+	// A run of one row in two seconds reports nothing about the time of 8 rows.
 	f.exec(`UPDATE maintenance.runs SET counts = '{"deleted_rows": 1}'`)
 	if p, err := plan("user", 3); err != nil || p.GetEstimate() != nil {
 		t.Errorf("got %v, %v", p, err)
@@ -85,7 +85,7 @@ func TestPlanDeletion_SaysWhatWouldGo(t *testing.T) {
 	assert.Equal(t, detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(), 3*time.Second, "retry delay")
 }
 
-// protect protects a target for good.
+// protect protects a target permanently.
 func (f *fixture) protect(kind string, id int64) *maintenancev1.Protection {
 	f.t.Helper()
 	answer := assert.Must(f.ProtectTarget(f.t.Context(),

@@ -30,7 +30,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// workshop is a service whose one kind of job, "test", does what the test says. It never connects.
+// workshop is a service whose one kind of job, "test", does what the test reports. It never
+// connects.
 type workshop struct {
 	*Service
 	log    bytes.Buffer

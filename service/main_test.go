@@ -24,7 +24,7 @@ func isError(tb testing.TB, what string, err, target error) {
 	assert.That(tb, errors.Is(err, target), "%s: got error %v, want %v", what, err, target)
 }
 
-// wantInvalid fails the test unless err says that this field of a request is invalid.
+// wantInvalid fails the test unless err reports that this field of a request is invalid.
 func wantInvalid(tb testing.TB, what string, err error, field string) {
 	tb.Helper()
 	if invalid, ok := errors.AsType[*fault.InvalidArgumentError](err); !ok || invalid.Field != field {

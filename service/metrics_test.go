@@ -197,7 +197,7 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 	}
 	// The driver's text is for the log, and there once.
 	assert.Equal(t, strings.Count(said.String(), "secret of 2"), 1, "how often the cause is in "+said.String())
-	// The status says that records fail, also after a run that has succeeded.
+	// The status reports that records fail, also after a run that has succeeded.
 	e.Exec("main", `DROP TRIGGER mine ON c`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	servicetest.WantDetail(t, servicetest.Status(t, s), "waiting for ",

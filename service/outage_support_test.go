@@ -65,8 +65,8 @@ func again(ctx context.Context, t *testing.T, s *service.Service, worker string)
 	}
 }
 
-// wantUnreachable fails the test unless every worker of a replica says in the end that main is unreachable, in these
-// words, and since when it was.
+// wantUnreachable fails the test unless every worker of a replica reports in the end that main is
+// unreachable, in these words, and since when it was.
 func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 	t.Helper()
 	var last []status.Worker

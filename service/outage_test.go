@@ -48,7 +48,7 @@ func newOutage(t *testing.T, queue string) (*servicetest.Estate, *servicetest.Se
 	return e, own, s, result
 }
 
-// wantOutage fails the test unless the run says in fit words that its database has gone.
+// wantOutage fails the test unless the run reports in fit words that its database has gone.
 func wantOutage(t *testing.T, r run.Run, database string) {
 	t.Helper()
 	servicetest.WantState(t, r, control.RunFailed)
@@ -183,7 +183,7 @@ func TestFault_Outage_FailOverToAStandby(t *testing.T) {
 	e.Eventually("main", `SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "completed")
 }
 
-// wantExplained waits until a replica says that main is unreachable, and why.
+// wantExplained waits until a replica reports that main is unreachable, and why.
 func (r *replica) wantExplained(t *testing.T, words string) {
 	t.Helper()
 	message := ""
@@ -293,7 +293,8 @@ func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t 
 	devdb.Eventually(t, "the worker to be idle", func() bool { return servicetest.Status(t, s).Condition == status.ConditionIdle })
 }
 
-// wantIdle waits until every worker of the replicas says that it has nothing to complain of, with a run at work or not.
+// wantIdle waits until every worker of the replicas reports that it has nothing to complain of,
+// with a run running or not.
 func wantIdle(e *servicetest.Estate, replicas ...*replica) {
 	e.T.Helper()
 	for _, r := range replicas {

@@ -167,7 +167,7 @@ func TestCancelJob_NeverStartsOrStopsAfterItsStatementUntilItIsRetried(t *testin
 	servicetest.WantCandidates(t, g.DryRun("held_groups=1"), "group 10 g10 hold CANCELLED: "+words)
 	g.Want("main", `SELECT count(*) FROM maintenance.river_job`, "1")
 
-	// One at work stops after its statement.
+	// One running stops after its statement.
 	assert.Must(g.Service.RetryJob(t.Context(), 1))(t)
 	g.Gate("main", "project_repositories")
 	g.Shut("main", servicetest.App)

@@ -27,7 +27,7 @@ type pipelineRun struct {
 	*servicetest.Estate
 	oracle  *oracle.Estate
 	service *service.Service
-	// change is how services are configured; onRound, if set, is called before each round.
+	// change is how services are configured. onRound, if set, is called before each round.
 	change  []func(*service.Config)
 	onRound func(round int)
 }

@@ -70,7 +70,8 @@ func (p planned) job(args jobqueue.Args) (state, reason string) {
 	return state, reason
 }
 
-// wantDone fails the test unless exactly what was planned has been deleted, table by table. It returns what is left.
+// wantDone fails the test unless exactly what was planned has been deleted, table by table. It
+// returns the remainder.
 func (p planned) wantDone(plan *plan.Plan, before map[string]int64) (now map[string]int64) {
 	p.T.Helper()
 	now = p.counts()
@@ -192,7 +193,7 @@ func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 		}
 		_, reason := p.job(jobqueue.DestroyGroup{GroupID: g.ID, UserID: g.By})
 		if plan.Refused != nil {
-			// The job passes over what the worker holds.
+			// The job skips what the worker holds.
 			assert.Equal(t, strings.Replace(plan.Refused.Reason, "SCHEDULE_LOST", "NO_LONGER_MARKED", 1), reason, fmt.Sprint("group ", g.ID))
 			refusals[plan.Refused.Reason] = true
 			continue

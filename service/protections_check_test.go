@@ -201,7 +201,7 @@ func TestProtect_TheRemovalOfAGroupDeletesNoProtectedUser(t *testing.T) {
 			g.QueueJob(10, 1)
 			g.Attempt("cancelled refused PROTECTED")
 			g.WantSame("main", before, servicetest.Written...)
-			// A removal that has begun stops at the beginning of its next attempt.
+			// A removal that has started stops at the beginning of its next attempt.
 			g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
 			before = g.State("main", "projects", "members", "routes", "notes")
 			g.QueueJob(10, 1)

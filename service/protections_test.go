@@ -17,7 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// protect protects a target for good.
+// protect protects a target permanently.
 func protect(t *testing.T, s *service.Service, kind string, id int64) {
 	t.Helper()
 	p := service.Protection{Kind: kind, ID: id, Reason: "evidence", By: "ann"}
@@ -45,8 +45,8 @@ func TestProtect(t *testing.T) {
 	})
 }
 
-// family are group 10 with 11 below it and 12 below that, each with a project, owned and marked by U; user 2 is a bot in
-// 12, user 3 one in the project of 11.
+// family are group 10 with 11 below it and 12 below that, each with a project, owned and marked by
+// U. user 2 is a bot in 12, user 3 one in the project of 11.
 func family(e *servicetest.Estate) *servicetest.Groups {
 	e.T.Helper()
 	g := e.Groups()
@@ -366,7 +366,7 @@ func groupsAreDeferredAndSayByWhom(e *servicetest.Estate) {
 	g.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM maintenance.protected_targets`, "12 4711")
 	wantDeferred(t, g.Service, servicetest.AdjournedGroups, 1, "10 PROTECTED: group 12"+byAnn, "50 in its grace period")
 	g.Run("held_groups=1 scheduled_jobs=1")
-	// A cancellation holds also what has begun.
+	// A cancellation holds also what has started.
 	assert.Must(g.Service.CancelJob(t.Context(), 1, "stop", "ann"))(t)
 	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (40)`)
 	wantDeferred(t, g.Service, servicetest.AdjournedGroups, 0, "10 PROTECTED: group 12"+byAnn,

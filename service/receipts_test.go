@@ -140,7 +140,7 @@ func receiptsArePrunedWithTheHistory(e *servicetest.Estate) {
 	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Receipts.Keep = 24 * time.Hour })
 	servicetest.RunBatch(t, s, "main")
 	e.Eventually("main", `SELECT string_agg(sequence::text, ',' ORDER BY sequence) FROM maintenance.receipts`, "3,4")
-	// The hash of those that are gone is that of before: the rest is whole.
+	// The hash of those that are gone is that from before: the rest is whole.
 	check, err := service.VerifyReceipts(context.Background(), e.Open[0], nil)
 	assert.That(t, err == nil && len(check.Findings) == 0 && check.Pruned == 2 && check.Receipts == 2, "%+v, %v", check, err)
 }
@@ -170,7 +170,8 @@ func sweepRow(d *repo.Database, table string, owner int, source fencing.Source) 
 	return err
 }
 
-// wantVerified fails the test unless the verification of a database says this, findings and what is unchecked, line by line.
+// wantVerified fails the test unless the verification of a database reports this, findings and what
+// is unchecked, line by line.
 func wantVerified(t *testing.T, d *repo.Database, want string, known ...service.ReceiptHead) {
 	t.Helper()
 	check, err := service.VerifyReceipts(context.Background(), d, known)
@@ -223,7 +224,7 @@ func TestVerifyReceipts_ChainsOfTwoDatabasesAreNotExchanged(t *testing.T) {
 	wantVerified(t, one.Open[0], "receipt 2 is not as it was written, or the one before it is not\nreceipt 3 is not as it was written, or the one before it is not")
 	move(other, one, "true")
 	wantVerified(t, one.Open[0], "the hash of the head is not that of receipt 4")
-	// With the head it is a chain; it is the heads kept elsewhere that say whose.
+	// With the head it is a chain. It is the heads kept elsewhere that say whose.
 	one.Exec("main", `UPDATE maintenance.receipt_head SET hash = (SELECT hash FROM maintenance.receipts WHERE sequence = 4)`)
 	wantVerified(t, one.Open[0], "", second)
 	wantVerified(t, one.Open[0], "receipt 4 is not that of the head that was given: the chain was written anew", first)

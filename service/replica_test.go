@@ -97,7 +97,7 @@ func TestFault_Replica_StaleCandidatesDecideNothing(t *testing.T) {
 	m.Exec("main", `DELETE FROM ghost_user_migrations WHERE user_id = 501`)
 	m.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() + interval '1 hour' WHERE user_id = 502`)
 	for worker, counts := range map[string]string{
-		// The end of the placeholders is looked for on the primary.
+		// The end of the placeholders is searched for on the primary.
 		servicetest.PlaceholderUsers: "scheduled_jobs=3",
 		servicetest.AdjournedGroups:  "scheduled_jobs=1", servicetest.GhostUsers: "migrated_users=1 deleted_rows=4",
 	} {
@@ -137,7 +137,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 	r = servicetest.Ended(t, s, r.ID)
 	servicetest.WantRun(t, r, control.RunSucceeded, "scheduled_jobs=3")
 	m.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
-	// One that is behind again just then is left alone for a second, and its loss is found later.
+	// One that is behind again just then is skipped for a second, and its loss is found later.
 	devdb.Eventually(t, "the replica to be left out", func() bool {
 		st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 		assert.That(t, st.Condition != status.ConditionFailing, "condition %s", st.Condition)
@@ -195,7 +195,7 @@ func TestFault_Replica_PipelineOracle(t *testing.T) {
 		"the replica was not read, or the primary never")
 }
 
-// candidateQueries are what the workers look for candidates with.
+// candidateQueries are what the workers search for candidates with.
 func candidateQueries() map[string]string {
 	return map[string]string{
 		servicetest.InactiveTokens: "AS idle", servicetest.PlaceholderUsers: "eligible_for_deletion ORDER BY id", servicetest.AdjournedGroups: "candidates AS MATERIALIZED",

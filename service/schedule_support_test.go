@@ -22,7 +22,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/status"
 )
 
-// clockSQL puts a clock that stands still in front of PostgreSQL's own, for connections whose search_path says so.
+// clockSQL puts a clock that stands still in front of PostgreSQL's own, for connections whose
+// search_path reports it.
 const clockSQL = `
 CREATE TABLE public.clock (at timestamptz NOT NULL);
 INSERT INTO public.clock VALUES ('2026-11-20 12:00:30Z');
@@ -60,8 +61,8 @@ func withClock(schema string) devdb.Template {
 	}}
 }
 
-// clocked is an estate whose main has the time that the test says, and no worker's tables but those of
-// loose_foreign_keys_cleanup.
+// clocked is an estate whose main has the time that the test reports, and no worker's tables but
+// those of loose_foreign_keys_cleanup.
 type clocked struct{ *servicetest.Estate }
 
 func newClocked(t *testing.T, others ...string) clocked {
@@ -86,7 +87,7 @@ func (c clocked) at(at string) {
 	c.Exec("main", `UPDATE public.clock SET at = ('2026-' || $1 || 'Z')::timestamptz`, at)
 }
 
-// due lets a replica look at what is due, and waits for the runs.
+// due lets a replica check what is due, and waits for the runs.
 func (c clocked) due(s *service.Service) {
 	c.T.Helper()
 	assert.NoError(c.T, s.RunDue(context.Background()))
@@ -149,8 +150,9 @@ func (c clocked) restarted(s *service.Service) *service.Service {
 	return s
 }
 
-// fire lets the server look at a time of main, and waits until these runs are on record: database, state and reason, in the
-// order in which they started. Each has started after the one before had ended.
+// fire lets the server check a time of main, and waits until these runs are on record: database,
+// state and reason, in the order in which they started. Each has started after the one before had
+// ended.
 func (c clocked) fire(s *service.Service, at string, runs ...string) {
 	c.T.Helper()
 	c.at(at)

@@ -20,8 +20,9 @@ type story struct {
 	replicas map[string]string
 	// others are databases besides main.
 	others []string
-	// steps are lines: a time of main and the replicas that look at what is due then, one after the other. A replica starts,
-	// and looks, at its first mention. "=> fire, fire" is the ledger after the step, "=> none" an empty one. A line may also be SQL for main.
+	// steps are lines: a time of main and the replicas that check what is due then, one after the
+	// other. A replica starts, and looks, at its first mention. "=> fire, fire" is the ledger after
+	// the step, "=> none" an empty one. A line may also be SQL for main.
 	steps string
 	// runs is how many runs have worked.
 	runs int
@@ -44,7 +45,7 @@ func (s story) tellOn(c clocked) {
 			continue
 		}
 		c.at(words[0] + " " + words[1])
-		if len(words) == 2 { // nobody looks at the fires, but the clock is read
+		if len(words) == 2 { // nobody checks the fires, but the clock is read
 			assert.NoError(c.T, c.Open[0].Ping(context.Background()))
 		}
 		for _, name := range words[2:] {
@@ -277,8 +278,8 @@ func TestRunDue_FindsTheNewestFireInEveryLedger(t *testing.T) {
 	})
 }
 
-// TestRunDue_KnowsNoDaylightSaving lives through the night in which Berlin's clocks go back, and the one in which they go
-// forward, in a process in Berlin; the sessions are there too.
+// TestRunDue_KnowsNoDaylightSaving lives through the night in which Berlin's clocks go back, and
+// the one in which they go forward, in a process in Berlin. The sessions are there too.
 func TestRunDue_KnowsNoDaylightSaving(t *testing.T) {
 	local := time.Local
 	t.Cleanup(func() { time.Local = local })
@@ -313,7 +314,7 @@ func TestRunDue_Ledgers(t *testing.T) {
 	})
 }
 
-// runDueManyReplicasRunAFireOnce lets replicas look at the same fires at once.
+// runDueManyReplicasRunAFireOnce lets replicas check the same fires at once.
 func runDueManyReplicasRunAFireOnce(e *servicetest.Estate) {
 	t, c := e.T, clocked{e}
 	var replicas []*service.Service

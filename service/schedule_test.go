@@ -68,7 +68,7 @@ func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
 	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
 	servicetest.WantState(t, r, control.RunSucceeded)
 	assert.Equal(t, r.Database, "ci", "its database")
-	// Two minutes later main is still at work: this turn is skipped, not postponed.
+	// Two minutes later main is still running: this turn is skipped, not postponed.
 	r = fired(t, s, servicetest.LooseForeignKeys, minute(25772284))
 	servicetest.WantState(t, r, control.RunSkipped)
 	assert.Equal(t, r.Reason, "LEASE_HELD", "its reason")

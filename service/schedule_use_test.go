@@ -20,7 +20,7 @@ import (
 func (c clocked) hide() { c.Exec("main", `ALTER TABLE ghost_user_migrations RENAME TO hidden`) }
 func (c clocked) show() { c.Exec("main", `ALTER TABLE hidden RENAME TO ghost_user_migrations`) }
 
-// watch lets a replica look at these times.
+// watch lets a replica check these times.
 func (c clocked) watch(s *service.Service, times ...string) {
 	c.T.Helper()
 	for _, at := range times {
@@ -76,7 +76,7 @@ func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 	assert.That(t, st.NotUsed != "" && st.Condition == status.ConditionSchedulerOff, "status %+v", st)
 	// A request starts it all the same.
 	servicetest.RunBatch(t, s, "main")
-	// Enabled again it begins anew.
+	// Enabled again it begins again.
 	on := c.scheduled("* * * * *, catch up")
 	c.watch(on, "11-20 13:01:00")
 	c.wantFires("11-20 13:01 ran +0")

@@ -201,7 +201,7 @@ func TestSettings_AScheduleIsAnExpressionOfFiveFieldsThatFires(t *testing.T) {
 	}
 }
 
-// looseForeignKeysOnly takes from main what they do without, and says so in the configuration.
+// looseForeignKeysOnly takes from main what they do without, and reports it in the configuration.
 func looseForeignKeysOnly(e *servicetest.Estate) func(*service.Config) {
 	e.T.Helper()
 	e.Exec("main", `DROP TABLE maintenance.group_removals, maintenance.job_cancellations,

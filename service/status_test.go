@@ -255,7 +255,7 @@ func statusFailureIsThatOfTheNewestRunAlsoOfADeadProcess(e *servicetest.Estate) 
 	const failure = "c.p_id -> p on ci: unreachable, 3 records"
 	failed("", failure)
 	servicetest.WantCondition(t, s, status.ConditionIdle, "last run on main failed: "+failure+"; the databases answer again")
-	// Its fence is held by somebody else, who keeps the next run from ci as well.
+	// Its fence is held by another session, who keeps the next run from ci as well.
 	e.ForeignLease("ci", servicetest.MainLease, "1 hour")
 	wantFailing(t, servicetest.Status(t, s), status.FailureUnreachable, "main", failure)
 	e.Exec("ci", `DELETE FROM maintenance.leases`)

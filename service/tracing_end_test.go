@@ -165,7 +165,7 @@ func TestTrace_WhyARunStoppedIsNotItsReasonAndAUserWhoFailedIsAFailure(t *testin
 	e.Bots(1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
-	// The status says when the unfinished pass goes on.
+	// The status reports when the unfinished pass goes on.
 	due := e.Value("main", `SELECT to_char(scheduled_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`)
 	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "the unfinished pass goes on at "+due)
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE kind = 'continue_inactive_token_deletion'`)

@@ -185,7 +185,7 @@ func wantTrips(t *testing.T, recorder *tracetest.SpanRecorder, do func(context.C
 func TestRunBatch_ARunStartsInThreeRoundTrips(t *testing.T) {
 	recorder := servicetest.Tracing(t)
 	s := servicetest.NewGhosts(t).Service()
-	// The third is the catalogue, of which no trace tells.
+	// The third is the catalogue, of which no trace shows.
 	wantTrips(t, recorder, func(ctx context.Context) error {
 		_, err := s.RunBatch(ctx, run.Request{Worker: servicetest.GhostUsers})
 		return err
@@ -236,7 +236,7 @@ func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
 			known := forgotten()
 			before := map[string]int{"ci": statements("ci"), "main": statements("main")}
 			servicetest.WantState(t, servicetest.RunBatch(t, s, c.database), "succeeded")
-			// The question of before the run is one of them.
+			// The question from before the run is one of them.
 			after := map[string]int{"main": statements("main") - 1, "ci": statements("ci") - 1}
 			if forgotten() == known {
 				rounds++

@@ -188,7 +188,7 @@ func (f *fixture) busy() {
 		SELECT 'ghost_user_migration', date_trunc('hour', now()) - make_interval(mins => 2 * i), '', 'missed' FROM generate_series(1, 2) i`)
 }
 
-// aged lets runs have begun one after the other, not all at once.
+// aged lets runs have started one after the other, not all at once.
 func (f *fixture) aged() {
 	f.t.Helper()
 	f.exec(`UPDATE maintenance.runs r SET started_at = started_at - older.by, finished_at = finished_at - older.by

@@ -34,7 +34,7 @@ func TestOverview_ShowsEveryWorkerAsGetStatusDoes(t *testing.T) {
 	})
 }
 
-// differs says what of the status is not on the page, "" if all is.
+// differs reports what of the status is not on the page, "" if all is.
 func (f *fixture) differs(t *testing.T) string {
 	t.Helper()
 	statuses := assert.Must(f.service.Status(t.Context(), ""))(t)

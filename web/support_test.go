@@ -152,7 +152,7 @@ func (f *fixture) eventually(path string, parts ...string) {
 	})
 }
 
-// fresh lets the next request read everything anew.
+// fresh lets the next request read everything again.
 func (f *fixture) fresh() {
 	f.site.pages.recent.mu.Lock()
 	defer f.site.pages.recent.mu.Unlock()

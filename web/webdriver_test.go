@@ -122,8 +122,8 @@ func (b *browser) command(name string, parameters map[string]any, into any) {
 	b.ask("/goog/cdp/execute", map[string]any{"cmd": name, "params": parameters}, into)
 }
 
-// html is the document as it stands, read without JavaScript. It is read again if the browser
-// loads the page anew between the two commands, which makes the node's id unknown.
+// html is the document as it stands, read without JavaScript. It is read again if the browser loads
+// the page again between the two commands, which makes the node's id unknown.
 func (b *browser) html() string {
 	b.t.Helper()
 	var outer struct{ OuterHTML string }

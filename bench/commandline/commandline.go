@@ -1,4 +1,5 @@
-// Package commandline reads the options of the programs that measure and test caretaker, and says which of them cannot be used.
+// Package commandline reads the options of the programs that measure and test caretaker, and
+// reports which of them cannot be used.
 package commandline
 
 import (

@@ -23,8 +23,8 @@ type application struct {
 	every, day time.Duration
 }
 
-// startApplication deletes a project with all that hangs on it, and marks a user, a bot, a placeholder and a group for
-// deletion, again and again.
+// startApplication deletes a project with all its rows again and again. It marks a user, a bot, a
+// placeholder and a group for deletion.
 func (e *estate) startApplication(ctx context.Context) (a *application, err error) {
 	a = &application{failed: make(chan error, 1), orders: e.burst, every: e.day / 10, day: e.day}
 	if a.main, err = pgx.Connect(ctx, e.cluster.URL("main")); err != nil {
@@ -84,7 +84,7 @@ func (a *application) burst(ctx context.Context) error {
 	return err
 }
 
-// What the application makes has a name that begins with soak-, or the title soak.
+// Rows of the application have a name that begins with soak-, or the title soak.
 const (
 	ordersSQL = `
 WITH made AS (INSERT INTO orders (customer) SELECT 'soak-' || n FROM generate_series(1, $1::int) n RETURNING id)
@@ -145,7 +145,7 @@ repositories AS (INSERT INTO project_repositories (project_id, disk_path) SELECT
 INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on)
 SELECT g, 1, (now() AT TIME ZONE 'UTC')::date FROM ids`
 
-	// What refers to placeholders goes after a while, and so do contributions that the ghost was given.
+	// References to placeholders are deleted after a while, and so are contributions of the ghost.
 	referencesSQL = `
 DELETE FROM issues WHERE title = 'soak-imported' AND created_at < now() AT TIME ZONE 'UTC' - make_interval(secs => $1)`
 	contributionsSQL = `

@@ -58,7 +58,7 @@ SELECT 'shop', 'items of orders', count(*) FROM order_items`
 UNION ALL SELECT current_database()::text, 'records in the queue', count(*) FROM loose_foreign_keys_deleted_records WHERE status = 1`
 )
 
-// left counts what is left over.
+// left counts the remainder over.
 func (e *estate) left(ctx context.Context) (all []leftover, err error) {
 	for name, sql := range map[string]string{
 		"main": leftInMainSQL, "ci": leftInCISQL, "sec": leftInSecSQL, shop: leftInShopSQL,
@@ -103,15 +103,17 @@ func (e *estate) drain(ctx context.Context) (left []leftover, err error) {
 	}
 }
 
-// everywhereSQL moves the timestamps that every database has. What has lain for three days goes into the far past at once, where
-// nothing keeps it: so no row is moved twice. Records that were postponed are due; a queue of our own is to be rolled.
+// everywhereSQL moves the timestamps that every database has. Rows older than three days move into
+// the far past at once, where nothing keeps them. So no row is moved twice. Records that were
+// postponed are due. A queue of our own is to be rolled.
 const everywhereSQL = `
 UPDATE maintenance.receipts SET at = at - interval '400 days'
 WHERE at BETWEEN now() - interval '300 days' AND now() - $1::interval;
 UPDATE maintenance.queue_partitions SET active_since = now() - interval '25 hours' WHERE active_since > now() - interval '25 hours';
 UPDATE loose_foreign_keys_deleted_records SET consume_after = now() WHERE status = 1 AND consume_after > now()`
 
-// mainSQL does the same for the history. The newest fire of a worker says what was missed, and stays.
+// mainSQL does the same for the history. The newest fire of a worker reports what was missed, and
+// stays.
 const mainSQL = `
 UPDATE maintenance.runs SET started_at = started_at - interval '400 days', heartbeat_at = heartbeat_at - interval '400 days',
   finished_at = finished_at - interval '400 days'

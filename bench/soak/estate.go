@@ -29,15 +29,15 @@ type estate struct {
 	began         time.Time
 	samples       samples
 	previous      previous
-	// gone is what servers had counted that are no more; replaced is how many.
+	// gone is what servers had counted that are no more. replaced is how many.
 	gone     figures
 	replaced int
-	// worked is what all have counted in the end; version is that of PostgreSQL.
+	// worked is what all have counted in the end. version is that of PostgreSQL.
 	worked  figures
 	version string
 }
 
-// shop has a queue that caretaker made, and so rolls; the others are GitLab's.
+// shop has a queue that caretaker made, and so rolls. The others are GitLab's.
 const shop = "shop"
 
 var (

@@ -30,7 +30,7 @@ func (e *estate) slopes(out io.Writer, trends []trend) {
 	fmt.Fprintf(out, "\nConstant: %s; and all that is not listed.\n\n", strings.Join(constant, "; "))
 }
 
-// totals prints what was worked in all, and what is left over.
+// totals prints what was worked in all, and the remainder over.
 func (e *estate) totals(out io.Writer, left []leftover) {
 	w := e.worked
 	fmt.Fprintf(out, "Worked in all: %.0f rows, users and groups by %.0f runs that succeeded, %.0f that failed, %.0f skipped, "+
@@ -58,7 +58,7 @@ func (e *estate) tally(ctx context.Context) error {
 	return nil
 }
 
-// load is how many processes wanted a core in the last minutes, where Linux tells it.
+// load is how many processes wanted a core in the last minutes, where Linux shows it.
 func load() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

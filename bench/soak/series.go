@@ -34,15 +34,15 @@ func (s *samples) add(name string, floor float64, at time.Duration, value float6
 // trend is where a series goes.
 type trend struct {
 	name string
-	// n points were fitted; mean is theirs, slope and its standard error are an hour's.
+	// n points were fitted. mean is theirs, slope and its standard error are an hour's.
 	n                   int
 	mean, slope, stdErr float64
 	// bound is the slope that is too much.
 	bound float64
 }
 
-// significance is how many standard errors a slope must be above 0 to count as one, smallRise the part of the mean an hour
-// that it must exceed, fewest how many points it takes.
+// significance is how many standard errors a slope must be above 0 to count as one. smallRise is
+// the part of the mean an hour that it must exceed, fewest the number of points.
 const (
 	significance = 2
 	smallRise    = 0.01
@@ -76,7 +76,7 @@ func (t trend) verdict() string {
 	}
 }
 
-// trends fits a line to each series, behind the warm-up: the first quarter.
+// trends fits a line to each series, after the warm-up: the first quarter.
 func (s *samples) trends(o options) []trend {
 	width := max(o.day, (o.time / 40).Truncate(o.day))
 	var all []trend
@@ -104,8 +104,8 @@ func means(points []point, from, width float64) (of []point) {
 	return of
 }
 
-// fit is the ordinary linear regression. Its standard error is that of points that depend on the one before: where these lie on
-// the same side of the line, they say less than as many that do not.
+// fit is the ordinary linear regression. Its standard error is that of points that depend on the
+// previous one. Points on the same side of the line count less than as many on both sides.
 func fit(points []point) (t trend) {
 	t.n = len(points)
 	if t.n == 0 {

@@ -28,7 +28,7 @@ type server struct {
 	ended             chan error
 
 	mu sync.Mutex
-	// heap is what was live after the last garbage collection, in MB; errors are lines of the log.
+	// heap is what was live after the last garbage collection, in MB. errors are lines of the log.
 	heap, errors float64
 }
 
@@ -39,7 +39,7 @@ const startTimeout, stopTimeout = 2 * time.Minute, 30 * time.Second
 func (e *estate) startServer(ctx context.Context, name string) (*server, error) {
 	s := &server{name: name, ended: make(chan error, 1)}
 	s.process = exec.CommandContext(context.WithoutCancel(ctx), e.program, "serve", "--config", e.config(name))
-	// Whoever interrupts the soak at a terminal does not interrupt the server, which is stopped in order.
+	// An interrupt of the soak at a terminal does not interrupt the server, which is stopped in order.
 	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	s.process.Env = append(os.Environ(), "GODEBUG=gctrace=1")
 	lines, err := s.process.StderrPipe()
@@ -68,7 +68,7 @@ func (e *estate) startServer(ctx context.Context, name string) (*server, error) 
 	}
 }
 
-// collected is a line about a garbage collection; the third size is the live heap.
+// collected is a line about a garbage collection. The third size is the live heap.
 var collected = regexp.MustCompile(`^gc \d+ @.* \d+->\d+->(\d+) MB`)
 
 // follow copies the log until its end, and takes from it what is of interest.

@@ -2,7 +2,8 @@ package oracle
 
 import "math/rand/v2"
 
-// What users have beside issues and notes: merge requests in any project, and epics in the first group, which stays.
+// Rows of users beside issues and notes: merge requests in any project, and epics in the first
+// group, which stays.
 
 // addBelongings draws from a source of its own, so that what a seed means elsewhere does not change.
 func (e *Estate) addBelongings(random *rand.Rand) {

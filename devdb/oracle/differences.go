@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Differences compares the databases with the model, and returns up to 20 differences of each table: rows
-// that are missing, and rows that must not be there.
+// Differences compares the databases with the model. It returns up to 20 differences of each table:
+// rows that are missing, and rows that must not exist.
 func (e *Estate) Differences(ctx context.Context, to Databases) (found []string, err error) {
 	want, tables := e.Rows(), Tables()
 	for name := range want {

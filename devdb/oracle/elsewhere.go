@@ -2,16 +2,16 @@ package oracle
 
 import "math/rand/v2"
 
-// What there is in ci and sec: rows whose parents are in main, parents of their own that are deleted, and in
-// main the children of those.
+// Rows in ci and sec: some have parents in main. Others are parents that are deleted, with children
+// in main.
 
 // pipeline has one build, with the same user. 0 means no user, no trigger.
 type pipeline struct{ id, project, user, trigger int }
 
-// vulnerability has a note in the first project, which stays. 0 means nobody has resolved it.
+// vulnerability has a note in the first project, which stays. 0 means that it is not resolved.
 type vulnerability struct{ id, project, resolvedBy int }
 
-// triggers are how many there are; every second one is deleted at the start, and so is every third
+// triggers are how many there are. Every second one is deleted at the start, and so is every third
 // vulnerability.
 func (e *Estate) triggers() int { return 20 * e.size }
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Users that the model treats by name. Those behind lastCast are generated at random.
+// Users that the model treats by name. Those after lastCast are generated at random.
 const (
 	ghostOne     = 1 // the ghost user of organization 1
 	adminUser    = 2 // may delete everybody and every group
@@ -14,28 +14,29 @@ const (
 	Owner        = 5 // owns every group of the first level
 	Second       = 6 // owns every group, so that nobody else is the only owner
 	clubOwner    = 7 // maintainer of every group, owner of those shared with the group club at level 50
-	soleOwner    = 8 // the only owner of soleGroup: may not be deleted
+	soleOwner    = 8 // the only owner of soleGroup: cannot be deleted
 	unauthorized = 9 // whose deletion is asked for by somebody who may not
 	// KeptByProject has a personal project: the contributions move to the ghost, the user stays.
 	KeptByProject = 10
 	hardDeleted   = 11     // goes with all contributions
 	marker        = 12     // has marked markerGroup and goes: the group is held
-	soleBot       = 13     // a bot without a live token, the only owner of botGroup: may not be deleted
+	soleBot       = 13     // a bot without a live token, the only owner of botGroup: cannot be deleted
 	protectedUser = 14     // whose deletion is asked for, and whom a protection keeps
 	lastCast      = 20     // the last id of users by name
 	nobody        = 80_000 // ids from here on are of users who are not there
 )
 
 // Groups with a part of their own, and where the ids of the others begin. Namespaces of users and
-// projects have ids behind those of all groups: see Personal and ofProject.
+// projects have ids after those of all groups: see Personal and ofProject.
 const (
 	club, soleGroup, botGroup, markerGroup, protectedGroup = 50, 51, 52, 53, 54
 	FirstGroup                                             = 100
 )
 
-// MaxSize is the greatest size of an estate: with more the ranges of ids would overlap. Namespaces of groups
-// begin at 50, those of users at 1001, those of projects at 5001; users who are not there at 80,000, and
-// rows that others add at 100,000. In other tables rows that mention users begin at 60,032.
+// MaxSize is the greatest size of an estate: with more the ranges of ids would overlap. Namespaces
+// of groups begin at 50, those of users at 1001, those of projects at 5001. users who are not there
+// at 80,000, and rows that others add at 100,000. In other tables rows that mention users begin at
+// 60,032.
 const MaxSize = 50
 
 // FirstLate is the first id of issues that an application may add while users go: none may be left without an author.
@@ -44,7 +45,7 @@ const FirstLate = 200_000
 type user struct {
 	id, org, kind int
 	state         string
-	// deletedBy asks for the deletion. 0 means nobody does.
+	// deletedBy asks for the deletion. 0 means no request.
 	deletedBy int
 	tokens    []token
 	// placed is whether the user is a placeholder with details, of a group or of none (0).
@@ -53,7 +54,7 @@ type user struct {
 	referenced bool
 }
 
-// token has dates as days before today, negative in the future; 0 for none.
+// token has dates as days before today, negative in the future. 0 for none.
 type token struct{ expired, revoked int }
 
 type group struct {
@@ -61,7 +62,7 @@ type group struct {
 	marked     bool
 	days, by   int
 	newStore   bool
-	// lost is a name that says marked, without a mark.
+	// lost is a name that reports marked, without a mark.
 	lost bool
 }
 
@@ -95,8 +96,8 @@ type Estate struct {
 	mentions            []mention
 }
 
-// Generate makes an estate of 70 users, 20 groups, 25 projects, 160 issues and 300 notes, or as many
-// times as many as size says: 1 to [MaxSize].
+// Generate makes an estate of 70 users, 20 groups, 25 projects, 160 issues and 300 notes. size, 1
+// to [MaxSize], multiplies these numbers.
 func Generate(seed uint64, size int) *Estate {
 	size = min(max(size, 1), MaxSize)
 	e := &Estate{
@@ -123,7 +124,7 @@ func Generate(seed uint64, size int) *Estate {
 	return e
 }
 
-// user of any kind; only the cast is never at random.
+// user of any kind. Only the cast is never at random.
 func (e *Estate) user(id int) user {
 	u := user{id: id, org: 1 + e.Random.IntN(2), state: "active"}
 	switch id {
@@ -165,8 +166,8 @@ func (e *Estate) tokens() (tokens []token) {
 	return tokens
 }
 
-// lastKept is the age in days at which something is just kept, by the date in UTC; in the last hour of a day it is one
-// day less, so that it is kept when midnight comes while the estate is worked on.
+// lastKept is the age in days at which something is just kept, by the date in UTC. In the last hour
+// of a day it is one day less. So the row is kept if midnight comes during the test.
 func lastKept(days int) int {
 	if time.Now().UTC().Hour() == 23 {
 		return days - 1
@@ -244,7 +245,7 @@ func (e *Estate) addMembers() {
 	}
 }
 
-// anybody may have written something: a placeholder who has is still referenced.
+// Any user may have written something. A placeholder who has is still referenced.
 func (e *Estate) anybody(random *rand.Rand) int {
 	for {
 		if u := e.users[random.IntN(e.lastUser)]; u.kind != 15 {
@@ -253,7 +254,7 @@ func (e *Estate) anybody(random *rand.Rand) int {
 	}
 }
 
-// addTexts adds issues and notes; placeholders write in the first issue only, which stays.
+// addTexts adds issues and notes. placeholders write in the first issue only, which stays.
 func (e *Estate) addTexts() {
 	e.issues = append(e.issues, text{id: 1, author: Owner, project: 1})
 	for id := 2; id <= 160*e.size; id++ {
@@ -283,7 +284,7 @@ func (e *Estate) LastUser() int { return e.lastUser }
 // Group is one of [Estate.Groups].
 type Group struct {
 	ID int64
-	// By has asked for its deletion. nil means nobody has, or somebody who is not there.
+	// By has requested its deletion. nil means no user, or a missing one.
 	By *int64
 }
 

@@ -4,9 +4,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
-// Jobs are those that wait at the start: the deletions of users that somebody has asked for, and a few of bots
-// and groups that must stay: bots with a token that keeps them, groups whose time has not come, without a mark,
-// or protected.
+// Jobs are those that wait at the start. They are requested deletions of users, and a few of bots
+// and groups that must stay. These bots have a token that keeps them. These groups are not due yet,
+// have no mark, or are protected.
 func (e *Estate) Jobs() (all []jobqueue.Job) {
 	add := func(args jobqueue.Args) { all = append(all, jobqueue.Job{Args: args}) }
 	for _, u := range e.users {

@@ -10,8 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// mentions are the columns that mention a user: table, column, what becomes of it, and with hard_delete; and more
-// columns of the row where that is so only under a condition. The order is that in which they are worked.
+// mentions are the columns that mention a user: table, column, what becomes of it, and with
+// hard_delete. And more columns of the row where that is so only under a condition. The order is
+// that in which they are worked.
 const mentions = `
 user_achievements awarded_by_user_id G G
 user_achievements revoked_by_user_id G G
@@ -123,7 +124,7 @@ users created_by_id K K
 members created_by_id K K
 ci_triggers owner_id K K`
 
-// What becomes of a column that mentions a user who goes, beside D: the row goes.
+// Treatment of a column that mentions a deleted user, beside D: the row is deleted.
 const (
 	given     = "G" // it is the ghost
 	null      = "N"
@@ -132,7 +133,7 @@ const (
 
 // Mention is a column that mentions users.
 type Mention struct {
-	// Line says all of it, in a word for each field.
+	// Line reports all of it, in a word for each field.
 	Line, Table, Column string
 	// Normal is what becomes of it when the user goes, Hard the same with hard_delete.
 	Normal, Hard string
@@ -158,9 +159,10 @@ func Mentions() (all []Mention) {
 	return all
 }
 
-// InsertSQL is a statement that inserts a row and returns it without the column, as JSON. $1 is the user who is
-// mentioned, $2, at least 1000, what must be unique; other users that the row needs are user 7. Where nothing else is
-// there that the row refers to, the session must not check foreign keys.
+// InsertSQL is a statement that inserts a row and returns it without the column, as JSON. $1 is the
+// user who is mentioned, $2, at least 1000, what must be unique. Other users that the row needs are
+// user 7. Where nothing else is there that the row refers to, the session must not check foreign
+// keys.
 func (m Mention) InsertSQL(ctx context.Context, in querier) (string, error) {
 	values := map[string]string{m.Column: "x.who"}
 	maps.Copy(values, m.with)
@@ -232,8 +234,9 @@ func (m Mention) database() string {
 	return "main"
 }
 
-// Rows that mention somebody have ids from firstMention to lastMention, those that the rest of the model knows below
-// 60,000; the remainder by mentionLines says of which line a row is, where a table has ids.
+// Rows that mention a user have ids from firstMention to lastMention. The other rows of the model
+// have ids below 60,000. The remainder by mentionLines reports of which line a row is, where a
+// table has ids.
 const (
 	firstMention, lastMention = 60_032, 99_999 // the first is a multiple of mentionLines
 	mentionLines              = 128
@@ -248,15 +251,15 @@ type mention struct {
 // id of the row of the nth user, and of other rows of that line.
 func (m Mention) id(n int) int { return firstMention + m.number + mentionLines*n }
 
-// modelled are the mentions of which an estate has rows: not those that stay, nor those of tables of which the rest of
-// the model says what becomes of their users.
+// modelled are the mentions of which an estate has rows, not those that stay, nor those of tables
+// that other parts of the model cover.
 func modelled() []Mention {
 	known := []string{"users", "members", "projects", "namespace_details", "personal_access_tokens", "import_placeholder_user_details"}
 	return slices.DeleteFunc(Mentions(), func(m Mention) bool { return m.Normal == untouched || slices.Contains(known, m.Table) })
 }
 
-// addMentions adds rows in some columns for everybody who may go, and in all for the one who goes with all
-// contributions.
+// addMentions adds rows in some columns for all users that may be deleted. It adds rows in all
+// columns for the user who is deleted with all contributions.
 func (e *Estate) addMentions() {
 	for _, m := range modelled() {
 		of := mention{Mention: m}

@@ -51,8 +51,8 @@ func (e *Estate) restored(g group) bool {
 	return due(g) && g.by < nobody && g.id != protectedGroup && !e.groupGone(g.id)
 }
 
-// Held is how many groups every run reports as held: marked by somebody who is not there, or named like a
-// marked group without a mark, or protected.
+// Held is how many groups every run reports as held. They are marked by a missing user, named like
+// a marked group without a mark, or protected.
 func (e *Estate) Held() (n int64) {
 	for _, g := range e.groups {
 		if !e.groupGone(g.id) && (due(g) && g.by >= nobody || g.lost || g.by == marker || g.id == protectedGroup) {
@@ -129,8 +129,8 @@ func (e *Estate) noteGone(n text) bool {
 	return n.author == hardDeleted || e.issueGone(e.issues[n.issue-1])
 }
 
-// author is who has written what is left: a ghost of the organization for those who are gone, and for the one whose
-// contributions were moved before the project in the way was found.
+// author is the author of the remaining rows: a ghost of the organization for deleted users. It is
+// also the ghost for the user whose contributions were moved before the blocking project was found.
 func (e *Estate) author(id int) string {
 	if e.userGone(id) || id == KeptByProject || id == ghostOne {
 		return fmt.Sprintf("ghost%d", e.users[id-1].org)
@@ -138,17 +138,17 @@ func (e *Estate) author(id int) string {
 	return fmt.Sprint(id)
 }
 
-// Table is how to read what the model says of one: each row is one text.
+// Table is how to read what the model reports of one: each row is one text.
 type Table struct {
 	// Database it is in, where each has one of its own: main, ci or sec.
 	Database, SQL string
 }
 
-// ghostOrUser is user_id in words. In ci and sec there are no users: the ghost user of organization 2 is the one that
-// was added.
+// ghostOrUser is user_id in words. ci and sec have no users: the ghost user of organization 2 is
+// the one that was added.
 const ghostOrUser = `CASE WHEN user_id = 1 THEN 'ghost1' WHEN user_id > 100000 THEN 'ghost2' ELSE coalesce(user_id::text, 'nobody') END`
 
-// Tables are all of which the model says something.
+// Tables are all of which the model reports something.
 func Tables() map[string]Table {
 	const written = `SELECT concat_ws(' ', x.id, CASE WHEN u.user_type = 5 THEN 'ghost' || u.organization_id
 		ELSE coalesce(u.id::text, 'nobody') END) FROM %s x LEFT JOIN users u ON u.id = x.author_id WHERE x.id < 60000`

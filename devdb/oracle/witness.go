@@ -1,9 +1,9 @@
 package oracle
 
-// Witness is SQL: it makes the schema witness, and triggers that from then on note every row of the
-// application that is deleted or updated by a statement itself, not by a foreign key or a trigger, and the
-// paths that deleted rows leave outside the database. Not noted are queues and claims, which say what is to
-// be done, and sessions whose application_name is application.
+// Witness is SQL that makes the schema witness and triggers. They record every row of the
+// application that a statement itself deletes or updates, not a foreign key or a trigger. They
+// record the paths that deleted rows leave outside the database. They skip queues and claims, which
+// are pending work, and sessions whose application_name is application.
 const Witness = `
 CREATE SCHEMA witness;
 CREATE TABLE witness.seen (name text, action text);
@@ -33,8 +33,8 @@ DO $$ DECLARE t regclass; BEGIN
   END IF;
 END $$;`
 
-// Seen is what the witness has seen, and Receipted what the receipts say, each as one text: they are
-// equal if every change has its receipt.
+// Seen is what the witness has seen, and Receipted the contents of the receipts, each as one text.
+// They are equal if every change has its receipt.
 const (
 	Seen = `SELECT string_agg(concat_ws(' ', name, action, n), E'\n' ORDER BY name, action)
 		FROM (SELECT name, action, count(*) AS n FROM witness.seen GROUP BY 1, 2) s`

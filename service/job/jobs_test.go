@@ -68,7 +68,7 @@ func areListedNewestFirstByKindAndState(e *servicetest.Estate) {
 	}
 }
 
-// wantInvalid fails the test at once unless an error says that a field of a request is invalid.
+// wantInvalid fails the test at once unless an error reports that a field of a request is invalid.
 func wantInvalid(t *testing.T, err error, field string) {
 	t.Helper()
 	invalid, ok := errors.AsType[*fault.InvalidArgumentError](err)

@@ -68,7 +68,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	}
 	e.Want("main", `SELECT p_id FROM c`, "2")
 	e.Want("main", `SELECT failures FROM maintenance.record_failures`, "0")
-	// The status says so once, also that of a server that has not run.
+	// The status reports it once, also that of a server that has not run.
 	for _, server := range []*service.Service{s, e.Service(oneAbsent)} {
 		detail := servicetest.Status(t, server).ConditionDetail
 		assert.Contains(t, detail, "records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
@@ -345,7 +345,7 @@ func TestStatus_NamesParentsWhoseDeletionsAreNotRecorded(t *testing.T) {
 	servicetest.Status(t, s)
 	servicetest.RunBatch(t, s, "main")
 	want(s, 0, "waiting for ")
-	// As lint says: r needs no trigger as long as no database has its child.
+	// As lint reports: r needs no trigger as long as no database has its child.
 	e.Exec("main", `ALTER TABLE q DISABLE TRIGGER q_loose_fk_trigger`)
 	want(s, 0, "waiting for ")
 	servicetest.RunBatch(t, s, "main")

@@ -57,7 +57,8 @@ func (w *comparison) columns(prefix string) (declared string) {
 	return declared
 }
 
-// insert adds a row to a table with the columns of the key; id is a child's, NULLs are "NULL" unquoted.
+// insert adds a row to a table with the columns of the key. id is a child's, NULLs are "NULL"
+// unquoted.
 func (w *comparison) insert(table, id string, key []string, null func(int) bool) {
 	values := []string{}
 	for i, v := range key {

@@ -58,8 +58,8 @@ func TestLooseForeignKeysCleanup_ATableThatIsItsOwnParentIsDoneInOneRun(t *testi
 	e.Want("main", `SELECT count(*) FROM tree t WHERE parent_id > 1000 AND NOT EXISTS (SELECT FROM tree p WHERE p.id = t.parent_id)`, "0")
 }
 
-// In mid-run: a record that commits late, with an older time and a lower id than what has been read; one of a parent that
-// had none; one of a parent that was through.
+// In mid-run: a record that commits late, with an older time and a lower id than what has been
+// read. One of a parent that had none. One of a parent that was through.
 func TestLooseForeignKeysCleanup_WhatIsRecordedWhileItWorksBelongsToTheRun(t *testing.T) {
 	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE d (o_id bigint); INSERT INTO d VALUES (1), (2); CREATE TABLE f (q_id bigint); INSERT INTO f VALUES (1), (2), (3);
@@ -92,7 +92,8 @@ func TestLooseForeignKeysCleanup_WhatARunPutsOffIsNotItsOwnAgain(t *testing.T) {
 	e.Mine("c", "OLD.p_id = 2", "23514")
 	e.Hold(`SELECT FROM c WHERE p_id = 3 FOR UPDATE`)
 	e.Deleted("main", "p", 1, 3)
-	// Put off by an earlier run, and due again while this one is at work: recorded before it, and not due at its start.
+	// Put off by an earlier run, and due again while this one is running: recorded before it, and not
+	// due at its start.
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 		VALUES ('public.p', 4, clock_timestamp() + interval '1 hour');
 		CREATE FUNCTION due() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

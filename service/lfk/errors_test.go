@@ -64,7 +64,7 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 	b := servicetest.Status(t, s).Backlog
 	assert.That(t, b.Dead == 1 && b.Pending == 0 && b.Due == 0, "backlog %+v, want 1 dead", b)
 
-	// Put back once the cause is mended, it begins anew.
+	// Put back once the cause is mended, it begins again.
 	e.Exec("main", `DROP TRIGGER mine ON c`)
 	if n, err := admin.New(e.Open[0].Database).RetryDeadRecords(t.Context(), admin.DeadRecordFilter{}); err != nil || n != 1 {
 		t.Fatal(n, err)

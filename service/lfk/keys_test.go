@@ -64,7 +64,7 @@ func TestLooseForeignKeysCleanup_AParentIsKnownByAKeyOfAnyKind(t *testing.T) {
 			e.Exec(name, `INSERT INTO `+n+` SELECT v::text::`+k.kind+` FROM unnest($1::text[]) v`, k.values)
 		}
 		track(e, p, "key")
-		// Every second parent goes; with it go its children, and no others.
+		// Every second parent goes. With it go its children, and no others.
 		for j := 0; j < len(k.values); j += 2 {
 			e.Exec("main", `DELETE FROM `+p+` WHERE key = $1::text::`+k.kind, k.values[j])
 		}

@@ -17,7 +17,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// wantHeld fails the test unless the error says that this holder has the lease, and for how long.
+// wantHeld fails the test unless the error reports that this holder has the lease, and for how
+// long.
 func wantHeld(t *testing.T, err error, holder string, atMost time.Duration) {
 	t.Helper()
 	var held *fault.LeaseHeldError

@@ -16,7 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// limits sets the rows that a run may delete and update; 0 is the default.
+// limits sets the rows that a run may delete and update. 0 is the default.
 func limits(deletes, updates int64) func(*service.Config) {
 	return func(c *service.Config) {
 		w := service.Settings[lfk.Config](c)

@@ -220,7 +220,8 @@ func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
 		FROM maintenance.record_failures x JOIN loose_foreign_keys_deleted_records q ON q.id = x.record_id AND q.partition = x.partition`, "9 of 9")
 }
 
-// Of a partitioned child the trigger of the partition is named; the rule of a table stands for all of its rows.
+// Of a partitioned child the trigger of the partition is named. The rule of a table stands for all
+// of its rows.
 func TestLooseForeignKeysCleanup_TriggersOfPartitionsAndRulesAreNamed(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint, leaf integer) PARTITION BY LIST (leaf); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);

@@ -12,7 +12,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Properties are tried on a few schemas, unless -rapid.checks says otherwise.
+	// Properties are tried on a few schemas, unless -rapid.checks reports otherwise.
 	_ = flag.Set("rapid.checks", "5")
 	servicetest.Main(m)
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/status"
 )
 
-// fileLikeGitLabs has 330 definitions of 240 children and 45 parents, one of which has 153; projects and c are there.
+// fileLikeGitLabs has 330 definitions of 240 children and 45 parents, one of which has 153.
+// projects and c are there.
 func fileLikeGitLabs() string {
 	var file strings.Builder
 	n := 0
@@ -127,7 +128,8 @@ func TestLooseForeignKeysCleanup_OnlyWritableTablesAreHomes(t *testing.T) {
 	e.Want("main", `SELECT count(*) FROM c`, "1")
 	e.Want("sec", `SELECT count(*) FROM real_c`, "1")
 
-	// The trigger switched off, the table is one like any other; homes are looked for at the start of each run.
+	// The trigger switched off, the table is one like any other. homes are searched for at the start
+	// of each run.
 	e.Exec("main", `ALTER TABLE c DISABLE TRIGGER gitlab_schema_write_trigger_for_c`)
 	e.Deleted("main", "p", 1, 1)
 	wantRun(t, e.Service(definitions), "processed_records=1 deleted_rows=1")

@@ -260,8 +260,8 @@ func TestPartitions_ADefaultLeafTakesTheActiveNumber(t *testing.T) {
 	servicetest.WantFindings(t, e.Keys(servicetest.OneChild), "error pending_without_definition main public.unknown")
 }
 
-// Where GitLab's schema for partitions is missing they lie in our own; those that there are show the next
-// one its place.
+// Where GitLab's schema for partitions is missing they lie in our own. Those that there are show
+// the next one its place.
 func TestPartitions_LieWhereTheNewestLies(t *testing.T) {
 	t.Parallel()
 	e := withOwnQueue(servicetest.New(t, "", "main"))

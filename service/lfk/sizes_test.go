@@ -23,7 +23,7 @@ func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 		timedOut     bool
 		limit, found int64
 		capped       bool
-		empty        ms // how long a statement for no row takes; 0: it fails
+		empty        ms // how long a statement for no row takes. 0: it fails
 		want         int64
 		wantTime     ms
 	}{

@@ -163,7 +163,8 @@ func TestNeighbour_TablesAreRepackedWhileARunWorks(t *testing.T) {
 	}
 }
 
-// pg_repack cancels, and then terminates, whatever holds a lock on its table for longer than it wants to wait.
+// pg_repack cancels, and then terminates, whatever holds a lock on its table for longer than it
+// requests to wait.
 func TestNeighbour_RepackEndsTheStatementsOfARun(t *testing.T) {
 	e := newEstate(t, "pg_repack", packed)
 	e.Exec("main", `DELETE FROM p WHERE id <= 10`)

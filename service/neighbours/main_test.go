@@ -1,5 +1,6 @@
-// Package neighbours_test lets extensions and tools that people run beside caretaker work on the same PostgreSQL:
-// pg_partman, pg_repack, pglogical, pg_cron, a promoted standby. docs/guides/migrations-and-orms.md says what holds.
+// Package neighbours_test lets extensions and tools that people run beside caretaker work on the
+// same PostgreSQL: pg_partman, pg_repack, pglogical, pg_cron, a promoted standby.
+// docs/guides/migrations-and-orms.md reports what holds.
 package neighbours_test
 
 import (
@@ -27,7 +28,8 @@ const (
 
 func TestMain(m *testing.M) { servicetest.Main(m) }
 
-// need skips the test where PostgreSQL lacks the extension. Under make test-neighbours, which installs it, the test fails.
+// need skips the test where PostgreSQL misses the extension. Under make test-neighbours, which
+// installs it, the test fails.
 func need(t *testing.T, extension string) {
 	t.Helper()
 	conn := assert.Must(pgx.Connect(t.Context(), servicetest.Databases.Cluster(t).URL("postgres")))(t)

@@ -48,8 +48,8 @@ func digestOf(found ...control.Candidate) string {
 	return hex.EncodeToString(x.found.digest.Sum(nil))
 }
 
-// A digest says who is worked on, in which order, what is done and why, and nothing else: no text of one
-// candidate can be taken for another one.
+// A digest reports who is worked on, in which order, what is done and why, and nothing else: no
+// text of one candidate can be taken for another one.
 func FuzzCandidatesDigest(f *testing.F) {
 	f.Add("user", int64(1), "queue", "", "user", int64(2), "queue", "")
 	f.Add("user", int64(1), "queue", "a\n", "group", int64(1), "hold", "\"b\"")

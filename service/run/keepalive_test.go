@@ -253,8 +253,8 @@ func TestRunCounts_OfAnEndThatWasNotCleanAreSettledByTheNextRunOfTheWorker(t *te
 	s := e.Service(servicetest.OneChild)
 	lost := servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
-	// What has committed unheard, in a run that fails; what a run that was closed goes on to commit; and a run that
-	// was closed while its database did not answer.
+	// What has committed unheard, in a run that fails. What a run that was closed goes on to commit.
+	// And a run that was closed while its database did not answer.
 	const unheard = `INSERT INTO maintenance.run_counts SELECT id, 'processed_records', 5 FROM maintenance.runs WHERE reason = $1 OR state = $1`
 	e.Exec("main", unheard, control.RunRunning)
 	e.Exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)

@@ -156,7 +156,7 @@ func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 	assert.Require(t, err == nil && len(failed) == 1 && !failed[0].FinishedAt.IsZero(), "%+v, %v, want one failed", failed, err)
 	servicetest.WantLost(t, failed[0])
 
-	// A watch says that a run gives no sign of life, until it is closed.
+	// A watch reports that a run gives no sign of life, until it is closed.
 	const silent = "0197c000-0000-7000-8000-000000000009"
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
 		VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '90 s')`, silent, servicetest.LooseForeignKeys)
@@ -195,8 +195,8 @@ func TestWatchRun_OutlastsAMainThatDoesNotAnswerForAMoment(t *testing.T) {
 	assert.NoError(t, <-ended)
 }
 
-// elsewhere is a run at work in a process of its own, which has removed the first 4 of 10 records and stands before the
-// others; s is a service of this process.
+// elsewhere is a run running in a process of its own, which has removed the first 4 of 10 records
+// and stands before the others. s is a service of this process.
 func elsewhere(t *testing.T) (e *servicetest.Estate, s *service.Service, p *servicetest.Process, id, before string) {
 	t.Helper()
 	e = servicetest.NewDeletedParents(t, 10)

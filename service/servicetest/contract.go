@@ -23,11 +23,12 @@ type Fixture struct {
 	Worker string
 	// Schema is the part of the reference schema that main has: main or all.
 	Schema string
-	// Prepare makes what must be there for the worker to be configured, with nothing due; it may be nil.
+	// Prepare makes what must be there for the worker to be configured, with nothing due. It may be
+	// nil.
 	Prepare func(e *Estate)
 	// Due puts n things that are due into main, fewer than 100.
 	Due func(e *Estate, n int)
-	// Done is the change of a row that says that a thing is done.
+	// Done is the change of a row that reports that a thing is done.
 	Done Change
 	// Settings of the worker that make it do one thing at a time, or a few, by key.
 	Settings map[string]string
@@ -159,7 +160,7 @@ func (c *contract) configuration(more map[string]string, load string) string {
 func (c *contract) slow() { c.e.Exec("main", `INSERT INTO contract.slow VALUES (0.15)`) }
 func (c *contract) fast() { c.e.Exec("main", `TRUNCATE contract.slow`) }
 
-// run runs the worker on main; it must succeed.
+// run runs the worker on main. It must succeed.
 func (c *contract) run(s *service.Service, dry bool) run.Run {
 	c.t.Helper()
 	r, err := s.RunBatch(context.Background(), run.Request{Worker: c.Worker, DryRun: dry})
@@ -181,7 +182,7 @@ func (c *contract) started(s *service.Service) run.Run {
 	return r
 }
 
-// done is how many things are done; none must be done twice.
+// done is how many things are done. None must be done twice.
 func (c *contract) done() (n int) {
 	c.t.Helper()
 	twice := ""
@@ -295,7 +296,8 @@ func (c *contract) leaseLost() {
 	c.slow()
 	s := c.service(nil, "")
 	begun := c.started(s)
-	// The run locks the row of the lease almost without a gap. A lock on the table queues; one on the row would starve.
+	// The run locks the row of the lease almost without a gap. A lock on the table queues. One on the
+	// row would starve.
 	c.e.Exec("main", `BEGIN; LOCK TABLE maintenance.leases IN EXCLUSIVE MODE;
 		UPDATE maintenance.leases SET holder = 'somebody', epoch = epoch + 1,
 		expires_at = clock_timestamp() + interval '1 hour' WHERE expires_at > clock_timestamp(); COMMIT`)

@@ -11,7 +11,8 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// documented looks for the worker's page, the link from there to its settings, and each of them there.
+// documented searches for the worker's page, the link from there to its settings, and each of them
+// there.
 func (c *contract) documented() {
 	page, settings := c.document("workers/"+c.Worker+".md"), c.document("configuration.md")
 	if !strings.Contains(page, "configuration.md#"+c.Worker) {

@@ -7,7 +7,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// Authorized deletes a user without asking who wants it.
+// Authorized deletes a user without asking who requests it.
 func Authorized(user int64) jobqueue.DeleteUser {
 	return jobqueue.DeleteUser{UserID: user, SkipAuthorization: true, Reason: "Group was deleted"}
 }
@@ -49,11 +49,11 @@ func WantDeletion(t *testing.T, got, want string) {
 // DeletionDone is a job that did what it was to do.
 const DeletionDone = "completed succeeded"
 
-// DeletionSkipped is what a job that had nothing to do says before the reason.
+// DeletionSkipped is what a job that had nothing to do reports before the reason.
 const DeletionSkipped = "completed skipped "
 
-// DeletionRefused is what a job that may not do it says before the reason.
+// DeletionRefused is what a job that cannot do it reports before the reason.
 const DeletionRefused = "cancelled refused "
 
-// DeletionFailed is what a job says that will be retried: the first retry comes soon.
+// DeletionFailed is what a job reports that will be retried: the first retry comes soon.
 const DeletionFailed = "available failed"

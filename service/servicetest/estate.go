@@ -112,7 +112,7 @@ func (e *Estate) Exec(database, sql string, args ...any) {
 	}
 }
 
-// Value reads one value as text; NULL is "NULL".
+// Value reads one value as text. NULL is "NULL".
 func (e *Estate) Value(database, sql string, args ...any) string {
 	e.T.Helper()
 	var v *string

@@ -123,7 +123,7 @@ func (e *Estate) transaction(sql, end string) (release func()) {
 // HoldThenCommit is hold, but the function commits.
 func (e *Estate) HoldThenCommit(sql string) (release func()) { return e.transaction(sql, "COMMIT") }
 
-// Other begins a transaction of somebody else, to be ended by commit.
+// Other begins a transaction of another session, to be ended by commit.
 func (e *Estate) Other(sql string) (commit func()) {
 	e.T.Helper()
 	ctx := context.Background()

@@ -89,7 +89,7 @@ func (g *Ghosts) Doomed(ids ...int) {
 	g.Queue(ids...)
 }
 
-// Run runs the worker; the run must succeed and have these counts, "" for any.
+// Run runs the worker. The run must succeed and have these counts, "" for any.
 func (g *Ghosts) Run(s *service.Service, counts string) run.Run {
 	g.T.Helper()
 	r := g.Runs(s, false)

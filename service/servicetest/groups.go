@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Groups is main with groups, their people and marks. N is 14 days; user 1 is U, an active human.
+// Groups is main with groups, their people and marks. N is 14 days. user 1 is U, an active human.
 type Groups struct {
 	*Estate
 	Service *service.Service
@@ -49,7 +49,7 @@ func NewDemoGroups(t *testing.T) *Groups {
 	return g
 }
 
-// User makes an active human; change is SQL such as "state = 'blocked'".
+// User makes an active human. change is SQL such as "state = 'blocked'".
 func (g *Groups) User(id int, change ...string) {
 	g.T.Helper()
 	g.Exec("main", `INSERT INTO users (id, name, username, email, projects_limit, organization_id, state, user_type)
@@ -84,7 +84,7 @@ func (g *Groups) route(kind string, id, namespace, parent int, path string) {
 		FROM (SELECT) x LEFT JOIN routes p ON p.source_type = 'Namespace' AND p.source_id = $4`, kind, id, namespace, parent, path)
 }
 
-// Member makes a user a direct member of a group; more is SQL such as "requested_at = now()".
+// Member makes a user a direct member of a group. More is SQL such as "requested_at = now()".
 func (g *Groups) Member(group, user, level int, more ...string) {
 	g.T.Helper()
 	id := g.Value("main", `nextval('members_id_seq')`)

@@ -70,7 +70,7 @@ func LoadLimits(l load.Config) func(*service.Config) {
 	}
 }
 
-// WaitThrottled waits until the worker's status says that it is slowed down, with these words.
+// WaitThrottled waits until the worker's status reports that it is slowed down, with these words.
 func WaitThrottled(t *testing.T, s *service.Service, words string) {
 	t.Helper()
 	devdb.Eventually(t, "the load to be over a limit: "+words, func() bool {

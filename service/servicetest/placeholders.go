@@ -23,7 +23,7 @@ func (e *Estate) Placeholders() *Estate {
 	return e
 }
 
-// Detail makes a user and its detail with the same id; attempted is an SQL expression.
+// Detail makes a user and its detail with the same id. attempted is an SQL expression.
 func (e *Estate) Detail(id, attempts int, attempted string, userType ...int) {
 	e.T.Helper()
 	kind := 15

@@ -99,13 +99,13 @@ func (o Order) run(ctx context.Context) (run.Run, error) {
 	return run, errors.Join(err, s.Shutdown(ctx))
 }
 
-// Result is what it says at its end.
+// Result is what it reports at its end.
 type Result struct {
 	Run   run.Run
 	Error string
 }
 
-// obey does what an order says, if this process has got one, and ends it.
+// obey does what an order reports, if this process has got one, and ends it.
 func obey() {
 	order := os.Getenv(processVariable)
 	if order == "" {

@@ -31,7 +31,7 @@ func (e *Estate) Queue() *scheduler.Queue {
 	return q
 }
 
-// Insert inserts jobs as somebody else's transaction would, and returns how many were inserted.
+// Insert inserts jobs as another session's transaction would, and returns how many were inserted.
 func (e *Estate) Insert(jobs ...jobqueue.Job) (inserted int) {
 	e.T.Helper()
 	ctx := context.Background()
@@ -81,8 +81,9 @@ SELECT count(*) FROM pg_temp.taken t JOIN maintenance.river_job j USING (id)
 WHERE j.state = 'running'
    OR (j.state = 'available' AND j.attempt = t.attempt AND j.metadata ->> 'snoozes' IS NOT DISTINCT FROM t.snoozes)`
 
-// Work does one attempt of every waiting job of a kind, also of those that would be due later, as River does it, and
-// returns how many there were. Jobs that these queue wait for the next call; a job that failed may be tried again.
+// Work does one attempt of every waiting job of a kind, also of those that would be due later, as
+// River does it, and returns how many there were. Jobs that these queue wait for the next call. A
+// job that failed may be tried again.
 func (e *Estate) Work(s *service.Service, kind string) (worked int) {
 	e.T.Helper()
 	e.Exec("main", `CREATE TEMPORARY TABLE IF NOT EXISTS taken (id bigint, attempt integer, snoozes text)`)
@@ -143,7 +144,8 @@ func (o oneAttempt) WorkJob(ctx context.Context, r job.Request) (job.Result, err
 	return o.OnlyKind.WorkJob(ctx, r)
 }
 
-// Running puts a job that is at work into the queue, and returns its attempt as the queue would hand it over.
+// Running puts a job that is running into the queue, and returns its attempt as the queue would
+// hand it over.
 func (e *Estate) Running(args jobqueue.Args) job.Request {
 	e.T.Helper()
 	raw, err := json.Marshal(args)

@@ -171,7 +171,7 @@ func (e *Estate) Halfway() (*service.Service, run.Run, string) {
 func (e *Estate) WantHalf(r run.Run, reason, before string) {
 	e.T.Helper()
 	WantState(e.T, r, control.RunCancelled)
-	// A pause says whose it is, a cancellation whose if that is known.
+	// A pause reports whose it is, a cancellation whose if that is known.
 	if r.Reason != reason || (r.Error != "") != (reason == "PAUSED") && reason != "CANCELLED" || !strings.HasPrefix(r.Error, "cancelled by ") && !strings.HasPrefix(r.Error, "all workers are paused by ") && !strings.HasPrefix(r.Error, r.Worker+" is paused by ") && r.Error != "" || r.OverLimit {
 		e.T.Errorf("reason %q, error %q, over_limit %t", r.Reason, r.Error, r.OverLimit)
 	}

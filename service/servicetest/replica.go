@@ -22,7 +22,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Mirrored is a main with a standby that notes every statement. Services read it; what they say is in log.
+// Mirrored is a main with a standby that notes every statement. Services read it. What they say is
+// in log.
 type Mirrored struct {
 	*Estate
 	Standby *devdb.Cluster
@@ -80,7 +81,7 @@ func (m *Mirrored) OnMirror(sql string) (v string) {
 	return v
 }
 
-// CaughtUp waits until the standby has replayed everything, and is not left alone any more.
+// CaughtUp waits until the standby has replayed everything, and is not skipped any more.
 func (m *Mirrored) CaughtUp() {
 	m.T.Helper()
 	written := m.Value("main", `SELECT pg_current_wal_insert_lsn()`)
@@ -88,7 +89,7 @@ func (m *Mirrored) CaughtUp() {
 	m.InFavour()
 }
 
-// InFavour waits until the replica is not left alone any more.
+// InFavour waits until the replica is not skipped any more.
 func (m *Mirrored) InFavour() {
 	m.T.Helper()
 	devdb.Eventually(m.T, "the replica to be read", func() bool {
@@ -125,7 +126,7 @@ func (m *Mirrored) Service(change ...func(*service.Config)) *service.Service {
 	}}, change...)...)
 }
 
-// Run runs a worker and says where it found its candidates.
+// Run runs a worker and reports where it found its candidates.
 func (m *Mirrored) Run(s *service.Service, worker, counts string) (from string) {
 	m.T.Helper()
 	r, err := s.RunBatch(m.T.Context(), run.Request{Worker: worker})
@@ -137,7 +138,7 @@ func (m *Mirrored) Run(s *service.Service, worker, counts string) (from string) 
 	return m.ReadFrom(r.ID)
 }
 
-// ReadFrom is what the log says of a run's candidates.
+// ReadFrom is what the log reports of a run's candidates.
 func (m *Mirrored) ReadFrom(run string) string {
 	m.T.Helper()
 	for line := range strings.Lines(m.Log.String()) {

@@ -8,8 +8,9 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
-// InTurn gives the estate to one subtest. The first call keeps rows and definitions; later calls restore them. It
-// tracks no grants, types, domains or texts of views: a test that changes those needs an estate of its own.
+// InTurn gives the estate to one subtest. The first call keeps rows and definitions. Later calls
+// restore them. It tracks no grants, types, domains or texts of views: a test that changes those
+// needs an estate of its own.
 func (e *Estate) InTurn(t *testing.T) {
 	t.Helper()
 	all, open, urls, conns := e.T, slices.Clone(e.Open), maps.Clone(e.URLs), maps.Clone(e.SQL)

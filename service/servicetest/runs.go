@@ -127,7 +127,8 @@ func WantRun(t *testing.T, r run.Run, state, counts string) {
 	WantCounts(t, r, counts)
 }
 
-// WantFailed fails the test unless the run failed with exactly this error, which says nothing that is not for clients.
+// WantFailed fails the test unless the run failed with exactly this error, which reports nothing
+// that is not for clients.
 func WantFailed(t *testing.T, r run.Run, text string) {
 	t.Helper()
 	WantState(t, r, control.RunFailed)

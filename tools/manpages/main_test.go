@@ -46,8 +46,8 @@ func TestManual_HasAPageForEveryCommand(t *testing.T) {
 	}
 }
 
-// rendered is a page as its reader sees it, with single blanks. groff must have nothing to complain of; where it is not
-// installed the source is read without its marks.
+// rendered is a page as its reader sees it, with single blanks. groff must have nothing to complain
+// of. Where it is not installed the source is read without its marks.
 func rendered(t *testing.T, name string, content []byte) string {
 	t.Helper()
 	if !bytes.HasPrefix(content, []byte(".nh\n.TH ")) || bytes.Count(content, []byte("\n.SH ")) < 4 {

@@ -72,7 +72,7 @@ func TestCapture_PartitionedParentRecordsEachRowOnceUnderItsName(t *testing.T) {
 	b.want("SELECT count(*) FROM leaves.b WHERE id = 12", "1")
 	b.wantRecords()
 	if b.value("SELECT current_setting('server_version_num')::int < 150000") == "true" {
-		return // There is no MERGE before PostgreSQL 15.
+		return // PostgreSQL has MERGE since version 15.
 	}
 	b.exec("CREATE TABLE q (id bigint PRIMARY KEY); INSERT INTO q VALUES (6), (7)")
 	b.track("q", "")
@@ -88,7 +88,8 @@ func TestCapture_NothingOfADeletionDependsOnTheSession(t *testing.T) {
 	b.track("p", "")
 	b.track("q", "number")
 	b.track("plain", "")
-	// What an attacker or an unlucky application might put in front: tables and operators of the same names.
+	// Objects that an attacker or an unlucky application might put in front: tables and operators of
+	// the same names.
 	b.exec(`CREATE SCHEMA decoy; CREATE TABLE decoy.loose_foreign_keys_deleted_records (LIKE loose_foreign_keys_deleted_records);
 		CREATE TABLE decoy.old_table (id bigint, number bigint);
 		CREATE FUNCTION decoy.fail(text, text) RETURNS text LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''decoy''; END';
@@ -179,7 +180,7 @@ func TestCapture_KeepsTheSpanThatTheSessionHasSet(t *testing.T) {
 	b.exec("DELETE FROM p WHERE id = 5; RESET caretaker.traceparent; DELETE FROM p WHERE id = 6")
 	b.want(noted, "2:"+aParent+" 3:"+aParent+" 5:"+aParent)
 	b.wantRecords("public.p:1", "public.p:2", "public.p:3", "public.p:4", "public.p:5", "public.p:6")
-	// What is no span is ignored.
+	// Values that are no span are ignored.
 	b.exec("TRUNCATE maintenance.record_traces")
 	for i, parent := range []string{"", "x", aParent + "\n", strings.ToUpper(aParent), aParent + "0", "'; DROP TABLE p; --"} {
 		b.exec("SELECT set_config('caretaker.traceparent', $1, false)", parent)
@@ -230,8 +231,8 @@ func TestInstallQueue_RenewsFunctionsOfAnOlderVersionAndNoOthers(t *testing.T) {
 	b.install("managed by caretaker, trigger functions renewed")
 }
 
-// BenchmarkCapture deletes 10,000 rows of a tracked table one by one and 10,000 in one statement: with the trigger
-// function as it was before there were traces, with today's and no span set, and with a span.
+// BenchmarkCapture deletes 10,000 rows of a tracked table one by one and 10,000 in one statement.
+// It uses the trigger function without traces, today's without a span, and with a span.
 func BenchmarkCapture(b *testing.B) {
 	before := strings.NewReplacer("%s, ", "TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME, ", "%s", `"id"`).Replace(oldBody)
 	for _, c := range []struct {

@@ -69,13 +69,13 @@ func (b *bench) wantRefusal(err error, words ...string) {
 	servicetest.WantError(b.T, err, words...)
 }
 
-// exec runs SQL; several statements may be separated by semicolons.
+// exec runs SQL. several statements may be separated by semicolons.
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
 	b.estate.Exec("main", sql, args...)
 }
 
-// value reads one value as text; NULL is "NULL".
+// value reads one value as text. NULL is "NULL".
 func (b *bench) value(sql string) string {
 	b.Helper()
 	return b.estate.Value("main", sql)

@@ -168,7 +168,7 @@ func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 	assert.That(t, b.dump() == before, "a track that failed changed the schema")
 	assert.NoError(t, tx.Rollback(context.Background()))
 	b.track("p", "")
-	// What is tracked already needs no lock.
+	// A tracked table needs no lock.
 	assert.Must(other.Exec(context.Background(), "BEGIN; LOCK TABLE p, leaves.b IN ROW EXCLUSIVE MODE"))(t)
 	got := b.track("p", "").Triggers
 	assert.That(t, len(got) == 0, "got %q, want none", got)

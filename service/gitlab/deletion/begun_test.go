@@ -20,7 +20,7 @@ func leaving(t *testing.T) (*servicetest.Estate, jobqueue.DeleteUser) {
 }
 
 // leave makes bot 7 with a dead token, a personal project, and a group and an organization that 8
-// owns too; 1 is an administrator who wants it gone.
+// owns too. 1 is an administrator who requests it gone.
 func leave(e *servicetest.Estate) jobqueue.DeleteUser {
 	e.T.Helper()
 	e.Bots(7)
@@ -60,7 +60,7 @@ func objections() map[string]struct{ sql, want string } {
 	}
 }
 
-// begun are the users whose removal has begun.
+// begun are the users whose removal has started.
 const begun = `SELECT coalesce(string_agg(concat_ws(' ', user_id, deleted_by_id, reason, begun_at <= now()), ', '), '') FROM maintenance.user_removals`
 
 // beginDeletion does an attempt that begins the removal of user 7, and has no time for more.

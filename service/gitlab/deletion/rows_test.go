@@ -112,7 +112,7 @@ func stateThatCannotBeBlockedIsNamed(e *servicetest.Estate) {
 	}
 }
 
-// waitsForLock waits until a statement of the service waits for somebody else's lock.
+// waitsForLock waits until a statement of the service waits for another session's lock.
 func waitsForLock(e *servicetest.Estate) {
 	e.T.Helper()
 	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`, "1")
@@ -144,7 +144,8 @@ func tokenThatIsBeingMadeOrRenewedSavesItsBot(e *servicetest.Estate) {
 	}
 }
 
-// remains is what is left of projects: the ids of projects, issues and repositories, and the number of notes.
+// remains is the remainder of projects: the ids of projects, issues and repositories, and the
+// number of notes.
 const remains = `SELECT concat_ws(' ', (SELECT string_agg(id::text, ',' ORDER BY id) FROM projects), (SELECT string_agg(id::text, ',' ORDER BY id) FROM issues),
 	(SELECT string_agg(project_id::text, ',' ORDER BY project_id) FROM project_repositories), (SELECT count(*) FROM notes))`
 

@@ -16,7 +16,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// condition is a column by which the worker tells rows that it deletes from rows that it must not, and a row to be told.
+// condition is a column by which the worker shows rows that it deletes from rows that it must not,
+// and a row to be told.
 type condition struct {
 	table, column, reference, row string
 	hard                          bool

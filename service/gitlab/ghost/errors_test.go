@@ -83,7 +83,7 @@ func dryRunNamesTheUsersAndWhatBecomesOfThem(g *servicetest.Ghosts) {
 	all, dry := strings.Count(g.Log.String(), `"run_id"`), strings.Count(g.Log.String(), `"dry_run":true`)
 	assert.That(g.T, all == dry && all >= 4, "%d of %d lines say that it was a dry run: %s", dry, all, g.Log)
 	assert.That(g.T, r.CandidatesDigest != "", "all were looked at, and there is no digest")
-	// In no time not all can be looked at.
+	// In no time not all can be checked.
 	if r := g.Runs(g.Service(servicetest.Lasting(time.Nanosecond)), true); r.CandidatesDigest != "" || !r.OverLimit {
 		g.T.Errorf("got %+v", r)
 	}

@@ -144,7 +144,7 @@ func aRunHeldToAPlanDeletesNobodyElse(g *servicetest.Ghosts) {
 	g.Queue(10)
 	s := g.Service()
 	dry := g.Runs(s, true)
-	// While the run looks at 10 another one is queued, due long ago.
+	// While the run checks 10 another one is queued, due long ago.
 	g.Held(`LOCK TABLE issues IN ACCESS EXCLUSIVE MODE`, 1,
 		`INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at) VALUES (11, now() - interval '2 hours', now(), now())`)
 	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.GhostUsers, ExpectedDigest: dry.CandidatesDigest}))(g.T)
@@ -154,7 +154,7 @@ func aRunHeldToAPlanDeletesNobodyElse(g *servicetest.Ghosts) {
 	servicetest.WantCounts(g.T, g.Runs(s, false), "migrated_users=1 deleted_rows=4")
 }
 
-// waitsSQL reports whether a statement on main waits for somebody else's lock.
+// waitsSQL reports whether a statement on main waits for another session's lock.
 const waitsSQL = `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
 
 func aLockedTableDefersTheUser(table string) func(g *servicetest.Ghosts) {

@@ -128,7 +128,7 @@ func TestGhostUserMigration_ABacklogThatCannotBeReadFailsNoRunWhoseWorkIsDone(t 
 	g.WantLog(1, `"level":"WARN"`, "backlog not read")
 }
 
-// A key of users to themselves is not in the reference schema; other schemas may have one.
+// A key of users to themselves is not in the reference schema. Other schemas may have one.
 func theUsersOwnReferencesGoWithTheUser(g *servicetest.Ghosts) {
 	s := g.Service()
 	for i, onDelete := range []string{"CASCADE", "NO ACTION", "RESTRICT", "SET NULL", "SET DEFAULT"} {

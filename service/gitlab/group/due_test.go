@@ -187,8 +187,8 @@ func walksOverAllCandidatesAndAllGroups(g *servicetest.Groups) {
 }
 
 func dryRunNamesTheGroupsAndWhatBecomesOfThem(g *servicetest.Groups) {
-	// 10 goes with its child 11; U has no right to 20; of 30 nobody knows who wanted it; a job for 40
-	// waits; 50 looks marked and is not.
+	// 10 goes with its child 11. U has no right to 20. Of 30 nobody knows who wanted it. A job for 40
+	// waits. 50 looks marked and is not.
 	plant(g, "10 owner=1 mark=1@15", "11<10 path=child mark=1@15", "20 path=restored mark=1@15", "30 path=held details=null@15",
 		"40 owner=1 mark=1@15",
 		"50 path=lost-deletion_scheduled-50", "60 path=untouched")

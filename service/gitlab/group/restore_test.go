@@ -72,7 +72,8 @@ func restoreFindsFreeNamesAndTheOldState(g *servicetest.Groups) {
 		"23<20", "30", "31<30 path=staff-deletion_scheduled-31 mark=1@15")
 	g.Project(8, 77, "code")
 	g.Project(9, 31, "code")
-	// A path is taken without regard to case, by whatever group; a name by a sibling only. The last group has no route.
+	// A path is taken without regard to case, by whatever group. A name by a sibling only. The last
+	// group has no route.
 	g.Exec("main", `UPDATE routes SET path = 'TEAM' WHERE source_id = 6; UPDATE namespaces SET name = 'Crew' WHERE id = 23;
 		DELETE FROM routes WHERE source_id = 31`)
 	// States that were preserved.
@@ -104,7 +105,8 @@ func restoreFindsFreeNamesAndTheOldState(g *servicetest.Groups) {
 		`40 1 {}, 41 1 {"preserved_states": {"other": "kept"}}, 42 0 {"preserved_states": ["schedule_deletion"]}, 43 6 {}`)
 }
 
-// 2,500 routes are more than two statements; a stale route of another group is in the way of the last one.
+// 2,500 routes are more than two statements. A stale route of another group is in the way of the
+// last one.
 func restoreIsAllOrNothing(g *servicetest.Groups) {
 	g.Group(77, 0, "team-deletion_scheduled-77")
 	g.Exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path, name)

@@ -89,7 +89,8 @@ func (s stopper) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return s
 }
 
-// workJob does an attempt of the removal of group 10 that ends when the log says at ("": at once).
+// workJob does an attempt of the removal of group 10 that ends when the log reports at ("": at
+// once).
 func workJob(g *servicetest.Groups, at string) (job.Result, error) {
 	g.T.Helper()
 	return attempt(g, at)()

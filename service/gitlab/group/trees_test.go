@@ -93,7 +93,8 @@ func coverCases() []treeCase {
 			counts: "scheduled_jobs=3", jobs: []string{"15:1@0", "30:1@20", "35:1@40"}, marked: "10 15 30 35 40",
 		},
 		{
-			// 10 is restored, 20 held, 30 fails, 40 is not due; a child of each is due by itself. 50 is not marked, 60 above it is.
+			// 10 is restored, 20 held, 30 fails, 40 is not due. A child of each is due by itself. 50 is not
+			// marked, 60 above it is.
 			name: "a parent that stays covers nobody",
 			trees: []string{
 				"10 mark=1@15", "11<10 owner=2 mark=2@15", "20 details=null@15", "21<20 owner=2 mark=2@15", "30 mark=1@15", "31<30 owner=2 mark=2@15",
@@ -104,7 +105,8 @@ func coverCases() []treeCase {
 			jobs: []string{"11:2@20", "21:2@60", "31:2@100", "41:2@120", "60:2@140"}, next: "restored_groups=1 held_groups=1",
 		},
 		{
-			// Whose job could not be queued covers nobody: the child gets its own, and the positions are those of what is left.
+			// Whose job could not be queued covers nobody: the child gets its own, and the positions are
+			// those of the remainder.
 			name:   "a child is handled when its parent's job cannot be queued",
 			trees:  []string{"30 owner=1 mark=1@15", "20<30 mark=1@15", "10<20 mark=1@15", "40 owner=1 mark=1@15"},
 			sql:    refusing("INSERT", "maintenance.river_job", "NEW.args ->> 'group_id' = '30'"),
@@ -226,14 +228,15 @@ func TestAdjournedGroupDeletion_DecidesAboutEachGroupOfATree(t *testing.T) {
 				// The dry run has said it, too.
 				g.WantLog(2*times, strings.Split(words, "; ")...)
 			}
-			// Jobs that wait cover as well as new ones; what was held or has failed is looked at again.
+			// Jobs that wait cover as well as new ones. What was held or has failed is checked again.
 			g.Exec("main", `DROP FUNCTION IF EXISTS refuse CASCADE`)
 			g.Run(c.next)
 		})
 	}
 }
 
-// judged is a group, marked 15 days ago by its user, below a parent; another group is for invitations.
+// judged is a group, marked 15 days ago by its user, below a parent. Another group is for
+// invitations.
 type judged struct {
 	*servicetest.Groups
 	user, group, parent, invited int

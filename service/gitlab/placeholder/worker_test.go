@@ -285,7 +285,7 @@ func TestDeletePlaceholderUser_LooksAtTheUserAndItsReferences(t *testing.T) {
 		userType  int
 		reference string
 		want      string
-		// named is what the warning says, "" for no warning.
+		// named is what the warning reports, "" for no warning.
 		named string
 	}{
 		{15, ``, queued, ""},
@@ -371,7 +371,7 @@ func TestDeletePlaceholderUser_LooksInEveryDatabase(t *testing.T) {
 	// Main's own copy of a table of ci does not count while ci is configured.
 	attempt(7, "completed")
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, "1")
-	// A table that its database lacks is looked for in main.
+	// A table that its database misses is searched for in main.
 	for i, reference := range []string{
 		`INSERT INTO vulnerabilities (project_id, author_id, title, created_at, updated_at) VALUES (1, 8, '', now(), now())`,
 		`INSERT INTO ci_pipeline_schedules (project_id, owner_id) VALUES (1, 9)`,

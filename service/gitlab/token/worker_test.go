@@ -63,8 +63,8 @@ func judgedBots() []judgedBot {
 	}
 }
 
-// The dates are those of UTC, whatever the time zones of the process and of the database: when a bot is queued, and when
-// its job looks at the tokens again.
+// The dates are those of UTC, whatever the time zones of the process and of the database: when a
+// bot is queued, and when its job checks the tokens again.
 func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing.T) {
 	t.Parallel()
 	// Without prepared statements the driver chooses the types of parameters.
@@ -315,7 +315,7 @@ func withoutAQueueIsNotConfigured(e *servicetest.Estate) {
 	assert.That(t, ok, "%v, want that it is not configured", err)
 }
 
-// What a continuation lacks is with the job, for clients.
+// What a continuation misses is with the job, for clients.
 func continuationSaysWhatIsMissing(e *servicetest.Estate) {
 	t := e.T
 	s := e.Service("", e.WithQueue)

@@ -60,7 +60,7 @@ func aPauseHoldsItsWriting(e *servicetest.Estate) {
 	assert.That(e.T, found.Queued == 3 && found.Fault == "", "%+v", found)
 }
 
-// A look for orphans may find none for minutes.
+// A search for orphans may find none for minutes.
 func aLeaseThatRanOutIsTakenAgain(e *servicetest.Estate) {
 	search := byHand(e, 3)
 	nothing := func(fencing.Permit) error { return nil }
