@@ -73,9 +73,9 @@ func idle(st Worker) string {
 	return detail
 }
 
-// throttled returns what slows the worker down: the load that its current run waits for, the load
-// of its databases now, or what ended its last run early. The last counts only if this server
-// starts another run before the schedule.
+// throttled returns what slows the worker down. That is the load that its current run waits for,
+// the load of its databases now, or what ended its last run early. The last counts only if this
+// server starts another run before the schedule.
 func (r *Reporter) throttled(
 	ctx context.Context, w *run.Worker, st Worker, early string,
 ) string {
@@ -117,7 +117,8 @@ func lastRun(w *run.Worker, st Worker) (early, undone string) {
 		reason = w.StatusReason(reason)
 	}
 	fails := func(count string) bool { return r.Counts[count] > 0 }
-	if reason == "" || r.State != control.RunSucceeded || !slices.ContainsFunc(w.FailureCounts, fails) {
+	if reason == "" || r.State != control.RunSucceeded ||
+		!slices.ContainsFunc(w.FailureCounts, fails) {
 		return "", ""
 	}
 	return "", fmt.Sprintf("of the last run, %s: %s", r.ID, reason)

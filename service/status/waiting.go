@@ -25,7 +25,9 @@ type WaitingList struct {
 }
 
 // Waiting lists the items that a worker does not process now. It fails for an unknown worker.
-func (r *Reporter) Waiting(ctx context.Context, name string, dead bool) (list WaitingList, err error) {
+func (r *Reporter) Waiting(
+	ctx context.Context, name string, dead bool,
+) (list WaitingList, err error) {
 	w, err := r.runner.Worker(name)
 	if err != nil || w.Waiting == nil {
 		return list, err
