@@ -112,7 +112,7 @@ func (l *lab) draw(r *report, name string, c chart) error {
 	}
 	file := filepath.Join(l.images, "scale-"+name+".svg")
 	r.note("Picture: %s", file)
-	return os.WriteFile(file, []byte(picture), 0o644) //nolint:gosec // a picture for everybody
+	return os.WriteFile(file, []byte(picture), 0o644) //nolint:gosec // a public picture
 }
 
 // onChild finds statements that name a child table, all of which are called children and a number.

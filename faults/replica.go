@@ -101,7 +101,7 @@ func (r *replica) start(ctx context.Context, configured bool) error {
 	if err != nil {
 		return err
 	}
-	process := exec.Command(r.program, "serve") //nolint:noctx // it ends when we say so
+	process := exec.Command(r.program, "serve") //nolint:noctx // the harness ends it
 	process.Env = append([]string{"PATH=/usr/bin:/bin", "OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none"}, settings...)
 	lines, err := process.StdoutPipe()
 	if err != nil {

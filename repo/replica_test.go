@@ -177,7 +177,7 @@ func TestFault_Reader_TheReplicaIsReadOnceItHasReplayedTheLastWriteOfARun(t *tes
 	p.wantPrimary(p.Reader(someWorker, 0), isBehind)
 	p.end(idle, lease, false)
 
-	<-time.After(time.Second) //nolint:gocritic // elapses: for so long a replica that lags is left alone
+	<-time.After(time.Second) //nolint:gocritic // elapses: for so long a replica that lags is skipped
 	writer, lease := p.run()
 	p.wantReplica(writer)
 	p.write(writer)

@@ -19,7 +19,7 @@ import (
 type modelJob struct {
 	id, user int64
 	state    string
-	// cancelled: an operator has cancelled it, and nobody has retried it since.
+	// cancelled: an operator has cancelled it, and not retried it since.
 	cancelled bool
 	// outcome is that of a finished one.
 	outcome string

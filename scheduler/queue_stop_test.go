@@ -91,7 +91,7 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 	l.want(fate, "running 1")
 	assert.NoError(t, process.Process.Kill())
 	_ = process.Wait()
-	// What it had sent before may still take a job.
+	// A statement that it had sent before may still take a job.
 	l.until(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
 	// As if its leadership had expired, so that another process searches for dead attempts at once.
 	l.exec(`DELETE FROM maintenance.river_leader`)

@@ -155,9 +155,8 @@ func TestQueue_TransactionsThatInsertTheSameJobsDoNotDeadlock(t *testing.T) {
 // keepAttempt is what the guard of an attempt does.
 const keepAttempt = `SELECT FROM maintenance.river_job WHERE state = 'running' FOR SHARE`
 
-// Whoever inserts the job that is running waits for none of its transactions: each keeps the job's
-// row, may take longer than an insert can wait, and may itself wait for a row of the inserting
-// transaction.
+// An insert of a running job waits for none of its transactions. Each keeps the job's row, may take
+// longer than an insert can wait, and may itself wait for a row of the inserting transaction.
 func TestQueue_DuplicateOfARunningJobIsDroppedWithoutWaitingForIt(t *testing.T) {
 	l := newLab(assert.Parallel(t))
 	l.insert(deleteUser(1), deleteUser(2))

@@ -127,7 +127,7 @@ func TestQueue_JobCompletesWithTheTransactionOfItsChangeInItsOwnAttemptOnly(t *t
 	failed, lost := errors.New("no"), make(chan error, 1)
 	l.work(l.Queue, &jobs{do: func(ctx context.Context, r job.Request) (job.Result, error) {
 		if userOf(t, r) == 2 {
-			// Another process has taken this attempt for dead and begun a new one.
+			// Another process has taken this attempt for dead and started a new one.
 			const again = `UPDATE maintenance.river_job SET attempt = 2, attempted_at = clock_timestamp() WHERE id = $1`
 			l.exec(again, r.ID) //nolint:contextcheck // not this attempt's doing
 			err := complete(ctx, r.ID)
@@ -211,7 +211,7 @@ func TestQueue_TwoGroupsAtMostAreDestroyedAtATimeAndReplicasNeverWorkOneJobToget
 }
 
 // A pooler in transaction mode has no session: nothing listens, no lock outlives a transaction, and
-// there are no prepared statements. The URL reports it, and all works without.
+// no statement is prepared. The URL reports it, and all works without.
 func TestQueue_NeedsNoSession(t *testing.T) {
 	l := newLab(assert.Parallel(t))
 	l.url += "&default_query_exec_mode=exec"
@@ -267,7 +267,7 @@ func TestFault_Queue_ListensAgainWhenItsConnectionIsCut(t *testing.T) {
 		l.until(notCompletedSQL, "0")
 		l.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 			WHERE datname = current_database() AND state = 'idle' AND query ILIKE ANY ('{listen%,-- ping}')`)
-		// Nobody listens: the search for due jobs finds it.
+		// No process listens: the search for due jobs finds it.
 		l.insert(deleteUser(100 + user))
 		l.until(notCompletedSQL, "0")
 	}
@@ -284,7 +284,7 @@ func TestQueue_JobOfAnotherProcessIsAnnouncedAndOneWhoseTimeComesIsFound(t *test
 	job := deleteUser(10)
 	job.ScheduledAt = time.Now().Add(3 * time.Second)
 	l.insert(job)
-	// So are those that nobody has announced, in each queue.
+	// So are those without an announcement, in each queue.
 	l.exec(`INSERT INTO maintenance.river_job (kind, queue, args, max_attempts, scheduled_at, state)
 		SELECT 'destroy_group', 'destroy_group', jsonb_build_object('group_id', n), 25, now() + n * interval '1 second', 'available'
 		FROM generate_series(0, 2) n`)
@@ -329,7 +329,7 @@ func TestQueue_JobsOfAServerThatStopsAreTakenByOthers(t *testing.T) {
 	l.until(fate, "completed 1 succeeded")
 }
 
-// Behind a pooler nobody listens, and River looks by itself.
+// Behind a pooler no process listens, and River polls.
 func TestFault_Queue_BehindAPoolerRiverLooksForJobs(t *testing.T) {
 	l := newLab(assert.Parallel(t))
 	pooler := assert.Must(databases.Cluster(t).Pooler(t.Context(), 2))(t)

@@ -18,7 +18,7 @@ import (
 
 // looks is a runner that remembers when it was asked, by the bubble's clock.
 type looks struct {
-	// due is what looking at the fires comes to. refused, searching for dead runs.
+	// due is the result of a check of the fires. refused is that of a search for dead runs.
 	due     func(ctx context.Context) error
 	refused error
 

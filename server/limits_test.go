@@ -91,7 +91,7 @@ func TestLimits_ALongTextDoesNotComeBack(t *testing.T) {
 	} {
 		f.violates(err, field)
 	}
-	// What is just short enough is cut where it comes back beside the message.
+	// A text that is just short enough is cut where it comes back beside the message.
 	s := f.failure(second(f.RunBatch(bots, &maintenancev1.RunBatchRequest{Worker: long[1:]})), codes.PermissionDenied, "WORKER_NOT_ALLOWED")
 	if got := detail[*errdetails.ErrorInfo](s).GetMetadata()["worker"]; len(got) > maxTarget+len("…") || len(s.Message()) > 2*maxTarget {
 		t.Errorf("%d bytes came back, and a message of %d", len(got), len(s.Message()))
@@ -201,7 +201,7 @@ func TestLimits_WhoDoesNotFinishTheHandshakeIsCutOff(t *testing.T) {
 		config := Config{Service: f.service, CertFile: files[0], KeyFile: files[1]}
 		address, stop := listening(t, config, func(l *limits) { l.handshake = 50 * time.Millisecond })
 		conn := assert.Must(net.Dial("tcp", address))(t)
-		// What the server reports first is of no interest: it closes the connection.
+		// The first answer of the server does not matter: it closes the connection.
 		_ = conn.SetReadDeadline(time.Now().Add(devdb.WaitTimeout))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
 			t.Errorf("%s: the connection stays open: %v", name, err)

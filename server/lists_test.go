@@ -105,8 +105,8 @@ type paged interface {
 	GetNextPageToken() string
 }
 
-// entries reads a list page by page to its end, and fails the test if a page is larger than was asked for or than a client
-// takes, or is empty before the end.
+// entries reads a list page by page to its end. It fails the test if a page is larger than
+// requested or than a client takes, or is empty before the end.
 func entries[Q proto.Message, R paged, E any](
 	f *fixture, list func(context.Context, Q, ...grpc.CallOption) (R, error), request Q, of func(R) []E,
 ) (all []E) {

@@ -284,7 +284,7 @@ func TestLists_ATokenIsForTheSameListWithTheSameFilters(t *testing.T) {
 	}
 }
 
-// Whatever a client sends as a token: it is refused, or it is the one of this list with these filters.
+// Any token of a client is refused, or it is the one of this list with these filters.
 func FuzzPageToken(f *testing.F) {
 	own, err := newPage("runs", &pb.ListRunsRequest{}, "a")
 	if err != nil {

@@ -52,7 +52,7 @@ func withTokens(t *testing.T, more string) func(*Config) {
 	return func(c *Config) { c.Access = known }
 }
 
-// as is a context with a token; "" stands for none.
+// as is a context with a token. "" stands for none.
 func as(ctx context.Context, token string) context.Context {
 	if token == "" {
 		return ctx
@@ -116,7 +116,7 @@ func TestRoles_EveryRPCHasARowOrIsRefusedAndEveryRowAnRPC(t *testing.T) {
 	for path := range rows {
 		t.Errorf("%s: there is no such RPC", path)
 	}
-	// Without credentials everybody is an admin.
+	// Without credentials every client is an admin.
 	for _, method := range everyMethod() {
 		f.wantRole(string(method.Name()), invoke(as(t.Context(), "any"), f.conn, method, nil), access.Admin, access.Admin)
 	}

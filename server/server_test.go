@@ -77,7 +77,7 @@ func TestDatabaseDown_IsUnavailableWithoutTheDriversText(t *testing.T) {
 	} {
 		f.failure(err, codes.Unavailable, "DATABASE_UNREACHABLE")
 	}
-	// What main does not take of the audit is in the log.
+	// Audit entries that main does not take are in the log.
 	assert.Contains(t, f.log.String(), `"msg":"audit entry not stored"`, `"by":"operator"`,
 		`"action":"PauseWorker"`, `"reason":"outage"`, `"outcome":"UNAVAILABLE DATABASE_UNREACHABLE"`)
 	answer := assert.Must(f.GetStatus(ctx, &maintenancev1.GetStatusRequest{}))(t)
@@ -255,7 +255,7 @@ func TestReadOnlyMethods_AreAllCallsThatOnlyRead(t *testing.T) {
 	changes := []string{
 		"RunBatch", "CancelRun", "PauseWorker", "ResumeWorker", "RetryJob", "CancelJob", "AckOutside", "SetFeatureFlag",
 		"ProtectTarget", "UnprotectTarget",
-		// It only reads, but what it reads is much, and nobody polls it.
+		// It only reads, but much, and no client polls it.
 		"PlanDeletion",
 	}
 	methods := maintenancev1.File_maintenance_v1_maintenance_proto.Services().Get(0).Methods()

@@ -9,8 +9,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// RunScheduled is what RunDue does with a fire that is due, at a time of the test's choice, and the
-// wait for its run: false if another replica has this fire.
+// RunScheduled is what RunDue does with a fire that is due, at a time of the test's choice. It
+// waits for the run, and returns false if another replica has this fire.
 func (s *Service) RunScheduled(
 	ctx context.Context, name string, fire time.Time,
 ) (record run.Run, ours bool, err error) {

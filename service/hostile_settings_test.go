@@ -25,8 +25,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/status"
 )
 
-// everyWork is what the workers and jobs do on the candidates of an estate with main, ci and sec, from the first claim to
-// the last record of a deleted user.
+// everyWork is the work of the workers and jobs on an estate with main, ci and sec. It goes from
+// the first claim to the last record of a deleted user.
 func everyWork(m *servicetest.Mirrored) *service.Service {
 	m.T.Helper()
 	m.Candidates()
@@ -62,7 +62,8 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 	return s
 }
 
-// installAndClean migrates a bare main, installs the queue there, tracks a table, and cleans up behind its deleted rows.
+// installAndClean migrates a bare main, installs the queue there, tracks a table, and cleans up
+// after its deleted rows.
 func installAndClean(e *servicetest.Estate) {
 	e.T.Helper()
 	d, ctx := e.Open[0], e.T.Context()
@@ -145,8 +146,8 @@ func TestFault_Settings_OfADatabaseDoNotChangeWhatIsDone(t *testing.T) {
 	}
 }
 
-// setTimesSQL gives every date and time that is set, of the application's tables and ours, one value: all of a column, or
-// where a key forbids that one. Leases have their own tests.
+// setTimesSQL gives every set date and time of the application's tables and ours one value. It sets
+// all of a column or, where a key forbids that, one. Leases have their own tests.
 const setTimesSQL = `
 DO $do$
 DECLARE r record;

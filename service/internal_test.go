@@ -54,7 +54,7 @@ func newWorkshop(t *testing.T, work job.Work) *workshop {
 	assert.NoError(t, err)
 	t.Cleanup(func() { _ = w.Shutdown(context.Background()) })
 	w.Kinds["test"] = job.Kind{Work: work}
-	// There is no main to ask: nothing is paused for as long as the test lasts.
+	// The test has no main: nothing is paused for as long as the test lasts.
 	w.Pauses.TriedAt = time.Now().Add(time.Hour)
 	w.Pauses.ReadAt = w.Pauses.TriedAt
 	w.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
@@ -93,8 +93,8 @@ func (w *workshop) counted(t *testing.T) (out string) {
 	return out
 }
 
-// jobEnd is what an attempt does, and how its end is told: the log has the level, the metric what is counted, both the log
-// and the span the rest.
+// jobEnd is what an attempt does, and how its end is reported. The log has the level and the metric
+// the count. Log and span have the other fields.
 type jobEnd struct {
 	work                            job.Work
 	attempt                         int

@@ -55,7 +55,7 @@ func newReplica(e *servicetest.Estate, name, mainURL, definitions string, worker
 	return &replica{s, d, stop}
 }
 
-// again runs a worker again and again. Whatever it meets must be one of the errors that an outage explains.
+// again runs a worker again and again. Any error must be one of those that an outage explains.
 func again(ctx context.Context, t *testing.T, s *service.Service, worker string) {
 	t.Helper()
 	for pace := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; <-pace.C {
@@ -66,7 +66,7 @@ func again(ctx context.Context, t *testing.T, s *service.Service, worker string)
 }
 
 // wantUnreachable fails the test unless every worker of a replica reports in the end that main is
-// unreachable, in these words, and since when it was.
+// unreachable. It compares the text, and since when it was.
 func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 	t.Helper()
 	var last []status.Worker

@@ -124,8 +124,9 @@ func TestFault_Service_AnswersWhileADatabaseIsSilent(t *testing.T) {
 	isError(t, "the database is down", err, fault.ErrUnreachable)
 }
 
-// The address of main is that of a proxy, as a virtual one or a name would be. It leads to the primary, by mistake to its
-// standby, to the primary again, and after the primary's death to the standby, which then is promoted.
+// The address of main is that of a proxy, as a virtual one or a name would be. It leads to the
+// primary, by mistake to its standby, and to the primary again. After the primary's death it leads
+// to the standby, which then is promoted.
 func TestFault_Outage_FailOverToAStandby(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -274,7 +275,7 @@ func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t 
 	s := e.Service(servicetest.OneChild, servicetest.Batches(5, 0))
 	r := servicetest.Begin(t, s, "ci")
 	e.Eventually("ci", `SELECT count(*) FROM c`, "10")
-	// Whoever looks when main is back takes the run for dead.
+	// The first query when main is back takes the run for dead.
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
 	own.Stop()
 	st := servicetest.Status(t, s)

@@ -161,7 +161,7 @@ func TestCancelJob_NeverStartsOrStopsAfterItsStatementUntilItIsRetried(t *testin
 	plan := assert.Must(g.Service.PlanDeletion(t.Context(), "group", 10))(t)
 	assert.That(t, plan.Refused != nil && plan.Refused.Reason+": "+plan.Refused.Detail == "CANCELLED: "+words && len(plan.Tables) != 0,
 		"%+v", plan)
-	// Nor is it queued again behind the operator's back.
+	// Nor is it queued again without the operator.
 	g.Run("held_groups=1")
 	g.WantLog(1, "group needs attention", "reason=CANCELLED", "job 1 was cancelled by ann: not this one")
 	servicetest.WantCandidates(t, g.DryRun("held_groups=1"), "group 10 g10 hold CANCELLED: "+words)

@@ -260,13 +260,13 @@ func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 			assert.That(t, said == "unreachable (08P01 protocol_violation): a pooler before it refuses: check the limits and the log of the pooler", "%s", said)
 		}
 	}
-	// What the database or the role has is there, on whichever connection.
+	// Settings of the database or the role apply on every connection.
 	other := servicetest.Open(t, p.URL(servicetest.DatabaseOf(url)))
 	assert.Equal(t, assert.Must(other.ApplicationSchema(t.Context()))(t), "elsewhere", "schema")
 }
 
-// TestFault_PgBouncer_SettingsBoundOneTransaction: limits and what they bound are one transaction on one connection, and leave
-// nothing behind on it.
+// TestFault_PgBouncer_SettingsBoundOneTransaction: limits and what they bound are one transaction
+// on one connection, and leave no setting on it.
 func TestFault_PgBouncer_SettingsBoundOneTransaction(t *testing.T) {
 	t.Parallel()
 	e, _ := servicetest.Pooled(t, 2, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})

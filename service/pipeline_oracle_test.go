@@ -134,7 +134,7 @@ func (p *pipelineRun) replace() {
 	p.service = p.Service(devdb.Definitions(), append([]func(*service.Config){p.WithQueue}, p.change...)...)
 }
 
-// killed kills a process that is about to change a note, and lets the lease and the jobs it leaves behind expire.
+// killed kills a process that is about to change a note, and lets its lease and its jobs expire.
 func (p *pipelineRun) killed(order func(*servicetest.Order)) {
 	p.T.Helper()
 	p.Shut("main", "doomed")
@@ -147,8 +147,8 @@ func (p *pipelineRun) killed(order func(*servicetest.Order)) {
 	p.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE state = 'running'`)
 }
 
-// toTheEnd does rounds of all workers and jobs, in any order, until two have changed nothing: what the
-// last step of one has queued is for the next.
+// toTheEnd does rounds of all workers and jobs, in any order, until two have changed nothing. The
+// jobs of the last step of one are for the next.
 func (p *pipelineRun) toTheEnd() {
 	p.T.Helper()
 	quiet := 0
@@ -211,8 +211,8 @@ func (p *pipelineRun) pending() string {
 		strings.Join(lfk.QueueTables(), ` WHERE status = 1 UNION ALL SELECT FROM `) + ` WHERE status = 1) r`
 }
 
-// digest of all that a round may change in the end: every table of the application with its number of rows and their
-// content, but for the timestamps of what is tried again and again.
+// digest of all that a round may change in the end. It covers every table of the application with
+// its number of rows and their content. Timestamps of retried items are left out.
 func (p *pipelineRun) digest() (all string) {
 	p.T.Helper()
 	tables := oracle.Tables()

@@ -109,8 +109,8 @@ func (p planned) column(sql string) []string {
 	return slices.DeleteFunc(strings.Split(all, "\n"), func(line string) bool { return line == "NULL" })
 }
 
-// wantLeft fails the test unless as many paths are gone as were planned, and these are noted, row by
-// row. It forgets them.
+// wantLeft fails the test unless as many paths are gone as were planned, and these are recorded,
+// row by row. It forgets them.
 func (p planned) wantLeft(plan *plan.Plan, before []string) {
 	p.T.Helper()
 	now := p.paths()

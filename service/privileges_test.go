@@ -38,8 +38,8 @@ GRANT INSERT ON users, ghost_user_migrations TO {role};
 GRANT USAGE ON SEQUENCE users_id_seq, ghost_user_migrations_id_seq TO {role};
 `
 
-// asRole opens the databases of an estate as a new role, for which some SQL is run in each first, with its name for {role},
-// and returns that name.
+// asRole opens the databases of an estate as a new role, and returns its name. It first runs some
+// SQL in each, with that name for {role}.
 func asRole(e *servicetest.Estate, sql string) (role string) {
 	e.T.Helper()
 	role = "role_" + e.Value("main", `SELECT oid FROM pg_database WHERE datname = current_database()`)
@@ -247,7 +247,7 @@ func TestNeeds_ARoleWithTheseRightsAloneDoesEverythingAndEachThatIsMissingIsName
 	assert.That(t, lines >= 80, "only %d grants", lines)
 	wantLacking(e, needs, "")
 	everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
-	// What is required does not depend on what is granted.
+	// The required rights do not depend on the granted ones.
 	grant := grants["main"][slices.IndexFunc(grants["main"], func(g string) bool { return strings.Contains(g, " ON public.users TO ") })]
 	revoke("main", strings.ReplaceAll(grant, "{role}", role))
 	wantLacking(e, needsOf(e, s), grant)

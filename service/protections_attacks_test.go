@@ -36,7 +36,7 @@ func expire(e *servicetest.Estate) {
 	e.Exec("main", `UPDATE maintenance.protected_targets SET until = clock_timestamp()`)
 }
 
-// attacked is bot 7 with a token that nobody uses.
+// attacked is bot 7 with an unused token.
 func attacked(e *servicetest.Estate) *service.Service {
 	e.T.Helper()
 	e.Tokens()
@@ -164,7 +164,8 @@ func wantGhostKeeps(t *testing.T, s *service.Service) {
 	assert.That(t, r.Counts["deferred_users"] == 1 && r.Counts["migrated_users"] == 0, "%+v", r)
 }
 
-// Whoever is first, the other one knows: a user who is protected keeps the account, even if it has been blocked.
+// The second always knows of the first: a user who is protected keeps the account, even if it has
+// been blocked.
 func ofTheTwoThatRaceForAUserOneWins(e *servicetest.Estate) {
 	t := e.T
 	e.Tokens()
@@ -202,7 +203,7 @@ func waitsForADeletionThatIsJustBeginning(e *servicetest.Estate) {
 	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "1")
 	e.Lift("main", servicetest.App)
 	e.Eventually("main", servicetest.NewestDeletion, servicetest.DeletionDone)
-	// It saw the deletion begun, or it came when that was over: then the account is kept.
+	// It saw the started deletion, or it came when that was over: then the account is kept.
 	err := <-answer
 	_, late := errors.AsType[*protection.DeletionBegunError](err)
 	assert.That(t, err == nil || late, "%v", err)

@@ -133,7 +133,7 @@ func isTooLateOnceARemovalHasBegun(e *servicetest.Estate) {
 		begun, ok := errors.AsType[*protection.DeletionBegunError](err)
 		assert.That(t, ok && begun.ID == id, "group %d: %v", id, err)
 	}
-	// The bot's own deletion has not begun.
+	// The bot's own deletion has not started.
 	protect(t, g.Service, "user", 2)
 	g.Lift("main", servicetest.App)
 	g.Eventually("main", `SELECT state::text FROM maintenance.river_job WHERE kind = 'destroy_group'`, "completed")

@@ -117,7 +117,7 @@ func verifyReceiptsHeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(e *servicetest.Es
 	verify("receipt 5, of the head that was given, was to be kept until "+until+", and has been pruned", same)
 	verify("", func(h *service.ReceiptHead) { h.Until = time.Now().Add(-time.Second) })
 	e.Exec("main", restoreReceipts)
-	// Whoever cuts off the end and sets the head back leaves a chain that is whole.
+	// An attacker who cuts off the end and sets the head back leaves a chain that is whole.
 	e.Exec("main", `DELETE FROM maintenance.receipts WHERE sequence > 3;
 		UPDATE maintenance.receipt_head SET sequence = 3, hash = (SELECT hash FROM maintenance.receipts WHERE sequence = 3)`)
 	verify("", func(h *service.ReceiptHead) { *h = service.ReceiptHead{Database: "main"} })
@@ -126,7 +126,7 @@ func verifyReceiptsHeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(e *servicetest.Es
 	verify("receipt 2, of a head that was given, has been pruned since", func(h *service.ReceiptHead) {
 		*h = service.ReceiptHead{Database: "main", Sequence: 2, Hash: "ab"}
 	})
-	// What was to be kept longer was not pruned: somebody has moved the checkpoint.
+	// Receipts to be kept longer were not pruned: an attacker has moved the checkpoint.
 	verify("receipt 5, of the head that was given, is missing: the end was cut off at 3", same)
 	verify("receipt 2, of the head that was given, was to be kept until "+until+", and has been pruned", second)
 	head.Until = time.Now().Add(-time.Second)
@@ -140,7 +140,7 @@ func receiptsArePrunedWithTheHistory(e *servicetest.Estate) {
 	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Receipts.Keep = 24 * time.Hour })
 	servicetest.RunBatch(t, s, "main")
 	e.Eventually("main", `SELECT string_agg(sequence::text, ',' ORDER BY sequence) FROM maintenance.receipts`, "3,4")
-	// The hash of those that are gone is that from before: the rest is whole.
+	// The hash of those that are gone is the earlier one: the remaining chain is whole.
 	check, err := service.VerifyReceipts(context.Background(), e.Open[0], nil)
 	assert.That(t, err == nil && len(check.Findings) == 0 && check.Pruned == 2 && check.Receipts == 2, "%+v, %v", check, err)
 }
@@ -232,8 +232,8 @@ func TestVerifyReceipts_ChainsOfTwoDatabasesAreNotExchanged(t *testing.T) {
 	wantVerified(t, one.Open[0], "", first)
 }
 
-// Two servers, one of which keeps keys and has a clock that is set back, write as fast as they can, while receipts are
-// pruned and verified.
+// Two servers write as fast as they can, while receipts are pruned and verified. One keeps keys and
+// has a clock that is set back.
 func TestVerifyReceipts_IsRightWhileTheyAreWrittenAndPruned(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT i % 4 FROM generate_series(1, 400) i;

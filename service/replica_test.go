@@ -67,7 +67,7 @@ func TestFault_Replica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testin
 		assert.Equal(t, m.Run(s, worker, again), "primary", worker+", replay paused: read from")
 		m.Replay()
 		m.Pause()
-		// What others write is not waited for.
+		// It does not wait for the writes of others.
 		m.Exec("main", `INSERT INTO maintenance.feature_flags VALUES ($1, true)`, worker+" again")
 		want := "replica"
 		if worker == servicetest.InactiveTokens {
@@ -137,7 +137,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 	r = servicetest.Ended(t, s, r.ID)
 	servicetest.WantRun(t, r, control.RunSucceeded, "scheduled_jobs=3")
 	m.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
-	// One that is behind again just then is skipped for a second, and its loss is found later.
+	// One that lags again just then is skipped for a second, and its loss is found later.
 	devdb.Eventually(t, "the replica to be left out", func() bool {
 		st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 		assert.That(t, st.Condition != status.ConditionFailing, "condition %s", st.Condition)
@@ -219,7 +219,7 @@ func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *tes
 		assert.That(t, reflect.DeepEqual(got.Tables, want.Tables) && got.Digest == want.Digest && got.Name == want.Name,
 			"%s: %+v, want %+v", what, got, want)
 	}
-	// What other tests write may leave the standby behind for a moment.
+	// After the writes of other tests the standby may lag for a moment.
 	readThere := func() (p *plan.Plan) {
 		t.Helper()
 		before := m.Asked(namesOfUsers)

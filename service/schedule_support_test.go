@@ -99,8 +99,8 @@ func (c clocked) settled() {
 	c.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 }
 
-// wantFires fails the test unless the ledger of the worker is this, one fire a line: month, day, time, outcome, code of
-// the reason, and how late it ran.
+// wantFires fails the test unless the ledger of the worker is this, one fire a line. A line has
+// month, day, time, outcome, code of the reason and delay.
 func (c clocked) wantFires(want ...string) {
 	c.T.Helper()
 	got := c.Value("main", `SELECT coalesce(string_agg(concat_ws(' ', to_char(fire_time AT TIME ZONE 'UTC', 'MM-DD HH24:MI'), outcome, nullif(split_part(reason, ':', 1), ''),
@@ -119,7 +119,8 @@ func (c clocked) wantRuns(n int) {
 
 func rotateAll(c *service.Config) { service.Settings[lfk.Config](c).Rotation = lfk.RotationAll }
 
-// newRounds is a server whose fires work all databases. Its first look is behind it. The clock goes on from where it is set.
+// newRounds is a server whose fires work all databases. Its first check is over. The clock
+// continues from where it is set.
 func newRounds(t *testing.T, others ...string) (clocked, *service.Service) {
 	t.Helper()
 	c := newClocked(t, others...)
@@ -150,9 +151,9 @@ func (c clocked) restarted(s *service.Service) *service.Service {
 	return s
 }
 
-// fire lets the server check a time of main, and waits until these runs are on record: database,
-// state and reason, in the order in which they started. Each has started after the one before had
-// ended.
+// fire lets the server check a time of main, and waits until these runs are on record. They have
+// database, state and reason, in the order in which they started. Each has started after the one
+// before had ended.
 func (c clocked) fire(s *service.Service, at string, runs ...string) {
 	c.T.Helper()
 	c.at(at)
@@ -181,7 +182,7 @@ func TestRound_AFireWorksEveryDatabaseThatHasRecordsDueOneAfterTheOther(t *testi
 	}
 	c.wantOutcomes("ran")
 	c.Want("main", `SELECT r.database FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id WHERE f.worker = '`+servicetest.LooseForeignKeys+`'`, "ci")
-	// Records of a parent without definition are nobody's.
+	// Records of a parent without definition belong to no run.
 	c.Exec("sec", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
 	s = c.restarted(s)
 	c.dueIn("main", "ci")

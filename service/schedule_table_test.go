@@ -45,7 +45,7 @@ func (s story) tellOn(c clocked) {
 			continue
 		}
 		c.at(words[0] + " " + words[1])
-		if len(words) == 2 { // nobody checks the fires, but the clock is read
+		if len(words) == 2 { // no server checks the fires, but the clock is read
 			assert.NoError(c.T, c.Open[0].Ping(context.Background()))
 		}
 		for _, name := range words[2:] {

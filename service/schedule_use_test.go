@@ -161,7 +161,8 @@ func TestRunDue_Claims(t *testing.T) {
 	})
 }
 
-// runDueAClaimRecordsTheLeaseOfItsRun: whoever dies after it has left nothing that nobody closes.
+// runDueAClaimRecordsTheLeaseOfItsRun: a server that dies after it leaves no run that no other
+// closes.
 func runDueAClaimRecordsTheLeaseOfItsRun(e *servicetest.Estate) {
 	c := clocked{e}
 	s := c.scheduled("* * * * *")

@@ -229,7 +229,7 @@ func TestAdjournedGroupDeletion_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 			maps.Copy(kept, map[string]string{"application_settings": "", "organization_users": "", "import_placeholder_user_details": "", "project_repositories": ""})
 			maps.Copy(kept, store)
 			reduce(g.Estate, kept)
-			// What no column reports is a project's namespace is none.
+			// A namespace that no column reports as a project's is none.
 			g.Exec("main", `DELETE FROM namespaces WHERE type = 'Project'`)
 			g.Run("scheduled_jobs=1 restored_groups=1")
 			g.Want("main", `SELECT string_agg(path, ' ' ORDER BY path) FROM routes WHERE path LIKE 'team%'`, "team team/code")

@@ -89,7 +89,8 @@ func statusTheFirstConditionThatHoldsIsSaid(e *servicetest.Estate) {
 	servicetest.WantCondition(t, s, status.ConditionPaused, "alice", "because")
 	servicetest.WantCondition(t, unconfigured, status.ConditionPaused, "alice", "; not configured: no definitions")
 
-	// Somebody resumes, a run begins, somebody pauses again: until it has noticed, it is running.
+	// The operator resumes, a run begins, the operator pauses again: until the run sees the pause, it
+	// is running.
 	e.Exec("main", `ALTER TABLE c RENAME COLUMN q_id TO p_id; UPDATE maintenance.leases SET expires_at = now();
 		UPDATE loose_foreign_keys_deleted_records SET consume_after = now(); DELETE FROM maintenance.pauses`)
 	e.Gate("main", "c")
@@ -120,7 +121,7 @@ func statusFailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(e *servi
 	f := wantFailing(t, st, status.FailureSchema, "main", "last run on main failed")
 	assert.That(t, f.Since.Equal(first.FinishedAt), "since %s, want %s", f.Since, first.FinishedAt)
 
-	// What is no success does not count: a dry run, a cancelled and a skipped one.
+	// Other runs than successes do not count: a dry run, a cancelled and a skipped one.
 	e.Exec("main", `ALTER TABLE c RENAME q_id TO p_id`)
 	servicetest.WantState(t, servicetest.DryRun(t, s), control.RunSucceeded)
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
@@ -163,7 +164,7 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 		servicetest.RunBatch(t, s, database)
 	}
 	e.ForeignLease("ci", servicetest.LooseForeignKeys+"/ci", "1 hour")
-	// A fence row of main's run is not the work's own, nor is somebody's lease of something else.
+	// A fence row of main's run is not the work's own, nor is a lease of something else.
 	e.ForeignLease("ci", servicetest.LooseForeignKeys+"/main", "1 hour")
 	e.ForeignLease("main", "something", "1 hour")
 	for _, worker := range []string{"", servicetest.LooseForeignKeys} {
@@ -202,7 +203,7 @@ func featureFlagsAreOffUntilSet(e *servicetest.Estate) {
 	err := s.SetFeatureFlag(context.Background(), "last", true)
 	isError(t, "a flag that nobody knows", err, fault.ErrUnknownFlag)
 	servicetest.WantError(t, err, `"last": known are loose_foreign_keys_turbo_mode_ci, loose_foreign_keys_turbo_mode_main`)
-	// What an earlier version, or SQL, has set is known.
+	// Settings of an earlier version, or of SQL, are known.
 	e.Exec("main", `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('another_1', false), ('last', true)`)
 	for name, on := range map[string]bool{"loose_foreign_keys_turbo_mode_main": true, "another_1": true, "last": false} {
 		assert.NoError(t, s.SetFeatureFlag(context.Background(), name, on))

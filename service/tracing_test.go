@@ -209,7 +209,7 @@ func TestRunDue_AFireStartsInThreeRoundTrips(t *testing.T) {
 }
 
 // A run that finds nothing sends few statements to each database: the settings of a read are one of
-// them. The fewest of some runs count: a connection prepares its statements when it first sends
+// them. The fewest of some runs count. A connection prepares its statements when it first sends
 // them, and a run on a busy machine has more than one heartbeat.
 func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci", "sec")

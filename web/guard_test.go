@@ -45,7 +45,7 @@ func TestEveryAnswer_ForbidsForeignContentNamesAndChanges(t *testing.T) {
 			t.Errorf("%s: %s", host, answer.Status)
 		}
 	}
-	// What there is not is not found.
+	// Missing pages are not found.
 	for _, path := range []string{
 		"/nothing", "/workers/nobody", "/runs/1", "/runs/01a1fc25-49b4-7a5a-9f8b-d9d55372381d", "/jobs/x", "/jobs/0", "/jobs/-1", "/jobs/9223372036854775807",
 		"/static/style.css", "/static/../templates/run.html",

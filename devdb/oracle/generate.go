@@ -7,23 +7,23 @@ import (
 
 // Users that the model treats by name. Those after lastCast are generated at random.
 const (
-	ghostOne     = 1 // the ghost user of organization 1
-	adminUser    = 2 // may delete everybody and every group
-	blockedUser  = 3 // owns groups, but is blocked: groups marked by this user are restored
-	supportBot   = 4 // in the queue of the ghost migration, but of an internal type: stays there
-	Owner        = 5 // owns every group of the first level
-	Second       = 6 // owns every group, so that nobody else is the only owner
-	clubOwner    = 7 // maintainer of every group, owner of those shared with the group club at level 50
-	soleOwner    = 8 // the only owner of soleGroup: cannot be deleted
-	unauthorized = 9 // whose deletion is asked for by somebody who may not
+	ghostOne     = 1 // the ghost user of organization 1.
+	adminUser    = 2 // may delete every user and group.
+	blockedUser  = 3 // owns groups, but is blocked: groups marked by this user are restored.
+	supportBot   = 4 // in the queue of the ghost migration, but of an internal type: stays there.
+	Owner        = 5 // owns every group of the first level.
+	Second       = 6 // owns every group, so that no other user is the only owner.
+	clubOwner    = 7 // maintainer of every group, owner of those shared with the group club at level 50.
+	soleOwner    = 8 // the only owner of soleGroup: cannot be deleted.
+	unauthorized = 9 // whose deletion is requested without the right to delete.
 	// KeptByProject has a personal project: the contributions move to the ghost, the user stays.
 	KeptByProject = 10
-	hardDeleted   = 11     // goes with all contributions
-	marker        = 12     // has marked markerGroup and goes: the group is held
-	soleBot       = 13     // a bot without a live token, the only owner of botGroup: cannot be deleted
-	protectedUser = 14     // whose deletion is asked for, and whom a protection keeps
-	lastCast      = 20     // the last id of users by name
-	nobody        = 80_000 // ids from here on are of users who are not there
+	hardDeleted   = 11     // goes with all contributions.
+	marker        = 12     // has marked markerGroup and goes: the group is held.
+	soleBot       = 13     // a bot without a live token, the only owner of botGroup: cannot be deleted.
+	protectedUser = 14     // whose deletion is asked for, and whom a protection keeps.
+	lastCast      = 20     // the last id of users by name.
+	nobody        = 80_000 // ids from here on are of missing users.
 )
 
 // Groups with a part of their own, and where the ids of the others begin. Namespaces of users and

@@ -166,8 +166,8 @@ func TestWorkJob_AttemptThatWasTakenForDeadChangesNothing(t *testing.T) {
 
 func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t *testing.T) {
 	t.Parallel()
-	// The server commits a statement that was sent with its guard and its checks without the paused process, and rolls a
-	// transaction back whose checks are still to be sent. No rescue comes before.
+	// The server commits a statement that was sent with its guard and its checks without the paused
+	// process. It rolls back a transaction whose checks are not sent yet. No rescue comes before.
 	for table, left := range map[string]string{"project_repositories": "0", "projects": "1"} {
 		for kind, prepare := range fenced {
 			t.Run(kind+" at "+table, func(t *testing.T) {

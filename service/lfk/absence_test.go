@@ -87,7 +87,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	if detail := servicetest.Status(t, s).ConditionDetail; r.Reason != "" || strings.Contains(detail, "absent") {
 		t.Errorf("reason %q, detail %q, want no word on an accepted child", r.Reason, detail)
 	}
-	// What a split has left behind is no table that comes back.
+	// A leftover of a split is no table that comes back.
 	e.Exec("main", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (2);
 		CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'read-only'; END $$;
 		CREATE TRIGGER gitlab_schema_write_trigger_for_absent BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON absent
@@ -170,7 +170,8 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 	assert.That(t, errors.Is(err, dberr.ErrUnreachable), "accepted while a database does not answer: %v", err)
 }
 
-// What another database still has under the name does not show that the rows of this one need no cleaning.
+// A table of this name in another database does not show that the rows of this one need no
+// cleaning.
 func TestAbsentChild_ThatADatabaseNoLongerHasHoldsTheRecords(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	for name, c := range map[string]struct {

@@ -93,8 +93,8 @@ func (w *comparison) makeParent(t *rapid.T) {
 	}
 }
 
-// makeChild makes a child of the parent with its rows, some of which refer to nothing or have a key
-// with a NULL, and perhaps a child of that one.
+// makeChild makes a child of the parent with its rows, and perhaps a child of that one. Some rows
+// refer to nothing or have a key with a NULL.
 func (w *comparison) makeChild(t *rapid.T, name string) {
 	actions := rapid.SampledFrom([]string{"CASCADE", "SET NULL"})
 	child := comparedTable{name: name, parent: w.parent, action: actions.Draw(t, "action"), keys: w.keys}
@@ -213,7 +213,7 @@ func (w *comparison) compare(t *rapid.T, definitions string) {
 	}
 }
 
-// Whatever the key and whoever is deleted: in the end the rows are those that PostgreSQL's own foreign
+// With any key and any deleted rows, the remaining rows are those that PostgreSQL's own foreign
 // keys leave.
 func TestLooseForeignKeysCleanup_LeavesWhatRealForeignKeysLeave(t *testing.T) {
 	loose, enforced := servicetest.New(servicetest.Parallel(t), "", "main"), servicetest.New(t, "", "main")

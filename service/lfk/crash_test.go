@@ -26,10 +26,10 @@ func TestFault_LooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOve
 	p := e.Start("doomed", servicetest.OneChild, servicetest.ShortRun)
 	e.AtGate("main", "doomed")
 	e.Want("ci", `SELECT count(*) FROM c`, "50")
-	// What its batches have committed is on record soon.
+	// The commits of its batches are on record soon.
 	e.Eventually("main", `SELECT counts ->> 'deleted_rows' FROM maintenance.runs`, "50")
 	p.Kill()
-	// The server gives up the removal that nobody waits for.
+	// The server gives up the removal that no client waits for.
 	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
 	e.WantQueue("main", "1 2 3 4 5")
 	e.WantLease("main", 1, true)
@@ -43,7 +43,7 @@ func TestFault_LooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOve
 	e.WantLease("main", 2, false)
 	e.WantLease("ci", 2, false)
 
-	// Its run is closed as soon as somebody asks after its time.
+	// Its run is closed at the first call after its time.
 	id := e.Value("main", `SELECT id FROM maintenance.runs WHERE replica = 'doomed'`)
 	dead := servicetest.Ended(t, s, id)
 	servicetest.WantLost(t, dead)
@@ -112,8 +112,8 @@ func sharding(shards int) []string {
 	return names
 }
 
-// fillShards makes a table in main, one in a single shard, and one that every shard has, with rows of the
-// parents 1 to 40 in all of them. The parents are deleted.
+// fillShards makes a table in main, one in a single shard and one in every shard. All have rows of
+// the parents 1 to 40. The parents are deleted.
 func fillShards(e *servicetest.Estate, names ...string) {
 	e.T.Helper()
 	e.Exec("main", `CREATE TABLE c (p_id bigint, q_id bigint); CREATE INDEX ON c (p_id); CREATE INDEX ON c (q_id);
@@ -191,7 +191,7 @@ func TestShards_ADatabaseThatWasNeverSeenMayHaveEveryChild(t *testing.T) {
 	e.Open = []*repo.Database{e.Open[0], e.Open[2]}
 	dueAgain(e, "main")
 	wantRun(t, e.Service(servicetest.OneChild), "processed_records=50 deleted_rows=50")
-	// A child that nobody asked this database for may be there, too.
+	// A child for which this database was not asked may exist, too.
 	e.Open[1].Close()
 	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
 	e.Deleted("main", "p", 51, 51)

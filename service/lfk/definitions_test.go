@@ -299,8 +299,8 @@ func TestLoadDefinitions_MistakesAreFatal(t *testing.T) {
 	})
 }
 
-// Whatever is in a file: it is refused with words that name the file, or every definition in it is
-// whole, and reading it again gives the same.
+// Any file is refused with a message that names it, or every definition in it is whole. Reading it
+// again gives the same.
 func FuzzDefinitions(f *testing.F) {
 	f.Add(devdb.Definitions())
 	for _, content := range []string{

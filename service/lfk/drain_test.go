@@ -83,7 +83,8 @@ func TestLooseForeignKeysCleanup_WhatIsRecordedWhileItWorksBelongsToTheRun(t *te
 	e.WantQueue("main", "")
 }
 
-// What a run has postponed waits for the next one, also where it is due again before the run has ended.
+// Records that a run has postponed wait for the next one, also if they are due again before the run
+// has ended.
 func TestLooseForeignKeysCleanup_WhatARunPutsOffIsNotItsOwnAgain(t *testing.T) {
 	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(1, 6);
@@ -193,7 +194,7 @@ func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *test
 			}
 			assert.That(t, r.Counts["incremented_records"] <= 50,
 				"%d records charged, though only two batches were in hand", r.Counts["incremented_records"])
-			// Whatever is gone from the queue has no rows left.
+			// Records that are gone from the queue have no rows left.
 			for database, table := range map[string]string{"main": "c", "ci": "d"} {
 				parent := map[string]string{"main": "p", "ci": "o"}[database]
 				pending := e.Value("main", `SELECT array_agg(primary_key_value) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.`+parent+`'`)
@@ -235,7 +236,7 @@ x:
 		"limit on the other side": {updatesFirst, 12, 7},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// What is not due does not make it over_limit.
+			// Records that are not due do not make it over_limit.
 			e.Exec("main", `TRUNCATE c, d; DELETE FROM loose_foreign_keys_deleted_records;
 				INSERT INTO d (p_id) SELECT k FROM generate_series(2, 4) k, generate_series(1, 2);
 				INSERT INTO c (p_id) SELECT k FROM generate_series(1, 3) k, generate_series(1, 4);

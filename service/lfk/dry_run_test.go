@@ -38,8 +38,8 @@ u: [{table: p, column: p_id, on_delete: update_column_to, target_column: state, 
 absent: [{table: p, column: p_id, on_delete: async_delete}]
 `
 
-// newEveryAction has children for every action, in two databases, of parents that are due, of one recorded twice, of
-// one that is not due, and of one alive.
+// newEveryAction has children for every action, in two databases. Their parents are due, recorded
+// twice, not due, or alive.
 func newEveryAction(t *testing.T) *servicetest.Estate {
 	t.Helper()
 	e := servicetest.New(t, servicetest.Small, "main", "ci")
@@ -122,7 +122,8 @@ func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 	}
 }
 
-// Each case is of two deleted parents with three rows of c and one of d each, and, while all databases answer, of one that is alive.
+// Each case is of two deleted parents with three rows of c and one of d each. While all databases
+// answer, it has a living parent, too.
 func TestDryRun_CountsEachRecordAsTheRunWould(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	for name, c := range map[string]struct {

@@ -64,7 +64,7 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 	b := servicetest.Status(t, s).Backlog
 	assert.That(t, b.Dead == 1 && b.Pending == 0 && b.Due == 0, "backlog %+v, want 1 dead", b)
 
-	// Put back once the cause is mended, it begins again.
+	// Put back once the cause is fixed, it begins again.
 	e.Exec("main", `DROP TRIGGER mine ON c`)
 	if n, err := admin.New(e.Open[0].Database).RetryDeadRecords(t.Context(), admin.DeadRecordFilter{}); err != nil || n != 1 {
 		t.Fatal(n, err)
@@ -76,8 +76,8 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 	}
 }
 
-// Each SQLSTATE has a parent with two children, of which one fails. What concerns a child concerns neither the other
-// definitions nor the other parents: all are in one run.
+// Each SQLSTATE has a parent with two children, of which one fails. The error of a child concerns
+// neither the other definitions nor the other parents: all are in one run.
 func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE FUNCTION explode() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -304,7 +304,7 @@ func TestFault_LooseForeignKeysCleanup_SlowRowsMakeStatementsSmaller(t *testing.
 	r := wantRun(t, s, "processed_records=10 deleted_rows=20")
 	assert.That(t, !r.OverLimit, "over_limit: %s", r.Reason)
 
-	// What has been learned serves the next run: no row is deleted twice.
+	// The next run uses the learned sizes: no row is deleted twice.
 	e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(0, 9); ALTER SEQUENCE tried RESTART`)
 	e.Deleted("main", "p", 0, 9)
 	wantRun(t, s, "processed_records=10 deleted_rows=10")

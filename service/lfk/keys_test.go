@@ -266,7 +266,7 @@ func TestLooseForeignKeys_AnOlderQueueGetsTheColumnForKeys(t *testing.T) {
 	servicetest.WantFindings(t, keys)
 }
 
-// Without its trigger nobody knows in which order the values of a key were recorded.
+// Without its trigger the order of the values of a recorded key is unknown.
 func TestLooseForeignKeysCleanup_AKeyOfSeveralColumnsKeepsItsMeaning(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 2);
@@ -303,8 +303,8 @@ func TestUntrack_DropsTheFunctionsOfItsTable(t *testing.T) {
 	e.Want("main", `SELECT string_agg(fully_qualified_table_name, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records`, "public.other public.p")
 }
 
-// Whatever form the trigger of an integer key has, a definition of another key is refused: it would delete the rows of
-// others.
+// For any form of the trigger of an integer key, a definition of another key is refused: it would
+// delete the rows of others.
 func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
 	const plain = `CREATE TABLE p (id bigint PRIMARY KEY, number int UNIQUE)`
 	estates := map[string]*servicetest.Estate{}

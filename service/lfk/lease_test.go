@@ -35,7 +35,7 @@ func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
 	before, lease := e.State("main", "c"), e.Value("main", leaseRow)
 	s := e.Service(servicetest.OneChild)
 
-	// A statement of the holder in flight has the row: nobody waits for it.
+	// A statement of the holder in flight has the row: no other process waits for it.
 	release := e.Hold(`SELECT FROM maintenance.leases FOR SHARE`)
 	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"})
 	wantHeld(t, err, "somebody", time.Minute)
@@ -70,7 +70,8 @@ func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFligh
 	e.WantLease("main", 8, false)
 }
 
-// Whatever the moment and the change: what its transaction sees is what stays, and what the run has counted.
+// At any moment and with any change, the rows that its transaction sees stay, and the run has
+// counted them.
 func TestLooseForeignKeysCleanup_NothingIsWrittenAfterTheLeaseIsLost(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	for _, c := range []struct{ name, change string }{
@@ -143,7 +144,7 @@ func TestLooseForeignKeysCleanup_LostFenceIsALostLease(t *testing.T) {
 	e.WantLease("ci", 2, true)
 }
 
-// A statement does not see a parent that is committed while it works: the check behind it does.
+// A statement does not see a parent that is committed while it works: the following check does.
 func TestLooseForeignKeysCleanup_AParentThatComesWhileAStatementWorksKeepsItsChildren(t *testing.T) {
 	const mine = `UPDATE c SET v = 'mine' WHERE id = 2; `
 	for _, c := range []struct{ definition, also, rows, pooled string }{

@@ -360,7 +360,7 @@ func TestLooseForeignKeysCleanup_SLIs(t *testing.T) {
 	servicetest.RunBatch(t, s, "main")
 	want("a failed run", 1, 1, 2, 1)
 	servicetest.DryRun(t, s)
-	// Whoever wrote it, an unexpired row is a held lease.
+	// An unexpired row is a held lease, with any writer.
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now() + interval '1 hour'`)
 	if r := e.Fire(s, servicetest.LooseForeignKeys); r.State != control.RunSkipped {
 		t.Fatal(r.State)

@@ -27,18 +27,18 @@ const movedRows = `CREATE TEMP TABLE moved AS SELECT * FROM p WHERE false;
 const swappedTables = `CREATE TABLE p_new (LIKE p INCLUDING ALL); INSERT INTO p_new SELECT * FROM p;
 	ALTER TABLE p RENAME TO p_old; ALTER TABLE p_new RENAME TO p`
 
-// leftover makes p a table that a split has left behind.
+// leftover makes p a leftover of a split.
 const leftover = `CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no''; END';
 	CREATE TRIGGER w BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON p FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`
 
 // rewrittenRows deletes the rows of p and inserts them again.
 const rewrittenRows = `BEGIN; CREATE TEMP TABLE m AS SELECT * FROM p; DELETE FROM p; INSERT INTO p SELECT * FROM m; COMMIT`
 
-// livingCase is what happens to the parents 1 to 10, which have a child in main and one in ci each,
-// after the application has deleted 1 and 2.
+// livingCase is what happens to the parents 1 to 10 after the application has deleted 1 and 2. Each
+// has a child in main and one in ci.
 type livingCase struct {
 	name, key, table string
-	// transactions one after the other; "track" tracks p.
+	// transactions one after the other. "track" tracks p.
 	transactions []string
 	// counts of a run, and the keys of the children that remain in each database.
 	counts, remaining string

@@ -294,7 +294,7 @@ func TestLooseForeignKeysCleanup_ALockedParentTablePostponesRecordsWhereverTheir
 	}
 }
 
-// What a run has read of a child at its start need not be true any more when it comes to it.
+// Facts that a run has read of a child at its start need not be true any more when it comes to it.
 func TestLooseForeignKeysCleanup_AChildThatChangesMeanwhileIsForTheNextRun(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	for name, c := range map[string]struct{ definition, sql, next, rows string }{

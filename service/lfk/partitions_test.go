@@ -168,7 +168,7 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 	e.Exec("main", `INSERT INTO p SELECT generate_series(10, 5000)`)
 	open := e.Connect("main")
 	assert.Must(open.Exec(t.Context(), `BEGIN; DELETE FROM p WHERE id = 10`))(t)
-	// Others go on deleting. What they wait for us is far below this time-out.
+	// Others go on deleting. Their wait for us is far below this timeout.
 	var over atomic.Bool
 	var wait sync.WaitGroup
 	for i := range 2 {
@@ -226,7 +226,8 @@ func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T
 	e.Want("main", partitions, "9, default 9")
 }
 
-// Whatever the leaves are for, what counts as due is what is worked, and no leaf but caretaker's own is touched.
+// With leaves for any values, a run works the records that count as due, and touches no leaf but
+// caretaker's own.
 func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) {
 	e := newOwnQueue(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.several PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (7, 5, -3, 0);

@@ -275,7 +275,7 @@ func TestNewPartitions_ThatAreLockedDoNotHoldARunUp(t *testing.T) {
 	e.Want("main", tracked, bothVisits+", visits_3 visits_3_loose_fk_trigger")
 }
 
-// Before version 6 nobody noted which partitions were untracked on purpose.
+// Before version 6 caretaker did not record which partitions were untracked on purpose.
 func TestNewPartitions_ThatAnOlderVersionLeftUntrackedStaySo(t *testing.T) {
 	e := newVisits(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2);

@@ -54,8 +54,8 @@ func TestNeighbour_ParentsInPartitionsThatPartmanMakesOrDrops(t *testing.T) {
 	e.Want("main", `SELECT count(*) || ' ' || min(p_id) FROM c`, "38 10")
 }
 
-// Rows of a table that others inherit from, and of a partition: the move is committed between the snapshot of the run's
-// statement and the statement's first row.
+// Rows of a table that others inherit from, and of a partition. The move is committed between the
+// snapshot of the run's statement and the statement's first row.
 func TestNeighbour_ChildrenThatMoveUnderAStatementAreDeleted(t *testing.T) {
 	const (
 		data      = `INSERT INTO c SELECT i, 1 + i % 60 FROM generate_series(1, 240) i;`

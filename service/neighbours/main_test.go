@@ -108,7 +108,7 @@ func TestNeighbour_AJobOfCronDeletesTheChildrenOfTheRun(t *testing.T) {
 		WITH gone AS (DELETE FROM c WHERE p_id > 3 AND NOT EXISTS (SELECT FROM p WHERE p.id = p_id) RETURNING p_id)
 		SELECT count(*), pg_advisory_xact_lock(1) FROM gone $$, 'estate')`))(t)
 	e.Eventually("main", `SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`, "true")
-	// The run deletes what it can have, and leaves the rest to the next one.
+	// The run deletes the rows that it can lock, and leaves the others to the next one.
 	wantRun(e, "processed_records=3 deleted_rows=6 rescheduled_records=5")
 	e.WantQueue("main", "4 5 6 7 8")
 	release()

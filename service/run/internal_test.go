@@ -48,7 +48,7 @@ func digestOf(found ...control.Candidate) string {
 	return hex.EncodeToString(x.found.digest.Sum(nil))
 }
 
-// A digest reports who is worked on, in which order, what is done and why, and nothing else: no
+// A digest covers the targets, their order, the actions and their reasons, and nothing else. No
 // text of one candidate can be taken for another one.
 func FuzzCandidatesDigest(f *testing.F) {
 	f.Add("user", int64(1), "queue", "", "user", int64(2), "queue", "")
@@ -111,8 +111,8 @@ func TestPermit_WaitForARenewalIsInTheTrace(t *testing.T) {
 	})
 }
 
-// Whatever the expression: it is refused, or each fire is a whole minute behind the time that was asked
-// about, and nothing fires in between.
+// Any expression is refused, or each fire is a whole minute after the requested time, and nothing
+// fires in between.
 func FuzzParseSchedule(f *testing.F) {
 	for _, expression := range []string{
 		"* * * * *", "*/2 * * * *", "0 0 * * *", "0 2 * * 1-5", "15,45 3 1 */3 *", "0 0 29 2 *", "59 23 31 12 7", "0 0 30 2 *",

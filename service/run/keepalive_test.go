@@ -86,8 +86,8 @@ func TestAbandonedRun_IsCountedWhenMetricsAreRead(t *testing.T) {
 	assert.That(t, n == 1, "%d runs failed, want 1", n)
 }
 
-// wantToldOnce fails the test unless a run on main is counted and traced as the failed run that others have closed, and
-// logged so and as corrected.
+// wantToldOnce fails the test unless a run on main is counted and traced as the failed run that
+// others have closed. It must be logged so and as corrected.
 func wantToldOnce(t *testing.T, m *servicetest.Meter, spans *tracetest.SpanRecorder, log *servicetest.Buffer) {
 	t.Helper()
 	for name, want := range map[string]int64{
@@ -178,7 +178,7 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 	s := e.Service(servicetest.OneChild, e.WithQueue)
 	assert.Must(s.Status(t.Context(), ""))(t)
 	e.Want("main", `SELECT concat_ws(' ', last_value, is_called) FROM closes`, "1 t")
-	// While nobody sees the leases, those who ask for them can be counted.
+	// While no query sees the leases, the waiting queries can be counted.
 	release := e.Hold(`LOCK TABLE maintenance.leases`)
 	done := make(chan error, 1)
 	go func() {
@@ -222,7 +222,7 @@ func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testin
 	})
 	assert.NoError(t, err)
 	e.Want("main", `SELECT is_called FROM closes`, "false")
-	// One that has gone silent is closed by whoever looks.
+	// The next reader closes a run that has gone silent.
 	e.Exec("main", `UPDATE maintenance.runs SET state = 'running', finished_at = NULL, heartbeat_ttl = '0'`)
 	seen := assert.Must(other.Run(t.Context(), r.ID))(t)
 	assert.That(t, seen.State == control.RunFailed, "%s", seen.State)
@@ -253,8 +253,8 @@ func TestRunCounts_OfAnEndThatWasNotCleanAreSettledByTheNextRunOfTheWorker(t *te
 	s := e.Service(servicetest.OneChild)
 	lost := servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
-	// What has committed unheard, in a run that fails. What a run that was closed goes on to commit.
-	// And a run that was closed while its database did not answer.
+	// Commits without an answer, in a run that fails. Commits of a run that was already closed. And a
+	// run that was closed while its database did not answer.
 	const unheard = `INSERT INTO maintenance.run_counts SELECT id, 'processed_records', 5 FROM maintenance.runs WHERE reason = $1 OR state = $1`
 	e.Exec("main", unheard, control.RunRunning)
 	e.Exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)

@@ -37,7 +37,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	servicetest.WantEarly(t, r, "THROTTLED: replica standby of main is late: ")
 	assert.That(t, strings.Contains(r.Reason, "over load.max_replica_lag = 700ms"), "reason %q", r.Reason)
 	servicetest.WantCondition(t, s, status.ConditionThrottled, "load.max_replica_lag")
-	// What the one has left, the other does: it may be as late as it likes.
+	// The other does the remaining work: it may be as late as it likes.
 	servicetest.WantCondition(t, careless, status.ConditionIdle, "the last run ended early, the next one goes on: THROTTLED: ")
 	wantEverything(t, servicetest.RunBatch(t, careless, "main"))
 	servicetest.WantCondition(t, careless, status.ConditionIdle)
@@ -57,14 +57,14 @@ func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testi
 	servicetest.WantEarly(t, r, onC)
 	servicetest.WantCounts(t, r, "")
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after <= now() AND cleanup_attempts = 0`, "10")
-	// A rest far over a limit ends with the run's time, however long the patience.
+	// A pause far over a limit ends with the run's time, for any setting.
 	servicetest.WantEarly(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild,
 		servicetest.With(func(c *lfk.Config) { c.MaxRuntime = 3 * time.Second }),
 		servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour})), "main"), onC)
 	dissolve()
 	e.Want("main", `SELECT count(*) FROM c`, "30")
 
-	// The queue of another table slows nobody down.
+	// The queue of another table slows no run down.
 	e.Exec("main", `CREATE TABLE d ()`)
 	dissolve = e.LockQueue("d", "100 ms")
 	wantEverything(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild,
@@ -126,7 +126,7 @@ func TestFault_Load_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
 	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: main has not taken the run's heartbeats for ")
 }
 
-// What cannot be seen slows nobody down, and is said once.
+// A limit that cannot be measured slows no run down, and is logged once.
 func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 	e.Exec("main", `REVOKE EXECUTE ON FUNCTION pg_current_wal_flush_lsn() FROM PUBLIC`)

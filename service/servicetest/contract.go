@@ -37,7 +37,8 @@ type Fixture struct {
 	Limit map[string]string
 	// Unseen: the backlog counts only things that a run has started. StayDue: things stay due until their jobs have ended.
 	Unseen, StayDue bool
-	// RolledBack is the table that a dry run writes to in a transaction that it rolls back; "" for none.
+	// RolledBack is the table that a dry run writes to in a transaction that it rolls back, "" for
+	// none.
 	RolledBack string
 }
 
@@ -220,7 +221,7 @@ func (c *contract) finish(s *service.Service) {
 	}
 }
 
-// free lets the lease that somebody has left behind expire.
+// free lets the lease of a dead process expire.
 func (c *contract) free() {
 	c.t.Helper()
 	c.e.Exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()`)

@@ -149,7 +149,7 @@ func (e *Estate) Eventually(database, sql, want string) {
 	})
 }
 
-// Service with these definitions (YAML; "" for none).
+// Service with these definitions (YAML, "" for none).
 func (e *Estate) Service(definitions string, change ...func(*service.Config)) *service.Service {
 	e.T.Helper()
 	config := service.Config{Databases: e.Open, Logger: slog.New(slog.DiscardHandler)}

@@ -13,8 +13,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Ghosts has an organization with a ghost (5), a group (100) with a project (1), and user 7, to whom a merge request
-// (1), an issue (1) and an epic (1) belong.
+// Ghosts has an organization with a ghost (5), a group (100) with a project (1), and user 7. A
+// merge request (1), an issue (1) and an epic (1) belong to the user.
 type Ghosts struct {
 	*Estate
 	Log *Buffer
@@ -111,8 +111,8 @@ func (g *Ghosts) Runs(s *service.Service, dry bool) run.Run {
 	return r
 }
 
-// Settled runs the worker again where a user was deferred, because the test came too late on a slow machine: a lock is
-// waited for a second. The counts are those of all runs.
+// Settled runs the worker again where a user was deferred, because the test came too late on a slow
+// machine. The worker waits a second for a lock. The counts are those of all runs.
 func (g *Ghosts) Settled(s *service.Service, r run.Run) run.Run {
 	g.T.Helper()
 	for r.Counts["deferred_users"] > 0 {

@@ -6,7 +6,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
-// QueueJob queues the removal of a group by U, or by nobody (0).
+// QueueJob queues the removal of a group by U, or by no user (0).
 func (g *Groups) QueueJob(group, user int) {
 	g.T.Helper()
 	args := jobqueue.DestroyGroup{GroupID: int64(group)}

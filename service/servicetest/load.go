@@ -63,7 +63,7 @@ func LoadLimits(l load.Config) func(*service.Config) {
 	return func(c *service.Config) {
 		c.Load = l
 		service.Settings[lfk.Config](c).BatchSize = 2
-		// What a test waits for besides the load must not end its run.
+		// Other waits of a test than for the load must not end its run.
 		if service.Settings[lfk.Config](c).MaxRuntime == 0 {
 			service.Settings[lfk.Config](c).MaxRuntime = 2 * devdb.WaitTimeout
 		}

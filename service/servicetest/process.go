@@ -37,7 +37,8 @@ type Order struct {
 	Names, URLs []string
 	// Replica is the URL of main's replica, "" for none.
 	Replica string
-	// Definitions is the path of a file, Configuration that of a file with all settings; "" for none.
+	// Definitions is the path of a file, Configuration that of a file with all settings. "" means
+	// none.
 	Definitions, Configuration string
 	BatchSize                  int
 	MaxRuntime                 time.Duration
@@ -198,7 +199,7 @@ func (p *Process) Result() (r Result) {
 // ShortRun makes a run of ten seconds at most: its lease holds for 20.
 func ShortRun(o *Order) { o.MaxRuntime = 10 * time.Second }
 
-// AfterExpiry runs the worker on main as soon as the lease that somebody has left behind has expired.
+// AfterExpiry runs the worker on main as soon as the lease of a dead process has expired.
 func (e *Estate) AfterExpiry(s *service.Service, holder string) (r run.Run) {
 	e.T.Helper()
 	devdb.Eventually(e.T, "the lease of "+holder+" to expire", func() bool {

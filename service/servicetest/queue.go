@@ -81,9 +81,9 @@ SELECT count(*) FROM pg_temp.taken t JOIN maintenance.river_job j USING (id)
 WHERE j.state = 'running'
    OR (j.state = 'available' AND j.attempt = t.attempt AND j.metadata ->> 'snoozes' IS NOT DISTINCT FROM t.snoozes)`
 
-// Work does one attempt of every waiting job of a kind, also of those that would be due later, as
-// River does it, and returns how many there were. Jobs that these queue wait for the next call. A
-// job that failed may be tried again.
+// Work does one attempt of every waiting job of a kind, also of those that are due later, as River
+// does it. It returns their number. Jobs that these queue wait for the next call. A job that failed
+// may be tried again.
 func (e *Estate) Work(s *service.Service, kind string) (worked int) {
 	e.T.Helper()
 	e.Exec("main", `CREATE TEMPORARY TABLE IF NOT EXISTS taken (id bigint, attempt integer, snoozes text)`)

@@ -68,7 +68,7 @@ func (e *Estate) WantQueue(database, keys string) {
 // MainLease is the lease of loose_foreign_keys_cleanup on main.
 const MainLease = LooseForeignKeys + "/main"
 
-// ForeignLease is a lease row of somebody who is no caretaker.
+// ForeignLease is a lease row of another program.
 func (e *Estate) ForeignLease(database, name, expires string) {
 	e.T.Helper()
 	e.Exec(database, `INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at)

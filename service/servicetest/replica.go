@@ -22,8 +22,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Mirrored is a main with a standby that notes every statement. Services read it. What they say is
-// in log.
+// Mirrored is a main with a standby that notes every statement. Services read it. log has their
+// lines.
 type Mirrored struct {
 	*Estate
 	Standby *devdb.Cluster

@@ -8,14 +8,15 @@ import (
 	"strings"
 )
 
-// Routed is the environment variable that moves the records of tests to a routed queue of GitLab: the methods of [Estate]
-// rename the queue in SQL. Databases of schema "" have no routed queue. They are for tests of caretaker's own.
+// Routed is the environment variable that moves the records of tests to a routed queue of GitLab.
+// The methods of [Estate] rename the queue in SQL. Databases of schema "" have no routed queue.
+// They are for tests of caretaker's own.
 const Routed = "CARETAKER_TEST_ROUTED"
 
 const routedQueue = "loose_foreign_keys_project_deleted_records"
 
-// routeSQL lets tests use the routed queue like the first one: without an owner, with ascending ids that may be written as
-// integers, and with times and attempts that are NULL.
+// routeSQL lets tests use the routed queue like the first one. Records have no owner, ascending ids
+// that may be written as integers, and times and attempts that are NULL.
 const routeSQL = `DO $do$ BEGIN
 	IF to_regclass('routed_ids') IS NULL THEN
 		CREATE FUNCTION routed_id(n integer) RETURNS uuid LANGUAGE sql AS

@@ -74,7 +74,8 @@ func DryRun(t *testing.T, s *service.Service) run.Run {
 	return r
 }
 
-// WantCounts fails the test unless the run's counts are these, "key=n key=n"; keys not named must be 0.
+// WantCounts fails the test unless the run's counts are these, "key=n key=n". Keys not named must
+// be 0.
 func WantCounts(t *testing.T, r run.Run, want string) {
 	t.Helper()
 	expected := map[string]string{}

@@ -25,7 +25,7 @@ func Tracing(t *testing.T) *tracetest.SpanRecorder {
 	return recorder
 }
 
-// Named are the ended spans of a name, without those that are not sent.
+// Named returns the ended spans of a name, without those that are not sent.
 func Named(spans *tracetest.SpanRecorder, name string) []sdktrace.ReadOnlySpan {
 	return slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
 		return s.Name() != name || HasAttribute(s, "maintenance.withheld")
@@ -33,7 +33,7 @@ func Named(spans *tracetest.SpanRecorder, name string) []sdktrace.ReadOnlySpan {
 }
 
 // WantSpan is the first span of a name that has these attributes, "key=value" with or without the
-// prefix "maintenance."; the test fails unless there is one.
+// prefix "maintenance.". The test fails without such a span.
 func WantSpan(t *testing.T, spans *tracetest.SpanRecorder, name string, want ...string) sdktrace.ReadOnlySpan {
 	t.Helper()
 	named := Named(spans, name)

@@ -36,7 +36,7 @@ func TokenSettings(value string) string {
 	return `{"inactive_resource_access_tokens_delete_after_days": ` + value + `}`
 }
 
-// StateIsANumber makes users.state what nobody can be blocked in.
+// StateIsANumber makes users.state a number, so that no user can be blocked.
 const StateIsANumber = `ALTER TABLE users ALTER state DROP DEFAULT, ALTER state TYPE integer USING 0`
 
 // StateIsAnEnum makes it an enum of some states.
@@ -79,7 +79,7 @@ func (e *Estate) Token(user int, revoked, expires, updated string) {
 	e.Exec("main", strings.NewReplacer("{today}", `(now() AT TIME ZONE 'UTC')::date`, "{c_date}", c+`::date`, "{c}", c).Replace(sql))
 }
 
-// LongAgo is when a token was updated that nobody uses, as SQL.
+// LongAgo is when an unused token was updated, as SQL.
 const LongAgo = `timestamp '2001-02-03 04:05:06'`
 
 // Never is when a token expires that does not, as SQL.
@@ -125,8 +125,8 @@ func MemberSQL(values string) string {
 		SELECT *, 'Namespace', 'GroupMember', 50 FROM (VALUES (` + values + `)) v`
 }
 
-// PersonalProjects gives a user a personal namespace, 10 × its id, with projects of the ids given, each with an issue, a
-// note on it, a repository and the user as a member.
+// PersonalProjects gives a user a personal namespace, 10 × its id, with projects of the ids given.
+// Each has an issue, a note on it, a repository and the user as a member.
 func (e *Estate) PersonalProjects(user int, projects ...int) {
 	e.T.Helper()
 	namespace := 10 * user

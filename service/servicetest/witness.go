@@ -8,15 +8,16 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// Witness notes from now on which rows of the application main's statements change, and which paths
-// deleted rows leave outside the database, for [Estate.WantReceipts] and [Estate.WantOutside].
+// Witness records from now on the rows of the application that main's statements change. It records
+// the paths that deleted rows leave outside the database. [Estate.WantReceipts] and
+// [Estate.WantOutside] read them.
 func (e *Estate) Witness() {
 	e.T.Helper()
 	e.Exec("main", oracle.Witness)
 }
 
-// WantOutside fails the test unless exactly the paths are noted, once, that the witness has seen, and
-// so many at least.
+// WantOutside fails the test unless exactly the paths are recorded, once, that the witness has
+// seen, and so many at least.
 func (e *Estate) WantOutside(least int) {
 	e.T.Helper()
 	const all = `SELECT string_agg(concat_ws(' ', kind, path), E'\n' ORDER BY kind, path) FROM `

@@ -25,7 +25,7 @@ func Workers() (names []string) {
 // Audited enables orphan_audit, which is not shown among all workers before.
 func Audited(c *service.Config) { service.Settings[orphans.Config](c).Enabled = new(true) }
 
-// Configured are the names of the workers that have all they need on a service's databases.
+// Configured returns the names of the workers that have all they need on a service's databases.
 func Configured(t *testing.T, s *service.Service) (names []string) {
 	t.Helper()
 	all, err := s.Status(context.Background(), "")

@@ -22,7 +22,7 @@ func TestLogMeter_RatesAreThoseOfTheLastSeconds(t *testing.T) {
 		{3 * time.Second, 5000, 2000},
 		{4 * time.Second, 5000, 0},
 		{7 * time.Second, 8000, 1000},
-		{7*time.Second + maxRateTime + 1, 1 << 40, 0}, // nobody searched for long
+		{7*time.Second + maxRateTime + 1, 1 << 40, 0}, // no search for long
 		{20 * time.Second, 7000, 0},                   // another server
 		{25 * time.Second, 12000, 1000},
 	} {

@@ -133,7 +133,7 @@ func TestDeleteUser_AnyOtherJobFinishesWhatADiscardedOneHasBegun(t *testing.T) {
 			e.Exec("main", objections()["a new token"].sql)
 			e.Exec("main", objections()["its actor is gone"].sql)
 			servicetest.WantDeletion(t, next(e, s), servicetest.DeletionDone)
-			// In the name of the one for whom it was begun, whoever the other job is for.
+			// In the name of the user for whom it was started, for any target of the other job.
 			e.Want("main", `SELECT initiator_user_id FROM ghost_user_migrations WHERE user_id = 7`, "1")
 			e.Want("main", remains, "0")
 			e.Want("main", begun, "")

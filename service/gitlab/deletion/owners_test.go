@@ -46,7 +46,8 @@ func TestDeleteUser_OfTwoOwnersWhoGoAtOnceOneStays(t *testing.T) {
 			e.Exec("main", `INSERT INTO project_authorizations (user_id, project_id, access_level) VALUES (7, 901, 50), (8, 901, 50)`)
 			s := e.Service("", e.WithQueue)
 			e.Insert(servicetest.JobOf(servicetest.Authorized(7)), servicetest.JobOf(servicetest.Authorized(8)))
-			// Whoever comes first has left the group, which nobody sees yet, when the other one's turn comes.
+			// The first user has left the group, which no other transaction sees yet, when the other one's
+			// turn comes.
 			e.Held(`SELECT FROM project_authorizations FOR UPDATE`, 2)
 			e.Work(s, "delete_user")
 			e.Want("main", endedDeletions, "1 cancelled refused SOLE_OWNER_OF_GROUP, 1 completed succeeded")
@@ -90,7 +91,7 @@ func coOwner(e *servicetest.Estate, shared string) {
 	}
 }
 
-// jobElsewhere moves jobs to a queue that nobody works.
+// jobElsewhere moves jobs to a queue that no server works.
 func jobElsewhere(e *servicetest.Estate, condition string) {
 	e.T.Helper()
 	e.Exec("main", `UPDATE maintenance.river_job SET queue = 'elsewhere' WHERE `+condition)
@@ -262,7 +263,7 @@ func onlyOwnerOfAGroupStays(e *servicetest.Estate) {
 func warningNamesTheFirstTenGroups(e *servicetest.Estate) {
 	e.User(7, 0, 1)
 	e.User(8, 0, 1)
-	// More than a page, and those that matter are behind it.
+	// More than a page, and those that matter are after it.
 	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1000, 3500) i`)
 	e.Exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT 7, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(1000, 3500) i`)

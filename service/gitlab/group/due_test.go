@@ -126,8 +126,8 @@ func queuesTheRemovalOfADueGroupAndNoSecondJobWhileOneWaits(g *servicetest.Group
 	g.WantJobs("10:1@0")
 }
 
-// The days between the mark and the cut-off, and the day on which a membership ends, are UTC dates, whatever the time zones
-// of the process and of the database, and whatever the time of the day.
+// The days between the mark and the cut-off and the day on which a membership ends are UTC dates.
+// The time zones of the process and of the database do not matter, nor the time of the day.
 func TestAdjournedGroupDeletion_DatesAreThoseOfUTC(t *testing.T) {
 	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for _, zone := range servicetest.Zones() {
@@ -170,8 +170,8 @@ func walksOverAllPages(g *servicetest.Groups) {
 	}
 }
 
-// Candidates are read by the ten thousand, groups without a mark by five thousand: 10,000 marks are of no group, and a
-// group is due behind them.
+// Candidates are read by the ten thousand, groups without a mark by five thousand. 10,000 marks are
+// of no group, and a due group follows them.
 func walksOverAllCandidatesAndAllGroups(g *servicetest.Groups) {
 	g.Serve(servicetest.With(func(c *group.Config) { c.BatchSize = 10_000 }))
 	g.Exec("main", `ALTER TABLE namespaces DISABLE TRIGGER USER`)
@@ -187,7 +187,7 @@ func walksOverAllCandidatesAndAllGroups(g *servicetest.Groups) {
 }
 
 func dryRunNamesTheGroupsAndWhatBecomesOfThem(g *servicetest.Groups) {
-	// 10 goes with its child 11. U has no right to 20. Of 30 nobody knows who wanted it. A job for 40
+	// 10 goes with its child 11. U has no right to 20. The requester of 30 is unknown. A job for 40
 	// waits. 50 looks marked and is not.
 	plant(g, "10 owner=1 mark=1@15", "11<10 path=child mark=1@15", "20 path=restored mark=1@15", "30 path=held details=null@15",
 		"40 owner=1 mark=1@15",

@@ -222,7 +222,7 @@ func twoAttemptsNeverOverlap(g *servicetest.Groups) {
 	g.WantRows(map[string]int{"namespaces": 0})
 }
 
-// What others remove at the same time.
+// Rows that others remove at the same time.
 
 func membersThatSomebodyElseRemovesAtTheSameTimeAreNoError(g *servicetest.Groups) {
 	g.Owned(10, 15)

@@ -105,8 +105,8 @@ func coverCases() []treeCase {
 			jobs: []string{"11:2@20", "21:2@60", "31:2@100", "41:2@120", "60:2@140"}, next: "restored_groups=1 held_groups=1",
 		},
 		{
-			// Whose job could not be queued covers nobody: the child gets its own, and the positions are
-			// those of the remainder.
+			// A group whose job could not be queued covers no other: the child gets its own, and the
+			// positions are those of the remainder.
 			name:   "a child is handled when its parent's job cannot be queued",
 			trees:  []string{"30 owner=1 mark=1@15", "20<30 mark=1@15", "10<20 mark=1@15", "40 owner=1 mark=1@15"},
 			sql:    refusing("INSERT", "maintenance.river_job", "NEW.args ->> 'group_id' = '30'"),
@@ -228,7 +228,8 @@ func TestAdjournedGroupDeletion_DecidesAboutEachGroupOfATree(t *testing.T) {
 				// The dry run has said it, too.
 				g.WantLog(2*times, strings.Split(words, "; ")...)
 			}
-			// Jobs that wait cover as well as new ones. What was held or has failed is checked again.
+			// Jobs that wait cover as well as new ones. Groups that were held or have failed are checked
+			// again.
 			g.Exec("main", `DROP FUNCTION IF EXISTS refuse CASCADE`)
 			g.Run(c.next)
 		})

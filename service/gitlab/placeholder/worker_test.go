@@ -163,8 +163,8 @@ func jobsStartASecondApartOverAllPagesAlsoThoseOfIDsBelowOne(e *servicetest.Esta
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "5")
 }
 
-// The job of a user who is claimed again keeps its row for as long as its transaction lasts, which is longer than a claim
-// can wait.
+// The job of a user who is claimed again keeps its row during its transaction. That is longer than
+// a claim can wait.
 func userWhoseJobIsAtWorkDoesNotFailTheRun(e *servicetest.Estate) {
 	e.Detail(7, 0, `NULL`)
 	e.Detail(8, 0, `NULL`)

@@ -37,7 +37,7 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// continuations are the jobs that go on with a pass, by their states.
+// continuations are the jobs that continue a pass, by their states.
 const continuations = `SELECT coalesce(string_agg(state::text, ' ' ORDER BY id), '') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`
 
 // passes are all passes: cursor, examined, scheduled, and whether they are finished.

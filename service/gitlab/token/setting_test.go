@@ -60,7 +60,7 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 	e.Bots(1)
 	e.Token(1, "true", "date '1980-01-01'", servicetest.LongAgo)
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today, cursor) VALUES (now(), now(), current_date, 5)`)
-	// No user and no token is read: nobody may.
+	// No user and no token is read, as the role cannot.
 	e.Exec("main", `ALTER TABLE personal_access_tokens ENABLE ROW LEVEL SECURITY`)
 	s := e.Service("", e.WithQueue)
 	for _, dry := range []bool{true, false} {

@@ -63,8 +63,8 @@ func judgedBots() []judgedBot {
 	}
 }
 
-// The dates are those of UTC, whatever the time zones of the process and of the database: when a
-// bot is queued, and when its job checks the tokens again.
+// The dates are those of UTC, whatever the time zones of the process and of the database. They
+// apply when a bot is queued, and when its job checks the tokens again.
 func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing.T) {
 	t.Parallel()
 	// Without prepared statements the driver chooses the types of parameters.
@@ -137,7 +137,8 @@ func TestInactiveTokenDeletion_Schema(t *testing.T) {
 	)
 }
 
-// A walk ends behind the last bot, neither before nor never: with gaps between their ids, and others than bots among them.
+// A walk ends after the last bot, neither before nor never. The ids have gaps, and some users are
+// no bots.
 func walksOverAllPages(e *servicetest.Estate) {
 	t := e.T
 	whole := servicetest.With(func(c *token.Config) { c.BatchSize = 3 })
@@ -254,7 +255,7 @@ func dryRunWalksFromTheBeginningBesideAPass(e *servicetest.Estate) {
 	e.Bots(1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
-	// Somebody else's lease does not stop it.
+	// Another lease does not stop it.
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)
 	before := e.Value("main", `SELECT concat_ws(' ', p.ctid, p.xmin, p) FROM maintenance.token_passes p`)
 	servicetest.WantCounts(t, dryTokens(t, e.Service("", e.WithQueue)), "examined_users=3 scheduled_jobs=3")
@@ -315,7 +316,7 @@ func withoutAQueueIsNotConfigured(e *servicetest.Estate) {
 	assert.That(t, ok, "%v, want that it is not configured", err)
 }
 
-// What a continuation misses is with the job, for clients.
+// The job has the continuation's missing settings, for clients.
 func continuationSaysWhatIsMissing(e *servicetest.Estate) {
 	t := e.T
 	s := e.Service("", e.WithQueue)

@@ -264,7 +264,7 @@ func TestTrack_AsksForTheDatabaseOnlyIfThereIsAChoice(t *testing.T) {
 	servicetest.WantError(t, err, "there is no table here in ci")
 	e.Want("main", "SELECT count(*) FROM pg_trigger WHERE tgname = 'p_loose_fk_trigger'", "0")
 
-	// With one of the databases down nobody knows whether there is a choice.
+	// With one of the databases down it is unknown whether a choice exists.
 	e.AddDown()
 	if _, err := e.Keys("").Track(ctx, "here", ""); !errors.Is(err, dberr.ErrUnreachable) {
 		t.Errorf("got %v, want ErrUnreachable", err)
@@ -294,7 +294,7 @@ d: [{table: p, column: p_id, on_delete: async_nullify}]
 	_, err = keys.Untrack(ctx, "p")
 	servicetest.WantError(t, err, "main: public.p is not tracked", "ci: there is no table p")
 
-	// What was pending is still cleaned.
+	// Pending records are still cleaned.
 	e.Exec("main", "DELETE FROM p WHERE id = 2")
 	servicetest.WantRun(t, servicetest.RunBatch(t, e.Service(definitions), "main"), "succeeded", "processed_records=1 deleted_rows=1")
 	e.Want("main", "SELECT string_agg(p_id::text, ',') FROM c", "2")

@@ -16,8 +16,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Records are written when all older transactions of the cluster have ended: on a cluster of their own these tests do
-	// not wait for those of other packages.
+	// Records are written when all older transactions of the cluster have ended. On a cluster of their
+	// own these tests do not wait for those of other packages.
 	servicetest.Databases.Settings = map[string]string{"synchronous_commit": "off"}
 	servicetest.Main(m)
 }
@@ -113,7 +113,7 @@ func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
 	servicetest.WantCounts(t, counted, "examined_keys=316 orphaned_keys=191 orphaned_rows=351")
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "0")
 	runAll(t, s, orphans.Name, "")
-	// 40 keys of p and of u each, 41 of k, where a row (1, n2) refers to nobody.
+	// 40 keys of p and of u each, 41 of k, where a row (1, n2) refers to no parent.
 	e.Want("main", `SELECT string_agg(n::text, ' ' ORDER BY t) FROM (SELECT fully_qualified_table_name AS t, count(*) AS n
 		FROM loose_foreign_keys_deleted_records GROUP BY 1) x`, "41 40 40")
 	runAll(t, s, orphans.Name, "")
@@ -214,7 +214,8 @@ func aParentThatIsNotCommittedYetIsNotMissing(e *servicetest.Estate) {
 	wantLate(e, s, writer)
 }
 
-// A parent with several homes is missing only if no home has it, nor will have it when it commits.
+// A parent table in several databases: a row is missing only if none has it, nor will have it at a
+// commit.
 func aParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing(e *servicetest.Estate) {
 	e.Exec("ci", childOf1And2)
 	s := e.Service(servicetest.OneChild, fixing(10, 10))

@@ -90,7 +90,7 @@ func tooManyWaitingRecordsEndIt(e *servicetest.Estate) {
 	e.Want("main", `SELECT min(primary_key_value) || ' ' || count(*) FROM loose_foreign_keys_deleted_records`, "1001 1500")
 }
 
-// A parent may have come into another home than the one with the queue.
+// A parent may have come into another database than the one with the queue.
 func everyHomeIsAskedAgainBeforeARecordIsWritten(e *servicetest.Estate) {
 	e.Exec("ci", childOf1And2)
 	e.Install()
