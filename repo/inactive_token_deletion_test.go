@@ -58,20 +58,20 @@ func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
 	// T is 00:30 on March 30 by UTC, C is 00:30 on February 16.
 	rules := gitlab.NewTokenRules(time.Date(2026, 3, 30, 0, 30, 0, 0, time.UTC), 42)
 	b.bots(
-		`true, NULL, '2026-02-16 00:30:00'`,          // 1: revoked exactly at C
-.		`true, NULL, '2026-02-16 00:29:59.999999'`,   // 2: a microsecond before
-.		`true, NULL, '2026-02-16 00:30:00.000001'`,   // 3: after
-.		`false, '2026-02-16', '2020-01-01'`,          // 4: expired on C's date
-.		`false, '2026-02-15', '2026-03-29'`,          // 5: the day before
-.		`false, '2026-03-30', '2020-01-01'`,          // 6: expires today
-.		`false, '2026-03-31', '2020-01-01'`,          // 7: active
-.		`true, '2026-03-31', '2020-01-01'`,           // 8: would be active, revoked long ago
-.		`true, '2026-03-30', '2020-01-01'`,           // 9: revoked long ago, expires today
-.		`NULL, '2026-02-15', 'infinity'`,             // 10: not revoked, so updated_at does not count
-.		`NULL, 'infinity', '-infinity'`,              // 11: active
-.		`true, '-infinity', '-infinity'`,             // 12: dead
-.		`false, '4714-11-24 BC'::date, '2020-01-01'`, // 13: dead
-.	)
+		`true, NULL, '2026-02-16 00:30:00'`,          // 1: revoked exactly at C.
+		`true, NULL, '2026-02-16 00:29:59.999999'`,   // 2: a microsecond before.
+		`true, NULL, '2026-02-16 00:30:00.000001'`,   // 3: after.
+		`false, '2026-02-16', '2020-01-01'`,          // 4: expired on C's date.
+		`false, '2026-02-15', '2026-03-29'`,          // 5: the day before.
+		`false, '2026-03-30', '2020-01-01'`,          // 6: expires today.
+		`false, '2026-03-31', '2020-01-01'`,          // 7: active.
+		`true, '2026-03-31', '2020-01-01'`,           // 8: would be active, revoked long ago.
+		`true, '2026-03-30', '2020-01-01'`,           // 9: revoked long ago, expires today.
+		`NULL, '2026-02-15', 'infinity'`,             // 10: not revoked, so updated_at does not count.
+		`NULL, 'infinity', '-infinity'`,              // 11: active.
+		`true, '-infinity', '-infinity'`,             // 12: dead.
+		`false, '4714-11-24 BC'::date, '2020-01-01'`, // 13: dead.
+	)
 	want := []int64{2, 5, 8, 10, 12, 13}
 	for _, zone := range []string{"UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago"} {
 		// Without prepared statements the driver chooses the types of parameters.

@@ -37,22 +37,22 @@ func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 		{1, false, 1500, 1500, true, 0, 3000, 1000},       //
 		{1, false, 3000, 3000, true, 0, 6000, 1000},       //
 		{1, false, 6000, 6000, true, 0, 12000, 1000},      //
-		{1, false, 12000, 12000, true, 0, 20000, 1000},    // the bound
-.		{1, false, 20000, 20000, true, 0, 20000, 1000},    //
+		{1, false, 12000, 12000, true, 0, 20000, 1000},    // the bound.
+		{1, false, 20000, 20000, true, 0, 20000, 1000},    //
 		{1000, false, 20000, 20000, false, 0, 3750, 1000}, //
-		{400, false, 3750, 3750, true, 300, 3750, 1300},   // a smaller one would not be quicker
-.		{400, false, 3750, 3750, true, 0, 7500, 1300},     // its rows take 100 ms
-.		{2000, false, 7500, 7500, true, 500, 937, 1500},   // only the time for the rows is in proportion
-.		{220, false, 937, 100, false, 0, 937, 1220},       // others were quicker: nothing takes longer than itself
-.		{200, false, 937, 937, true, 0, 1874, 1200},       //
-		{180, false, 937, 937, true, 0, 1874, 1000},       // too little to matter
-.		{1000, out, 1874, 0, false, 900, 1874, 1900},      // more time instead of fewer rows
-.		{1900, out, 1874, 0, false, 900, 937, 1900},       // the rows had a second
-.		{1900, out, 937, 0, false, 9500, 937, 10_000},     // never more time than for a single row
-.		{10_000, out, 937, 0, false, 9500, 468, 10_000},   //
-		{2900, out, 468, 0, false, 0, 234, 1000},          // nothing is known
-.		{1000, false, 234, 2, false, 0, 1, 1000},          // even one row may be slow
-.		{1000, false, 1, 1, false, 0, 1, 1000},            //
+		{400, false, 3750, 3750, true, 300, 3750, 1300},   // a smaller one would not be quicker.
+		{400, false, 3750, 3750, true, 0, 7500, 1300},     // its rows take 100 ms.
+		{2000, false, 7500, 7500, true, 500, 937, 1500},   // only the time for the rows is in proportion.
+		{220, false, 937, 100, false, 0, 937, 1220},       // others were quicker: nothing takes longer than itself.
+		{200, false, 937, 937, true, 0, 1874, 1200},       //
+		{180, false, 937, 937, true, 0, 1874, 1000},       // too little to matter.
+		{1000, out, 1874, 0, false, 900, 1874, 1900},      // more time instead of fewer rows.
+		{1900, out, 1874, 0, false, 900, 937, 1900},       // the rows had a second.
+		{1900, out, 937, 0, false, 9500, 937, 10_000},     // never more time than for a single row.
+		{10_000, out, 937, 0, false, 9500, 468, 10_000},   //
+		{2900, out, 468, 0, false, 0, 234, 1000},          // nothing is known.
+		{1000, false, 234, 2, false, 0, 1, 1000},          // even one row may be slow.
+		{1000, false, 1, 1, false, 0, 1, 1000},            //
 		{1000, out, 1, 1, false, 0, 1, 1000},              //
 		{100, false, 1, 1, true, 0, 2, 1000},              //
 	} {
