@@ -34,6 +34,8 @@ const (
 	devStopTimeout  = 30 * time.Second
 	// trickleInterval is how often dev deletes a few demo rows, so that workers have work.
 	trickleInterval = 10 * time.Second
+	// remindInterval is how often dev logs its addresses, which have scrolled away by then.
+	remindInterval = 5 * time.Minute
 )
 
 func devCommand(a *app) *cobra.Command {
@@ -100,8 +102,24 @@ func develop(ctx context.Context, a *app, dir, address string) (err error) {
 	trickling, stopTrickle := context.WithCancel(ctx)
 	i.closers = append(i.closers, stopTrickle)
 	i.work.Go(func() { devdb.Trickle(trickling, p.urls, trickleInterval, i.logger) })
+	i.work.Go(func() { i.remind(trickling, remindInterval) })
 	printSummary(a, i, p)
 	return i.run(ctx)
+}
+
+// remind logs the addresses of the demo at each interval, until ctx ends.
+func (i *instance) remind(ctx context.Context, every time.Duration) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			i.logger.InfoContext(ctx, "demo serves", "page", "http://"+i.webAddress()+"/",
+				"address", i.listening.api.Addr().String())
+		}
+	}
 }
 
 // fill creates the databases with the reference schema, demo data and the schema maintenance.

@@ -20,6 +20,7 @@ import (
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
+	"github.com/caretaker-go/caretaker/telemetry"
 )
 
 // Terminal is a pseudo-terminal: what a person types goes into keys.
@@ -343,4 +344,14 @@ func TestStatus_WhatIsDeadOrDeferredNamesWhereItIsListed(t *testing.T) {
 		})
 		assert.Contains(t, got, worker+want)
 	}
+}
+
+func TestLog_OnATerminalIsOneLineAnEventWithoutStacks(t *testing.T) {
+	t.Parallel()
+	text := shown(t, 80, func(out *terminal) error {
+		telemetry.NewLogger(out.std.Out, "", "").Error("run failed", "error", "broken")
+		return nil
+	})
+	assert.Contains(t, text, "level=ERROR msg=\"run failed\" error=broken\n")
+	assert.Equal(t, strings.Count(text, "\n"), 1, text)
 }

@@ -15,9 +15,11 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/grpclog"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/caretaker-go/caretaker/repo/spans"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -25,13 +27,12 @@ import (
 
 // unary returns the interceptors in the order in which a call passes them. These are log, error
 // table, panic recovery, and the guard with roles, size limits, rates and audit. A second recovery
-// surrounds the handler, so that the audit has the outcome of a call that panics. Health checks are
-// not logged and require no role.
+// surrounds the handler, so that the audit has the outcome of a call that panics. Health checks
+// require no role.
 func (s *Server) unary() []grpc.UnaryServerInterceptor {
 	recovering := recovery.UnaryServerInterceptor(recovery.WithRecoveryHandler(recovered))
 	return []grpc.UnaryServerInterceptor{
-		selector.UnaryServerInterceptor(
-			logging.UnaryServerInterceptor(s.logger(), loggingOptions()...), skipHealth()),
+		logging.UnaryServerInterceptor(s.logger(), loggingOptions()...),
 		func(
 			ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 		) (any, error) {
@@ -69,8 +70,7 @@ func withSpans(ctx context.Context, method string) context.Context {
 // stream is unary for streams, which also end when the server stops.
 func (s *Server) stream() []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{
-		selector.StreamServerInterceptor(
-			logging.StreamServerInterceptor(s.logger(), loggingOptions()...), skipHealth()),
+		logging.StreamServerInterceptor(s.logger(), loggingOptions()...),
 		func(
 			server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
 		) error {
@@ -120,7 +120,7 @@ func recovered(panicked any) error { return fault.NewPanicError(panicked) }
 // logger writes one line per call. Handlers add fields with logging.AddFields.
 func (s *Server) logger() logging.Logger {
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
-		if ofReflection(fields) {
+		if routine(fields) {
 			level = logging.LevelDebug
 		}
 		inUTC(fields)
@@ -141,14 +141,23 @@ func inUTC(fields logging.Fields) {
 	}
 }
 
-// ofReflection reports whether a call is a reflection call. grpcurl makes one before each call.
-func ofReflection(fields logging.Fields) bool {
-	i := slices.Index(fields, any(logging.ServiceFieldKey))
+// routine reports whether a call is one of the many that tools repeat: a health check, a reflection
+// call, or a GetStatus that succeeds.
+func routine(fields logging.Fields) bool {
+	service := field(fields, logging.ServiceFieldKey)
+	return service == healthv1.Health_ServiceDesc.ServiceName ||
+		strings.HasPrefix(service, "grpc.reflection.") ||
+		field(fields, logging.MethodFieldKey) == "GetStatus" && field(fields, "grpc.code") == codes.OK.String()
+}
+
+// field returns the text of a field, "" if it is missing.
+func field(fields logging.Fields, key string) string {
+	i := slices.Index(fields, any(key))
 	if i < 0 || i+1 == len(fields) {
-		return false
+		return ""
 	}
-	name, _ := fields[i+1].(string)
-	return strings.HasPrefix(name, "grpc.reflection.")
+	text, _ := fields[i+1].(string)
+	return text
 }
 
 func loggingOptions() []logging.Option {
@@ -159,18 +168,21 @@ func loggingOptions() []logging.Option {
 	}
 }
 
-// answer converts a handler's error for the client, and adds its text to the call's log line.
+// answer converts a handler's error for the client, and adds its text to the call's log line. A line
+// of level error also gets the stack.
 func answer(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
 	fields := logging.Fields{"error", strings.TrimSpace(err.Error())}
+	converted := clientError(ctx, err)
 	var origin interface{ Callers() []uintptr }
-	if errors.As(err, &origin) {
+	level := logging.DefaultServerCodeToLevel(status.Code(converted))
+	if level >= logging.LevelError && errors.As(err, &origin) {
 		fields = append(fields, "stack", origin.Callers())
 	}
 	logging.AddFields(ctx, fields)
-	return clientError(ctx, err)
+	return converted
 }
 
 // LogErrorsOfGRPC makes gRPC log errors with the default logger instead of writing text to the

@@ -19,6 +19,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +43,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func (f *fixture) health(name string) healthv1.HealthCheckResponse_ServingStatus {
@@ -148,9 +150,8 @@ func TestReflection_IsServedInBothVersions(t *testing.T) {
 	}
 }
 
-func TestLog_HasOneLineACallAndNoneForHealth(t *testing.T) {
+func TestLog_HasOneLineACall(t *testing.T) {
 	f := start(t)
-	f.health("")
 	f.run(&maintenancev1.RunBatchRequest{RequestId: "mine"})
 	lines := strings.Split(strings.TrimSpace(f.log.String()), "\n")
 	assert.Require(t, len(lines) == 1, "got %d lines: %s", len(lines), f.log.String())
@@ -158,6 +159,23 @@ func TestLog_HasOneLineACallAndNoneForHealth(t *testing.T) {
 	assert.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
 	for key, want := range map[string]string{"grpc.method": "RunBatch", "grpc.code": "OK", "worker": worker, "request_id": "mine", "outcome": "succeeded"} {
 		assert.Equal(t, line[key], any(want), key, lines[0])
+	}
+}
+
+func TestLog_HasHealthChecksAndGetStatusAtDebugOnly(t *testing.T) {
+	var debug servicetest.Buffer
+	f := start(t, func(c *Config) {
+		c.Logger = slog.New(slog.NewJSONHandler(&debug, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	f.health("")
+	assert.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
+	_, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: "nobody"})
+	assert.That(t, err != nil, "an unknown worker has a status")
+	devdb.Eventually(t, "all calls are logged", func() bool { return strings.Count(debug.String(), "\n") == 3 })
+	for _, call := range []string{
+		`"DEBUG".*"Check"`, `"DEBUG".*"GetStatus".*"grpc.code":"OK"`, `"INFO".*"GetStatus".*"grpc.code":"NotFound"`,
+	} {
+		assert.That(t, regexp.MustCompile(call).MatchString(debug.String()), "no %s in %s", call, &debug)
 	}
 }
 

@@ -25,8 +25,8 @@ const (
 const maxStack = 32
 
 // NewLogger returns a logger that writes one JSON object per line. It writes key=value pairs if the
-// format is text, or if it is not set and to is a terminal. The level is debug, info, warn or
-// error. Other values mean info.
+// format is text. Without a format it does so if to is a terminal, and then leaves out stacks. The
+// level is debug, info, warn or error. Other values mean info.
 //
 // Lines whose context belongs to a trace have its trace_id. Lines of level error have a stack. It
 // is that of the error's origin if the error has a method Callers, otherwise of the line that logs
@@ -37,7 +37,10 @@ func NewLogger(to io.Writer, level, format string) *slog.Logger {
 		from = slog.LevelInfo
 	}
 	options := &slog.HandlerOptions{Level: from, ReplaceAttr: readable}
-	if format == "text" || format == "" && isTerminal(to) {
+	if format == "" && isTerminal(to) {
+		format, options.ReplaceAttr = "text", short
+	}
+	if format == "text" {
 		return slog.New(traced{Handler: slog.NewTextHandler(to, options)})
 	}
 	return slog.New(traced{Handler: slog.NewJSONHandler(to, options)})
@@ -64,6 +67,14 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 		return slog.String(a.Key, stack(callers))
 	}
 	return a
+}
+
+// short is readable without stacks, which fill a terminal.
+func short(groups []string, a slog.Attr) slog.Attr {
+	if a.Key == stackKey {
+		return slog.Attr{}
+	}
+	return readable(groups, a)
 }
 
 // stack returns a line for each function, with the base names of files.
