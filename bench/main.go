@@ -1,13 +1,12 @@
-// Bench measures caretaker's five workers beside other ways to do the same work. These are the
-// replaced ways, and the one statement that is PostgreSQL's own limit. All run on one PostgreSQL
-// that it starts for itself, in turn and several times over. Scenarios (a) to (e) and (m) are
-// loose_foreign_keys_cleanup, (f) is inactive_token_deletion, (g) ghost_user_migration, and (h)
-// placeholder_user_cleanup. (i) and (j) are adjourned_group_deletion and its job. (k) is a server
-// with nothing to do, (l) the cost of calls after years. It prints Markdown: docs/performance.md
-// explains the figures and has a run of them.
+// Bench measures caretaker's five workers beside the other ways to do the same work - what they replace, and the one
+// statement that is PostgreSQL's own limit: on one PostgreSQL that it starts for itself, in turn and several times over.
+// Scenarios (a) to (e) and (m) are loose_foreign_keys_cleanup, (f) inactive_token_deletion, (g) ghost_user_migration, (h)
+// placeholder_user_cleanup, (i) and (j) adjourned_group_deletion and its job; (k) is a server with nothing to do, (l) what
+// calls cost after years. It prints Markdown: docs/contributing/benchmarks.md describes
+// the scenarios, docs/performance.md has figures.
 //
 // With -scale it measures curves instead: loose_foreign_keys_cleanup at growing sizes, with a picture of each, for
-// docs/contributing/benchmarks.md.
+// docs/performance.md.
 //
 // It fails when rows are left over or missing, never because of a figure.
 package main
@@ -40,7 +39,7 @@ func main() {
 	}
 }
 
-// scenario is a question that a table answers. Its letter is that of the target in docs/performance.md.
+// scenario is a question that a table answers. Its letter is that of docs/contributing/benchmarks.md.
 type scenario struct {
 	letter, title string
 	run           func(context.Context, *lab) (*report, error)
@@ -102,7 +101,7 @@ func parse(args []string, help io.Writer) (o options, err error) {
 	flags.StringVar(&o.only, "only", "", "run these alone, as in a,c")
 	flags.BoolVar(&o.quick, "quick", false, "tiny sizes, everything once: shows that it works, measures nothing")
 	flags.BoolVar(&o.durable, "durable", false, "with fsync, synchronous_commit and full_page_writes on")
-	flags.BoolVar(&o.scale, "scale", false, "measure the curves of docs/contributing/benchmarks.md instead: backlog, children, definitions, databases, replicas, trigger, foreground, history")
+	flags.BoolVar(&o.scale, "scale", false, "measure the curves of docs/performance.md instead: backlog, children, definitions, databases, replicas, trigger, foreground, history")
 	flags.IntVar(&o.rows, "rows", 200_000, "rows that go at each size of a curve of -scale; a tenth as many parents are deleted for trigger")
 	flags.BoolVar(&o.full, "full", false, "a queue of 10,000,000 records too, with -scale")
 	flags.StringVar(&o.images, "images", "", "the `folder` to write the pictures of -scale to; empty, or with -quick: none is written")

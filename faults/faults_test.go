@@ -96,10 +96,10 @@ func TestProxy_CutsAfterCommitWasSent(t *testing.T) {
 }
 
 func TestMutations_AreInTheReport(t *testing.T) {
-	page := assert.Must(os.ReadFile("../docs/concepts/leases-and-fencing.md"))(t)
+	page := assert.Must(os.ReadFile("../docs/contributing/faults.md"))(t)
 	for _, m := range mutations() {
 		assert.That(t, bytes.Contains(page, []byte("\n| "+m.name+" | ")),
-			"docs/concepts/leases-and-fencing.md does not say when %q was found", m.name)
+			"docs/contributing/faults.md does not say when %q was found", m.name)
 	}
 }
 

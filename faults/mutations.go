@@ -68,7 +68,7 @@ func mutationsOfLeases() []mutation {
 			"repo/control/lease.go", "WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`",
 			"WHERE name = $1 AND $2::text <> '' AND $3::bigint > 0 AND expires_at > now()`",
 		}}},
-		{"a release does not look at the epoch", []change{{
+		{"a release does not check the epoch", []change{{
 			"repo/control/lease.go", "WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`",
 			"WHERE name = $1 AND holder = $2 AND $3::bigint > 0 AND expires_at > now()`",
 		}}},
@@ -92,7 +92,7 @@ func mutationsOfWork() []mutation {
 			"service/gitlab/ghost/lists.go", `{table: "merge_requests", columns: "author_id", normal: give, hard: remove},`,
 			`{table: "merge_requests", columns: "author_id", normal: remove, hard: remove},`,
 		}}},
-		{"a column is passed over", []change{{
+		{"a column is skipped", []change{{
 			"service/gitlab/ghost/lists.go", `{table: "award_emoji", columns: "user_id", normal: give, hard: remove},`,
 			`{table: "award_emojis", columns: "user_id", normal: give, hard: remove},`,
 		}}},
@@ -136,7 +136,7 @@ func mutationsOfWork() []mutation {
 		{"a record counts as a deletion", []change{{
 			"repo/lfk/living.go", "return p != nil && (p.Unknown || len(p.tables) > 0)", "return p != nil && p.Unknown",
 		}}},
-		{"cascades to protected users are not looked for", []change{{
+		{"cascades to protected users are not checked", []change{{
 			"repo/internal/pg/protected.go", "  WHERE {missing} AND p.kind ||", "  WHERE false AND {missing} AND p.kind ||",
 		}}},
 		{"the counts of a killed run are not completed", []change{{
