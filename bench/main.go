@@ -1,9 +1,10 @@
-// Bench measures caretaker's five workers beside the other ways to do the same work - what they replace, and the one
-// statement that is PostgreSQL's own limit: on one PostgreSQL that it starts for itself, in turn and several times over.
-// Scenarios (a) to (e) and (m) are loose_foreign_keys_cleanup, (f) inactive_token_deletion, (g) ghost_user_migration, (h)
-// placeholder_user_cleanup, (i) and (j) adjourned_group_deletion and its job; (k) is a server with nothing to do, (l) what
-// calls cost after years. It prints Markdown: docs/contributing/benchmarks.md describes
-// the scenarios, docs/performance.md has figures.
+// Bench measures caretaker's five workers beside other ways to do the same work. These are the
+// replaced ways, and the one statement that is PostgreSQL's own limit. All run on one PostgreSQL
+// that it starts for itself, in turn and several times over. Scenarios (a) to (e) and (m) are
+// loose_foreign_keys_cleanup, (f) is inactive_token_deletion, (g) ghost_user_migration, and (h)
+// placeholder_user_cleanup. (i) and (j) are adjourned_group_deletion and its job. (k) is a server
+// with nothing to do, (l) the cost of calls after years. It prints Markdown: docs/performance.md
+// explains the figures and has a run of them.
 //
 // With -scale it measures curves instead: loose_foreign_keys_cleanup at growing sizes, with a picture of each, for
 // docs/performance.md.

@@ -1,6 +1,6 @@
 // Package docs_test runs the commands of README.md and the pages of this folder in their order, and
 // compares the shape of their output. It runs every SQL statement, and reads every configuration
-// with its parser. CONTRIBUTING.md has the rules for pages.
+// with its parser. docs/contributing/testing.md has the rules for pages.
 package docs_test
 
 import (

@@ -1,24 +1,25 @@
-// Faults breaks processes, networks and servers while several replicas of caretaker work on an estate
-// made at random, and checks that nothing was lost, done twice, or written without a lease.
+// Faults breaks processes, networks and servers while several replicas of caretaker work on a
+// random estate. It checks that nothing was lost, done twice, or written without a lease.
 //
-// A campaign is a number of rounds, each with a seed of its own. The seed gives the estate, the order of
-// the faults and how long they last, but not the moment at which they hit a process: a seed that found
-// something may need several tries to find it again. A round
+// A campaign is a number of rounds, each with a seed of its own. The seed gives the estate, the
+// order of the faults and how long they last. It does not give the moment at which they hit a
+// process. A seed that found something may need several tries to find it again. A round
 //
 //  1. makes the databases main, ci and sec, fills them, and adds the triggers of rules.sql, which
-//     look at every write and at who makes it (lab.go);
-//  2. starts the replicas, real processes that run the five workers of the pipeline (not orphan_audit)
-//     and all jobs, on request and by schedule (replica.go);
-//  3. causes faults one after the other (faults.go, faults_server.go, proxy.go); all the while it freezes
-//     replicas that hold a lease (freeze.go), and an application writes to the same rows;
-//  4. heals everything and waits until the work is done (round.go);
-//  5. compares them with the model of devdb/oracle, receipts with what triggers have seen, fires
-//     with runs, and reads the violations that the triggers have found (checks.go).
+//     check every write and its writer (lab.go),
+//  2. starts the replicas, real processes that run the five workers of the pipeline (not
+//     orphan_audit) and all jobs, on request and by schedule (replica.go),
+//  3. causes faults one after the other (faults.go, faults_server.go, proxy.go). All the while it
+//     freezes replicas that hold a lease (freeze.go), and an application writes to the same rows.
+//  4. heals everything and waits until the work is done (round.go),
+//  5. compares the databases with the model of devdb/oracle, receipts with the rows that triggers
+//     have seen, and fires with runs. It reads the violations that the triggers have found
+//     (checks.go).
 //
-// With -mutations it builds caretaker with one mutation after the other, which is a defect put in on
-// purpose (mutations.go, build.go), and reports in which round each was found. It prints Markdown:
-// docs/contributing/faults.md has a report. It exits with 1 if there was a violation, if a mutation was not
-// found, if it was interrupted, or if the harness itself failed.
+// With -mutations it builds caretaker with one mutation after the other (mutations.go, build.go). A
+// mutation is a deliberate defect. It reports in which round each was found. It prints Markdown:
+// docs/contributing/faults.md has a report. It exits with 1 if there was a violation, if a
+// mutation was not found, if it was interrupted, or if the harness itself failed.
 package main
 
 import (
@@ -56,7 +57,8 @@ type options struct {
 	size, replicas int
 	rounds         int
 	time           time.Duration
-	// disturb is how long faults happen in a round, patience how long nothing may be changed afterwards while work is left.
+	// disturb is how long faults happen in a round. patience is how long nothing may be changed
+	// afterwards while work remains.
 	disturb, patience time.Duration
 	only              list
 	mutations         bool

@@ -1,14 +1,16 @@
-// Soak watches caretaker for as long as one likes, to find what grows: a private PostgreSQL with autovacuum on, two servers
-// whose five workers run every minute, and an application that makes rows and deletes them, at a trickle and in bursts.
+// Soak watches caretaker for any time, to find growth. It starts a private PostgreSQL with
+// autovacuum on and two servers whose five workers run every minute. An application makes rows and
+// deletes them, at a trickle and in bursts.
 //
-// A day lasts a minute (-day): at its end the timestamps of history, retry periods, grace periods and queue partitions are
-// moved back, so that all that takes days is due. The second server is replaced every few days (-replace), as by a
-// deployment; a server prunes the history when it starts and once an hour. The first server lives as long as the soak,
-// and its memory is what is watched.
+// A day lasts a minute (-day). At its end the timestamps of history, retry periods, grace periods
+// and queue partitions are moved back. So all that takes days is due. The second server is replaced
+// every few days (-replace), as by a deployment. A server prunes the history when it starts and
+// once an hour. The first server lives as long as the soak, and its memory is what is watched.
 //
-// It prints Markdown: of each series the slope with its standard error, the first quarter left out, and what was worked in
-// all. It fails if a series rises beyond its bound, or if rows are left over when the application has stopped. If it is
-// interrupted, it prints the slopes until then. docs/contributing/soak.md has a result.
+// It prints Markdown: of each series the slope with its standard error, the first quarter left out,
+// and what was worked in all. It fails if a series rises beyond its bound, or if rows are left over
+// when the application has stopped. If it is interrupted, it prints the slopes until then.
+// docs/contributing/soak.md has a result.
 package main
 
 import (
