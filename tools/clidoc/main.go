@@ -1,5 +1,6 @@
 // Command clidoc writes docs/reference/cli.md: the text of preamble.md, then every command with
-// its usage line, its short description and its flags.
+// its usage line, its short description and its flags. With an argument it prints the texts of the
+// help instead, for make prose.
 package main
 
 import (
@@ -24,8 +25,13 @@ const width = 110
 var preamble string
 
 func main() {
+	root := cli.Root(cli.Streams{})
+	if len(os.Args) > 1 {
+		printTexts(os.Stdout, root)
+		return
+	}
 	var page strings.Builder
-	write(&page, cli.Root(cli.Streams{}))
+	write(&page, root)
 	if err := os.WriteFile("docs/reference/cli.md", []byte(page.String()), 0o600); err != nil {
 		fmt.Fprintln(os.Stderr, "clidoc:", err)
 		os.Exit(1)
@@ -56,6 +62,14 @@ func write(page io.Writer, root *cobra.Command) {
 			}
 		})
 		printFlags(page, own)
+	}
+}
+
+// printTexts prints the texts of all commands below root as Markdown.
+func printTexts(out io.Writer, root *cobra.Command) {
+	for _, c := range available(root) {
+		fmt.Fprintf(out, "# %s\n\n%s.\n\n%s\n", c.CommandPath(), c.Short, c.Long)
+		ownFlags(c).VisitAll(func(f *pflag.Flag) { fmt.Fprintf(out, "\n%s.\n", f.Usage) })
 	}
 }
 
