@@ -60,15 +60,14 @@ func (p page) files(name protoreflect.FullName, files []*protogen.File) {
 
 func (p page) service(service *protogen.Service) {
 	p.heading("Service", service.Desc, service.Comments)
-	p.out.P()
-	p.out.P("| call | request | response | |")
-	p.out.P("|---|---|---|---|")
 	for _, method := range service.Methods {
 		response := link(method.Output.Desc)
 		if method.Desc.IsStreamingServer() {
 			response = "stream of " + response
 		}
-		p.out.P("| `", method.Desc.Name(), "` | ", link(method.Input.Desc), " | ", response, " | ", cell(method.Comments), " |")
+		p.out.P("\n### ", method.Desc.Name())
+		p.out.P("\n", link(method.Input.Desc), " → ", response)
+		p.out.P("\n", prose(method.Comments))
 	}
 }
 
@@ -79,11 +78,9 @@ func (p page) message(message *protogen.Message) {
 	p.heading("Message", message.Desc, message.Comments)
 	if len(message.Fields) > 0 {
 		p.out.P()
-		p.out.P("| field | type | |")
-		p.out.P("|---|---|---|")
 	}
 	for _, field := range message.Fields {
-		p.out.P("| `", field.Desc.Name(), "` | ", fieldType(field.Desc), " | ", cell(field.Comments), " |")
+		p.item(field.Desc, " ("+fieldType(field.Desc)+")", field.Comments)
 	}
 	for _, nested := range message.Messages {
 		p.message(nested)
@@ -96,11 +93,15 @@ func (p page) message(message *protogen.Message) {
 func (p page) enum(enum *protogen.Enum) {
 	p.heading("Enum", enum.Desc, enum.Comments)
 	p.out.P()
-	p.out.P("| value | |")
-	p.out.P("|---|---|")
 	for _, value := range enum.Values {
-		p.out.P("| `", value.Desc.Name(), "` | ", cell(value.Comments), " |")
+		p.item(value.Desc, "", value.Comments)
 	}
+}
+
+// item prints a field or a value on one line of a list.
+func (p page) item(of protoreflect.Descriptor, kind string, comments protogen.CommentSet) {
+	text := strings.Join(strings.Fields(prose(comments)), " ")
+	p.out.P("* `", of.Name(), "`", kind, ": ", text)
 }
 
 func (p page) heading(kind string, of protoreflect.Descriptor, comments protogen.CommentSet) {
@@ -164,9 +165,4 @@ func prose(comments protogen.CommentSet) string {
 		}
 	}
 	return strings.TrimSpace(strings.Join(lines, "\n"))
-}
-
-// cell is a comment on one line, fit for a table.
-func cell(comments protogen.CommentSet) string {
-	return strings.ReplaceAll(strings.Join(strings.Fields(prose(comments)), " "), "|", `\|`)
 }

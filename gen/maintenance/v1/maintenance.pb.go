@@ -293,8 +293,7 @@ const (
 	Condition_CONDITION_PAUSED Condition = 3
 	// A lease of this worker is held by another process.
 	Condition_CONDITION_LEASE_HELD_ELSEWHERE Condition = 4
-	// The scheduler of the answering server, or this worker's schedule there, is switched off: that server starts runs on
-	// request only. Other servers have schedules of their own.
+	// The scheduler of the answering server, or this worker's schedule there, is off.
 	Condition_CONDITION_SCHEDULER_OFF Condition = 5
 	// Something it needs is missing: condition_detail names it.
 	Condition_CONDITION_NOT_CONFIGURED Condition = 6
@@ -441,8 +440,7 @@ func (FailureClass) EnumDescriptor() ([]byte, []int) {
 // Failing is why the condition of a worker is CONDITION_FAILING: the first of several problems.
 type Failing struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// For failed runs the end of the first one since the last success, for a database when it ceased to answer this server. Not set for
-	// other problems.
+	// End of the first failed run since the last success, or the time when the database stopped answering.
 	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
 	// Class of the problem.
 	Class FailureClass `protobuf:"varint,2,opt,name=class,proto3,enum=maintenance.v1.FailureClass" json:"class,omitempty"`
@@ -697,8 +695,8 @@ type Run struct {
 	OverLimit bool `protobuf:"varint,12,opt,name=over_limit,json=overLimit,proto3" json:"over_limit,omitempty"`
 	// Dry runs of loose_foreign_keys_cleanup: what each definition would change.
 	Definitions []*DefinitionCount `protobuf:"bytes,13,rep,name=definitions,proto3" json:"definitions,omitempty"`
-	// The error. For a skipped run, what to do about it. For a run that a pause has ended, who paused it and why. Never
-	// driver text, values or SQL. Lists and GetStatus have the first 2 KiB, GetRun has all.
+	// The error, the action after a skipped run, or the pause that ended the run. Never driver text, values or SQL. Lists
+	// have the first 2 KiB.
 	Error string `protobuf:"bytes,14,opt,name=error,proto3" json:"error,omitempty"`
 	// W3C trace id of the run's trace, empty when tracing has none.
 	TraceId string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
@@ -706,13 +704,12 @@ type Run struct {
 	LeaseEpoch int64 `protobuf:"varint,16,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
 	// The run had the limits of turbo mode.
 	TurboMode bool `protobuf:"varint,17,opt,name=turbo_mode,json=turboMode,proto3" json:"turbo_mode,omitempty"`
-	// Requester: the client's name, if known, and address, or the replica whose schedule fired. The name is that in the
-	// client's certificate if the server asks for one, else the value of the header caretaker-user.
+	// Name of the client (of its certificate, or the header caretaker-user) and address, or the replica whose schedule
+	// fired.
 	RequestedBy string `protobuf:"bytes,18,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
 	// The server that runs or ran it, by the name under which it holds leases.
 	Replica string `protobuf:"bytes,19,opt,name=replica,proto3" json:"replica,omitempty"`
-	// Dry runs of the four workers that queue or destroy: what a run would work on, in its order, the first 1,000. Lists
-	// and GetStatus leave them out.
+	// Dry runs: the first 1,000 candidates in the order of the run. Lists and GetStatus omit them.
 	Candidates []*Candidate `protobuf:"bytes,20,rep,name=candidates,proto3" json:"candidates,omitempty"`
 	// How many candidates there are beyond those listed.
 	MoreCandidates int64 `protobuf:"varint,21,opt,name=more_candidates,json=moreCandidates,proto3" json:"more_candidates,omitempty"`
@@ -1226,8 +1223,8 @@ func (x *Pause) GetUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-// Backlog is the remaining work. Figures are exact up to 1,000,000 a database, and a lower bound beyond that. They may
-// be up to 15 seconds old, or up to a minute where counting takes long, which condition_detail reports.
+// Backlog is the remaining work, exact up to 1,000,000 a database. Figures are up to 15 seconds old, or up to a minute
+// where counting takes long.
 type Backlog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Everything that waits, including what is deferred, without what is dead.
@@ -1328,8 +1325,7 @@ type WorkerStatus struct {
 	LastRun *Run `protobuf:"bytes,7,opt,name=last_run,json=lastRun,proto3" json:"last_run,omitempty"`
 	// End of the newest run that succeeded, without dry runs.
 	LastSuccessAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_success_at,json=lastSuccessAt,proto3" json:"last_success_at,omitempty"`
-	// Remaining work, absent if the answering server has not been able to read it since its start. It is the sum over the
-	// databases that could be read. condition_detail names the others.
+	// Remaining work in the databases that could be read, absent if none could.
 	Backlog *Backlog `protobuf:"bytes,9,opt,name=backlog,proto3" json:"backlog,omitempty"`
 	// Why it is, or is not, running now.
 	Condition Condition `protobuf:"varint,10,opt,name=condition,proto3,enum=maintenance.v1.Condition" json:"condition,omitempty"`
@@ -1337,8 +1333,7 @@ type WorkerStatus struct {
 	ConditionDetail string `protobuf:"bytes,11,opt,name=condition_detail,json=conditionDetail,proto3" json:"condition_detail,omitempty"`
 	// Set with CONDITION_FAILING.
 	Failing *Failing `protobuf:"bytes,12,opt,name=failing,proto3" json:"failing,omitempty"`
-	// Its databases, if it has several with a lease each. Databases with a problem come first, then those with dead
-	// items, then those with due items. Each part is in the order of the rotation.
+	// Its databases, if it has several. Those with problems come first, then those with dead and due items.
 	Databases     []*DatabaseStatus `protobuf:"bytes,13,rep,name=databases,proto3" json:"databases,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1470,7 +1465,7 @@ type DatabaseStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the database.
 	Database string `protobuf:"bytes,1,opt,name=database,proto3" json:"database,omitempty"`
-	// Remaining work there, absent if the answering server has not been able to read it since its start.
+	// Remaining work there, absent if it could not be read.
 	Backlog *Backlog `protobuf:"bytes,2,opt,name=backlog,proto3" json:"backlog,omitempty"`
 	// Problem that keeps runs there from their work, empty without a problem.
 	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
@@ -1536,9 +1531,7 @@ type Job struct {
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// delete_placeholder_user, delete_user, destroy_group or continue_inactive_token_deletion.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// State, as in maintenance.river_job: available (due now), scheduled (starts or continues later), retryable (failed
-	// and will be retried), running or completed. Others are cancelled (refused, or cancelled by an operator), discarded
-	// (failed in its last attempt) and pending (not used). Deprecated: use job_state.
+	// State in lower case, as in maintenance.river_job. Deprecated: use job_state.
 	//
 	// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
@@ -1565,19 +1558,17 @@ type Job struct {
 	AttemptedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=attempted_at,json=attemptedAt,proto3" json:"attempted_at,omitempty"`
 	// When it ended, absent while it waits or runs.
 	FinalizedAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=finalized_at,json=finalizedAt,proto3" json:"finalized_at,omitempty"`
-	// Trace ID of the last attempt that has ended, in whatever way. Empty before the first, or if its process died.
+	// Trace ID of the last attempt that ended, empty if its process died.
 	TraceId string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
 	// State.
 	JobState JobState `protobuf:"varint,16,opt,name=job_state,json=jobState,proto3,enum=maintenance.v1.JobState" json:"job_state,omitempty"`
-	// Rows that its attempts have changed in main, by table, as far as receipts are kept. GetJob has them, lists do not.
+	// Rows changed in main by table, as far as receipts are kept. Only in GetJob.
 	Tables []*TableCount `protobuf:"bytes,17,rep,name=tables,proto3" json:"tables,omitempty"`
-	// The requested cancellation, if any. GetJob has it, lists do not.
+	// The requested cancellation, if any. Only in GetJob.
 	Cancellation *Cancellation `protobuf:"bytes,18,opt,name=cancellation,proto3" json:"cancellation,omitempty"`
-	// How many paths outside the database its attempts have left, absent if none. GetJob has it, lists do not, and
-	// ListOutside has the paths.
+	// Number of paths outside the database, absent if none. Only in GetJob.
 	Outside *OutsideCount `protobuf:"bytes,19,opt,name=outside,proto3" json:"outside,omitempty"`
-	// Total time of its attempts that have ended and whose process has not died. The time between them does not count.
-	// Absent before one has ended.
+	// Total time of its attempts, without those whose process died.
 	Duration      *durationpb.Duration `protobuf:"bytes,20,opt,name=duration,proto3" json:"duration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2003,12 +1994,10 @@ type RunBatchRequest struct {
 	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Answer as soon as the run has started.
 	Async bool `protobuf:"varint,4,opt,name=async,proto3" json:"async,omitempty"`
-	// Chosen by the client, at most 128 characters: the same id again returns the first run and starts no second one. The
-	// request must be for the same worker, database (if it names one) and dry_run, else it is REQUEST_ID_REUSED.
-	// It is kept as long as its run (history.keep).
+	// Chosen by the client, at most 128 characters. The same id returns the first run again. Another worker, database or
+	// dry_run with the same id is REQUEST_ID_REUSED. Kept for history.keep.
 	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Run only if the candidates are those of the dry run with this candidates_digest, else PLAN_CHANGED. Empty means run in any
-	// case. For the four workers that have candidates.
+	// Run only if the candidates are those of the dry run with this candidates_digest, else PLAN_CHANGED.
 	ExpectedDigest string `protobuf:"bytes,6,opt,name=expected_digest,json=expectedDigest,proto3" json:"expected_digest,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -2229,9 +2218,9 @@ type ListLeasesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the worker. Empty means all.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// At most so many, fewer where the answer would be too large. 0 means 50. The maximum is 1000.
+	// Default 50, at most 1000. Large answers have fewer entries.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2293,7 +2282,7 @@ type ListLeasesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Leases, ordered by name.
 	Leases []*Lease `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
-	// Token of the next page. Empty means that this was the last one.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2442,9 +2431,9 @@ type ListRunsRequest struct {
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	// State. Unspecified means any.
 	State RunState `protobuf:"varint,2,opt,name=state,proto3,enum=maintenance.v1.RunState" json:"state,omitempty"`
-	// At most so many, fewer where the answer would be too large. 0 means 50. The maximum is 1000.
+	// Default 50, at most 1000. Large answers have fewer entries.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only those that were started then or later. Absent means any.
 	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
@@ -2531,7 +2520,7 @@ type ListRunsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Runs, the newest first.
 	Runs []*Run `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
-	// Token of the next page. Empty means that this was the last one.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2588,9 +2577,9 @@ type ListFiresRequest struct {
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	// Outcome. Unspecified means any.
 	Outcome FireOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=maintenance.v1.FireOutcome" json:"outcome,omitempty"`
-	// At most so many, fewer where the answer would be too large. 0 means 50. The maximum is 1000.
+	// Default 50, at most 1000. Large answers have fewer entries.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2659,7 +2648,7 @@ type ListFiresResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Fires, the newest first.
 	Fires []*Fire `protobuf:"bytes,1,rep,name=fires,proto3" json:"fires,omitempty"`
-	// Token of the next page. Empty means that this was the last one.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3113,11 +3102,11 @@ type ListJobsRequest struct {
 	//
 	// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// At most so many, fewer where the answer would be too large. 0 means 50. The maximum is 1000.
+	// Default 50, at most 1000. Large answers have fewer entries.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only the job with this ID, whatever the other fields are. 0 means all. UNKNOWN_JOB if it does not exist. Deprecated: GetJob.
+	// Only the job with this ID. Deprecated: use GetJob.
 	//
 	// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
 	Id int64 `protobuf:"varint,5,opt,name=id,proto3" json:"id,omitempty"`
@@ -3224,7 +3213,7 @@ type ListJobsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Jobs, the newest first.
 	Jobs []*Job `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	// Token of the next page. Empty means that this was the last one.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3663,9 +3652,9 @@ func (x *SetFeatureFlagResponse) GetFlag() *FeatureFlag {
 // ListFeatureFlagsRequest selects flags.
 type ListFeatureFlagsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most so many. 0 means 50. The maximum is 1000.
+	// Default 50, at most 1000.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3720,7 +3709,7 @@ type ListFeatureFlagsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Flags by name.
 	Flags []*FeatureFlag `protobuf:"bytes,1,rep,name=flags,proto3" json:"flags,omitempty"`
-	// Token of the next page. Empty means that this was the last one.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

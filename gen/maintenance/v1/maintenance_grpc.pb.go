@@ -57,56 +57,49 @@ const (
 type MaintenanceServiceClient interface {
 	// RunBatch runs a worker once, now, and waits for the end of the run unless async is set.
 	//
-	// The run belongs to the server. A client that hangs up or whose deadline passes does not stop it. CancelRun does. A
-	// run that ended FAILED, CANCELLED or SKIPPED is an OK answer with that state. Errors: NOT_FOUND UNKNOWN_WORKER or
-	// UNKNOWN_DATABASE, INVALID_ARGUMENT, ABORTED LEASE_HELD, FAILED_PRECONDITION WORKER_PAUSED, WORKER_NOT_CONFIGURED or
-	// PLAN_CHANGED (the candidates are not those of expected_digest). ALREADY_EXISTS REQUEST_ID_REUSED if the request_id
-	// has started a different run. UNAVAILABLE if the run's database cannot be reached or the server is stopping.
+	// A client that hangs up does not stop the run. CancelRun does. A run that ended FAILED, CANCELLED or SKIPPED is an
+	// OK answer with that state. Errors: NOT_FOUND UNKNOWN_WORKER or UNKNOWN_DATABASE, INVALID_ARGUMENT, ABORTED
+	// LEASE_HELD, FAILED_PRECONDITION WORKER_PAUSED, WORKER_NOT_CONFIGURED or PLAN_CHANGED (other candidates than those
+	// of expected_digest), ALREADY_EXISTS REQUEST_ID_REUSED. UNAVAILABLE if the run's database cannot be reached or the
+	// server is stopping.
 	RunBatch(ctx context.Context, in *RunBatchRequest, opts ...grpc.CallOption) (*RunBatchResponse, error)
-	// GetStatus returns for one worker, or for all, its current work or why it is not running. It also returns the next
-	// due time and the backlog.
+	// GetStatus returns the condition, next run and backlog of one worker or all.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
-	// ListLeases lists the leases, which keep two runs from doing the same work, including expired ones.
+	// ListLeases lists the leases, including expired ones.
 	ListLeases(ctx context.Context, in *ListLeasesRequest, opts ...grpc.CallOption) (*ListLeasesResponse, error)
 	// GetRun returns a run by its id. Errors: NOT_FOUND UNKNOWN_RUN.
 	GetRun(ctx context.Context, in *GetRunRequest, opts ...grpc.CallOption) (*GetRunResponse, error)
 	// ListRuns lists runs, the newest first.
 	ListRuns(ctx context.Context, in *ListRunsRequest, opts ...grpc.CallOption) (*ListRunsResponse, error)
-	// ListFires lists the fires of the schedules, the newest first, with the outcome of each. A fire ran, with its delay,
-	// or was skipped, with the reason, or was missed. Fires are kept as long as runs (history.keep).
+	// ListFires lists the fires of the schedules with their outcomes, the newest first. Fires are kept for history.keep.
 	ListFires(ctx context.Context, in *ListFiresRequest, opts ...grpc.CallOption) (*ListFiresResponse, error)
-	// WatchRun sends the run whenever its record changes, at most about once a second, and ends after the run has ended.
+	// WatchRun sends the run when it changes, about once a second, until it has ended.
 	// Errors: NOT_FOUND UNKNOWN_RUN, RESOURCE_EXHAUSTED STREAMS_BUSY.
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
 	WatchRun(ctx context.Context, in *WatchRunRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RunEvent], error)
-	// CancelRun asks a run to stop after the statement in flight, wherever it runs. It answers with the run as it is now.
-	// Cancelling a run that has ended changes nothing.
+	// CancelRun asks a run to stop after its current statement. A run that has ended does not change.
 	CancelRun(ctx context.Context, in *CancelRunRequest, opts ...grpc.CallOption) (*CancelRunResponse, error)
-	// PauseWorker keeps a worker from starting runs, and ends running ones after the statement in flight, until it is
-	// resumed or the ttl has passed. The worker's deferred jobs wait, too. The worker "*" stands for all workers and all
-	// deferred jobs: the kill switch.
+	// PauseWorker keeps a worker from starting runs and jobs, and ends running ones after their current statement. The
+	// worker "*" stands for all workers and all jobs.
 	PauseWorker(ctx context.Context, in *PauseWorkerRequest, opts ...grpc.CallOption) (*PauseWorkerResponse, error)
-	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing. The worker "*" ends the global
-	// pause. Workers with a pause of their own stay paused, and condition_detail names them.
+	// ResumeWorker ends a pause, if any. The worker "*" ends the global pause. Workers with a pause of their own stay
+	// paused.
 	ResumeWorker(ctx context.Context, in *ResumeWorkerRequest, opts ...grpc.CallOption) (*ResumeWorkerResponse, error)
 	// GetJob returns a job by its id, with all of its errors. Errors: NOT_FOUND UNKNOWN_JOB.
 	GetJob(ctx context.Context, in *GetJobRequest, opts ...grpc.CallOption) (*GetJobResponse, error)
-	// CancelJob stops a deferred job permanently. A waiting job never starts. A running job stops after the statement in
-	// flight, and its committed changes are kept. CancelJob answers with the job as it is now. Cancelling a job that has
-	// ended changes nothing. RetryJob makes it due again. Errors: NOT_FOUND UNKNOWN_JOB, INVALID_ARGUMENT without reason.
+	// CancelJob stops a job until RetryJob. A running job stops after its current statement, and its committed changes are
+	// kept. A job that has ended does not change. Errors: NOT_FOUND UNKNOWN_JOB, INVALID_ARGUMENT without reason.
 	CancelJob(ctx context.Context, in *CancelJobRequest, opts ...grpc.CallOption) (*CancelJobResponse, error)
-	// ListJobs lists the deferred jobs that the workers queue, the newest first, with their outcomes. Jobs that have ended
-	// are kept: completed ones for 3 days, cancelled and discarded ones for 30.
+	// ListJobs lists jobs with their outcomes, the newest first. Completed jobs are kept for 3 days, cancelled and
+	// discarded ones for 30.
 	ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error)
-	// RetryJob makes a job due now, also one that has ended, with one more attempt if it has used up its own. A job
-	// checks everything again before it changes anything, so one that was refused, skipped or completed may be retried,
-	// too. A job that is running or due is not changed. Errors: NOT_FOUND UNKNOWN_JOB, FAILED_PRECONDITION DUPLICATE_JOB
-	// if another job with the same arguments waits or runs already.
+	// RetryJob makes a job due now, in any state, with one more attempt if it has used up its own. A running or due job
+	// does not change. Errors: NOT_FOUND UNKNOWN_JOB, FAILED_PRECONDITION DUPLICATE_JOB if another job with the same
+	// arguments is pending or running.
 	RetryJob(ctx context.Context, in *RetryJobRequest, opts ...grpc.CallOption) (*RetryJobResponse, error)
-	// PlanDeletion returns the effects of deleting a user, group or placeholder user, by the same rules as the deletion.
-	// It writes nothing, reads from the replica if one is configured, and counts up to a limit. Errors: NOT_FOUND
-	// UNKNOWN_TARGET, INVALID_ARGUMENT, FAILED_PRECONDITION WORKER_NOT_CONFIGURED, RESOURCE_EXHAUSTED PLANS_BUSY while
-	// others are being made.
+	// PlanDeletion returns the effects of deleting a user, group or placeholder user. It writes nothing, and counts up to
+	// a limit. Errors: NOT_FOUND UNKNOWN_TARGET, INVALID_ARGUMENT, FAILED_PRECONDITION WORKER_NOT_CONFIGURED,
+	// RESOURCE_EXHAUSTED PLANS_BUSY.
 	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
 	// ProtectTarget keeps a user or group and every group above a protected one from being deleted through caretaker.
 	// Workers skip it, and jobs refuse it with PROTECTED. Only a longer protection replaces one in force, which is the
@@ -117,12 +110,11 @@ type MaintenanceServiceClient interface {
 	UnprotectTarget(ctx context.Context, in *UnprotectTargetRequest, opts ...grpc.CallOption) (*UnprotectTargetResponse, error)
 	// ListProtected lists the protections in force, by kind and id.
 	ListProtected(ctx context.Context, in *ListProtectedRequest, opts ...grpc.CallOption) (*ListProtectedResponse, error)
-	// ListOutside lists paths outside the database that deleted rows have left, such as repositories, the oldest first:
-	// nothing else knows them any more. Errors: INVALID_ARGUMENT.
+	// ListOutside lists paths outside the database that deleted rows have left, the oldest first. Errors:
+	// INVALID_ARGUMENT.
 	ListOutside(ctx context.Context, in *ListOutsideRequest, opts ...grpc.CallOption) (*ListOutsideResponse, error)
-	// AckOutside marks such paths as done. The client that removes repositories calls it once nothing is left at these
-	// paths. Paths that are already done do not change. Errors: INVALID_ARGUMENT, NOT_FOUND UNKNOWN_PATH with the unknown
-	// ids in its metadata, with nothing marked.
+	// AckOutside marks paths as done, after the client has removed the files. Errors: INVALID_ARGUMENT, NOT_FOUND
+	// UNKNOWN_PATH with the unknown ids in its metadata, and no path marked.
 	AckOutside(ctx context.Context, in *AckOutsideRequest, opts ...grpc.CallOption) (*AckOutsideResponse, error)
 	// ListReceipts lists the receipts of a database, the newest first: what was changed, by which rule, when, for whom.
 	// Errors: NOT_FOUND UNKNOWN_DATABASE, INVALID_ARGUMENT (a key without its table).
@@ -402,56 +394,49 @@ func (c *maintenanceServiceClient) ListFeatureFlags(ctx context.Context, in *Lis
 type MaintenanceServiceServer interface {
 	// RunBatch runs a worker once, now, and waits for the end of the run unless async is set.
 	//
-	// The run belongs to the server. A client that hangs up or whose deadline passes does not stop it. CancelRun does. A
-	// run that ended FAILED, CANCELLED or SKIPPED is an OK answer with that state. Errors: NOT_FOUND UNKNOWN_WORKER or
-	// UNKNOWN_DATABASE, INVALID_ARGUMENT, ABORTED LEASE_HELD, FAILED_PRECONDITION WORKER_PAUSED, WORKER_NOT_CONFIGURED or
-	// PLAN_CHANGED (the candidates are not those of expected_digest). ALREADY_EXISTS REQUEST_ID_REUSED if the request_id
-	// has started a different run. UNAVAILABLE if the run's database cannot be reached or the server is stopping.
+	// A client that hangs up does not stop the run. CancelRun does. A run that ended FAILED, CANCELLED or SKIPPED is an
+	// OK answer with that state. Errors: NOT_FOUND UNKNOWN_WORKER or UNKNOWN_DATABASE, INVALID_ARGUMENT, ABORTED
+	// LEASE_HELD, FAILED_PRECONDITION WORKER_PAUSED, WORKER_NOT_CONFIGURED or PLAN_CHANGED (other candidates than those
+	// of expected_digest), ALREADY_EXISTS REQUEST_ID_REUSED. UNAVAILABLE if the run's database cannot be reached or the
+	// server is stopping.
 	RunBatch(context.Context, *RunBatchRequest) (*RunBatchResponse, error)
-	// GetStatus returns for one worker, or for all, its current work or why it is not running. It also returns the next
-	// due time and the backlog.
+	// GetStatus returns the condition, next run and backlog of one worker or all.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
-	// ListLeases lists the leases, which keep two runs from doing the same work, including expired ones.
+	// ListLeases lists the leases, including expired ones.
 	ListLeases(context.Context, *ListLeasesRequest) (*ListLeasesResponse, error)
 	// GetRun returns a run by its id. Errors: NOT_FOUND UNKNOWN_RUN.
 	GetRun(context.Context, *GetRunRequest) (*GetRunResponse, error)
 	// ListRuns lists runs, the newest first.
 	ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error)
-	// ListFires lists the fires of the schedules, the newest first, with the outcome of each. A fire ran, with its delay,
-	// or was skipped, with the reason, or was missed. Fires are kept as long as runs (history.keep).
+	// ListFires lists the fires of the schedules with their outcomes, the newest first. Fires are kept for history.keep.
 	ListFires(context.Context, *ListFiresRequest) (*ListFiresResponse, error)
-	// WatchRun sends the run whenever its record changes, at most about once a second, and ends after the run has ended.
+	// WatchRun sends the run when it changes, about once a second, until it has ended.
 	// Errors: NOT_FOUND UNKNOWN_RUN, RESOURCE_EXHAUSTED STREAMS_BUSY.
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
 	WatchRun(*WatchRunRequest, grpc.ServerStreamingServer[RunEvent]) error
-	// CancelRun asks a run to stop after the statement in flight, wherever it runs. It answers with the run as it is now.
-	// Cancelling a run that has ended changes nothing.
+	// CancelRun asks a run to stop after its current statement. A run that has ended does not change.
 	CancelRun(context.Context, *CancelRunRequest) (*CancelRunResponse, error)
-	// PauseWorker keeps a worker from starting runs, and ends running ones after the statement in flight, until it is
-	// resumed or the ttl has passed. The worker's deferred jobs wait, too. The worker "*" stands for all workers and all
-	// deferred jobs: the kill switch.
+	// PauseWorker keeps a worker from starting runs and jobs, and ends running ones after their current statement. The
+	// worker "*" stands for all workers and all jobs.
 	PauseWorker(context.Context, *PauseWorkerRequest) (*PauseWorkerResponse, error)
-	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing. The worker "*" ends the global
-	// pause. Workers with a pause of their own stay paused, and condition_detail names them.
+	// ResumeWorker ends a pause, if any. The worker "*" ends the global pause. Workers with a pause of their own stay
+	// paused.
 	ResumeWorker(context.Context, *ResumeWorkerRequest) (*ResumeWorkerResponse, error)
 	// GetJob returns a job by its id, with all of its errors. Errors: NOT_FOUND UNKNOWN_JOB.
 	GetJob(context.Context, *GetJobRequest) (*GetJobResponse, error)
-	// CancelJob stops a deferred job permanently. A waiting job never starts. A running job stops after the statement in
-	// flight, and its committed changes are kept. CancelJob answers with the job as it is now. Cancelling a job that has
-	// ended changes nothing. RetryJob makes it due again. Errors: NOT_FOUND UNKNOWN_JOB, INVALID_ARGUMENT without reason.
+	// CancelJob stops a job until RetryJob. A running job stops after its current statement, and its committed changes are
+	// kept. A job that has ended does not change. Errors: NOT_FOUND UNKNOWN_JOB, INVALID_ARGUMENT without reason.
 	CancelJob(context.Context, *CancelJobRequest) (*CancelJobResponse, error)
-	// ListJobs lists the deferred jobs that the workers queue, the newest first, with their outcomes. Jobs that have ended
-	// are kept: completed ones for 3 days, cancelled and discarded ones for 30.
+	// ListJobs lists jobs with their outcomes, the newest first. Completed jobs are kept for 3 days, cancelled and
+	// discarded ones for 30.
 	ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error)
-	// RetryJob makes a job due now, also one that has ended, with one more attempt if it has used up its own. A job
-	// checks everything again before it changes anything, so one that was refused, skipped or completed may be retried,
-	// too. A job that is running or due is not changed. Errors: NOT_FOUND UNKNOWN_JOB, FAILED_PRECONDITION DUPLICATE_JOB
-	// if another job with the same arguments waits or runs already.
+	// RetryJob makes a job due now, in any state, with one more attempt if it has used up its own. A running or due job
+	// does not change. Errors: NOT_FOUND UNKNOWN_JOB, FAILED_PRECONDITION DUPLICATE_JOB if another job with the same
+	// arguments is pending or running.
 	RetryJob(context.Context, *RetryJobRequest) (*RetryJobResponse, error)
-	// PlanDeletion returns the effects of deleting a user, group or placeholder user, by the same rules as the deletion.
-	// It writes nothing, reads from the replica if one is configured, and counts up to a limit. Errors: NOT_FOUND
-	// UNKNOWN_TARGET, INVALID_ARGUMENT, FAILED_PRECONDITION WORKER_NOT_CONFIGURED, RESOURCE_EXHAUSTED PLANS_BUSY while
-	// others are being made.
+	// PlanDeletion returns the effects of deleting a user, group or placeholder user. It writes nothing, and counts up to
+	// a limit. Errors: NOT_FOUND UNKNOWN_TARGET, INVALID_ARGUMENT, FAILED_PRECONDITION WORKER_NOT_CONFIGURED,
+	// RESOURCE_EXHAUSTED PLANS_BUSY.
 	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
 	// ProtectTarget keeps a user or group and every group above a protected one from being deleted through caretaker.
 	// Workers skip it, and jobs refuse it with PROTECTED. Only a longer protection replaces one in force, which is the
@@ -462,12 +447,11 @@ type MaintenanceServiceServer interface {
 	UnprotectTarget(context.Context, *UnprotectTargetRequest) (*UnprotectTargetResponse, error)
 	// ListProtected lists the protections in force, by kind and id.
 	ListProtected(context.Context, *ListProtectedRequest) (*ListProtectedResponse, error)
-	// ListOutside lists paths outside the database that deleted rows have left, such as repositories, the oldest first:
-	// nothing else knows them any more. Errors: INVALID_ARGUMENT.
+	// ListOutside lists paths outside the database that deleted rows have left, the oldest first. Errors:
+	// INVALID_ARGUMENT.
 	ListOutside(context.Context, *ListOutsideRequest) (*ListOutsideResponse, error)
-	// AckOutside marks such paths as done. The client that removes repositories calls it once nothing is left at these
-	// paths. Paths that are already done do not change. Errors: INVALID_ARGUMENT, NOT_FOUND UNKNOWN_PATH with the unknown
-	// ids in its metadata, with nothing marked.
+	// AckOutside marks paths as done, after the client has removed the files. Errors: INVALID_ARGUMENT, NOT_FOUND
+	// UNKNOWN_PATH with the unknown ids in its metadata, and no path marked.
 	AckOutside(context.Context, *AckOutsideRequest) (*AckOutsideResponse, error)
 	// ListReceipts lists the receipts of a database, the newest first: what was changed, by which rule, when, for whom.
 	// Errors: NOT_FOUND UNKNOWN_DATABASE, INVALID_ARGUMENT (a key without its table).

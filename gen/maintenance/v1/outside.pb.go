@@ -142,9 +142,9 @@ type ListOutsideRequest struct {
 	RunId string `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// Only those that are not marked as done.
 	PendingOnly bool `protobuf:"varint,3,opt,name=pending_only,json=pendingOnly,proto3" json:"pending_only,omitempty"`
-	// At most so many, fewer where the answer would be too large. 0 means 50. The maximum is 1000.
+	// Default 50, at most 1000. Large answers have fewer entries.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -220,7 +220,7 @@ type ListOutsideResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Paths, the oldest first.
 	Paths []*OutsidePath `protobuf:"bytes,1,rep,name=paths,proto3" json:"paths,omitempty"`
-	// Token of the next page. Empty means that this was the last one.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -341,9 +341,9 @@ type ListProtectedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// user or group. Empty means both.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// At most so many, fewer where the answer would be too large. 0 means 50. The maximum is 1000.
+	// Default 50, at most 1000. Large answers have fewer entries.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -405,7 +405,7 @@ type ListProtectedResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Protections in force, by kind and id.
 	Protections []*Protection `protobuf:"bytes,1,rep,name=protections,proto3" json:"protections,omitempty"`
-	// Token of the next page. Empty means that this was the last one.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -219,9 +219,9 @@ type ListReceiptsRequest struct {
 	RunId string `protobuf:"bytes,4,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// Job. 0 means all.
 	JobId int64 `protobuf:"varint,5,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	// At most so many, fewer where the answer would be too large. 0 means 50. The maximum is 1000.
+	// Default 50, at most 1000. Large answers have fewer entries.
 	PageSize int32 `protobuf:"varint,6,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -311,7 +311,7 @@ type ListReceiptsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Receipts, the newest first.
 	Receipts []*Receipt `protobuf:"bytes,1,rep,name=receipts,proto3" json:"receipts,omitempty"`
-	// Token of the next page. Empty means that this was the last one.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
