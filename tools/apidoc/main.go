@@ -39,18 +39,20 @@ func (p page) files(name protoreflect.FullName, files []*protogen.File) {
 	slices.SortStableFunc(files, func(a, b *protogen.File) int {
 		return cmp.Compare(len(b.Services), len(a.Services))
 	})
+	described := ofCalls(files)
 	directory := path.Dir(files[0].Desc.Path())
 	p.out.P("<!-- Generated from ", directory, " by make generate. Do not edit. -->")
 	p.out.P()
 	p.out.P("# ", name)
 	for _, file := range files {
-		p.out.P()
-		p.out.P(prose(introduction(file)))
 		for _, service := range file.Services {
+			p.out.P("\n", prose(introduction(file)))
 			p.service(service)
 		}
 		for _, message := range file.Messages {
-			p.message(message)
+			if !described[message] {
+				p.message(message)
+			}
 		}
 		for _, enum := range file.Enums {
 			p.enum(enum)
@@ -58,16 +60,18 @@ func (p page) files(name protoreflect.FullName, files []*protogen.File) {
 	}
 }
 
+// service writes its calls, each with the fields of its request and response.
 func (p page) service(service *protogen.Service) {
 	p.heading("Service", service.Desc, service.Comments)
 	for _, method := range service.Methods {
-		response := link(method.Output.Desc)
-		if method.Desc.IsStreamingServer() {
-			response = "stream of " + response
-		}
 		p.out.P("\n### ", method.Desc.Name())
-		p.out.P("\n", link(method.Input.Desc), " → ", response)
 		p.out.P("\n", prose(method.Comments))
+		p.fields("\nRequest:\n", method.Input)
+		if method.Desc.IsStreamingServer() {
+			p.fields("\nStream of responses:\n", method.Output)
+		} else {
+			p.fields("\nResponse:\n", method.Output)
+		}
 	}
 }
 
@@ -76,18 +80,36 @@ func (p page) message(message *protogen.Message) {
 		return
 	}
 	p.heading("Message", message.Desc, message.Comments)
-	if len(message.Fields) > 0 {
-		p.out.P()
-	}
-	for _, field := range message.Fields {
-		p.item(field.Desc, " ("+fieldType(field.Desc)+")", field.Comments)
-	}
+	p.fields("", message)
 	for _, nested := range message.Messages {
 		p.message(nested)
 	}
 	for _, nested := range message.Enums {
 		p.enum(nested)
 	}
+}
+
+// fields lists the fields of a message, if it has any.
+func (p page) fields(title string, message *protogen.Message) {
+	if len(message.Fields) > 0 {
+		p.out.P(title)
+	}
+	for _, field := range message.Fields {
+		p.item(field.Desc, " ("+fieldType(field.Desc)+")", field.Comments)
+	}
+}
+
+// ofCalls returns the messages that are described with the calls.
+func ofCalls(files []*protogen.File) map[*protogen.Message]bool {
+	all := map[*protogen.Message]bool{}
+	for _, file := range files {
+		for _, service := range file.Services {
+			for _, method := range service.Methods {
+				all[method.Input], all[method.Output] = true, true
+			}
+		}
+	}
+	return all
 }
 
 func (p page) enum(enum *protogen.Enum) {
