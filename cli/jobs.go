@@ -24,7 +24,7 @@ func jobsCommand(a *app) *cobra.Command {
 	request := &pb.ListJobsRequest{}
 	command := &cobra.Command{
 		Use:   "jobs",
-		Short: "List deferred jobs, newest first; show, retry or cancel one",
+		Short: "List, show, retry or cancel deferred jobs",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("%q: give a command, caretaker jobs show JOB or caretaker jobs retry JOB",
@@ -177,7 +177,7 @@ func cancelJobCommand(a *app) *cobra.Command {
 	request := &pb.CancelJobRequest{}
 	command := &cobra.Command{
 		Use:   "cancel JOB --reason REASON",
-		Short: "Stop a job for good; caretaker jobs retry takes that back",
+		Short: "Stop a job permanently, until it is retried",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client api) error {
 				answer, err := client.CancelJob(ctx, request)

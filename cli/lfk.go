@@ -159,7 +159,7 @@ func (l *lfkCommands) install() *cobra.Command {
 	var schema string
 	command := &cobra.Command{
 		Use:   "install",
-		Short: "Create the queue of deleted records and its trigger functions, where there is none",
+		Short: "Create the queue of deleted records and its trigger functions, if missing",
 		Args:  between(0, 0),
 		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
 			keys.Schema = schema
@@ -259,7 +259,7 @@ func (l *lfkCommands) orphans() *cobra.Command {
 	var parent string
 	command := &cobra.Command{
 		Use:   "orphans [TABLE.COLUMN]",
-		Short: "Find children whose parent is gone although no record says so",
+		Short: "Find children whose parent is missing",
 		Args:  between(0, 1),
 		RunE: l.withAll(func(ctx context.Context, keys admin.Admin, args []string) error {
 			if keys.Definitions == nil {

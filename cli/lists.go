@@ -202,7 +202,7 @@ func flagsCommand(a *app) *cobra.Command {
 	request := &pb.SetFeatureFlagRequest{}
 	list.AddCommand(&cobra.Command{
 		Use:   "set NAME on|off",
-		Short: "Switch a feature flag; runs read it when they start",
+		Short: "Set a feature flag, which runs read when they start",
 		Args: cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) error {
 			if args[1] != "on" && args[1] != "off" {
 				return fmt.Errorf("%q: must be on or off", args[1])
