@@ -22,16 +22,16 @@ const head = `# Configuration
 
 <!-- Written by go generate from the tags and comments of the structs that have the keys. Do not edit. -->
 
-A YAML file, given with ` + "`--config`" + `, and over it environment variables: ` + "`CARETAKER_`" + ` and the key in capitals,
-with ` + "`_`" + ` for its dots, so ` + "`databases.main.url`" + ` is ` + "`CARETAKER_DATABASES_MAIN_URL`" + `. That one is required; all others have
-defaults or may be left out. ` + "`caretaker serve`" + ` refuses what it does not know, and reports all mistakes at once.
+caretaker reads a YAML file, given with ` + "`--config`" + `, and environment variables, which take precedence. The variable of a key is
+` + "`CARETAKER_`" + ` and the key in capitals, with ` + "`_`" + ` for its dots: ` + "`databases.main.url`" + ` is ` + "`CARETAKER_DATABASES_MAIN_URL`" + `.
+Only that key is required. ` + "`caretaker serve`" + ` refuses unknown keys, and reports all mistakes at once.
 
 There may be [any number of databases](../guides/managed-postgresql.md), called by a small letter and up to 30 small letters, digits and ` + "`_`" + `. Their
 order, wherever there is one, is main, ci, sec, then the others by name. ` + "`CARETAKER_DATABASES_SHOP_EU_URL`" + ` is
 ` + "`databases.shop_eu.url`" + `. A variable that ends in ` + "`_REPLICA_URL`" + ` is a ` + "`replica_url`" + `: the ` + "`url`" + ` of a database whose name is ` + "`replica`" + `
 or ends in ` + "`_replica`" + ` can be set in the file only.
 
-Durations are such as ` + "`30s`, `2m`, `48h`" + `; sizes are bytes, or with kB, MB, GB, TB, of 1024 each.
+Durations are such as ` + "`30s`, `2m`, `48h`" + `. Sizes are bytes, or with kB, MB, GB, TB, of 1024 each.
 `
 
 func main() {
@@ -81,7 +81,7 @@ func reference(keys []config.Key, comments map[string]string) (string, error) {
 		if title != last {
 			fmt.Fprintf(&out, "\n## %s\n\n", title)
 			if title != "The server" {
-				fmt.Fprintf(&out, "Keys of `workers.%s`; what it does is in [its page](workers/%s.md).\n\n", title, title)
+				fmt.Fprintf(&out, "The keys of `workers.%s` ([the worker](workers/%s.md)):\n\n", title, title)
 			}
 			out.WriteString("| key | default | allowed | |\n|---|---|---|---|\n")
 			last = title
@@ -143,11 +143,11 @@ func allowed(k config.Key) string {
 		parts = append(parts, "at most "+most)
 	}
 	if off, is := tag.Lookup("off"); is && off == "" {
-		parts = append(parts, "empty: off")
+		parts = append(parts, "empty is off")
 	} else if is {
-		parts = append(parts, off+": off")
+		parts = append(parts, off+" is off")
 	}
-	return strings.Join(parts, "; ")
+	return strings.Join(parts, ", ")
 }
 
 func code(s string) string {
