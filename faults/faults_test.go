@@ -95,14 +95,6 @@ func TestProxy_CutsAfterCommitWasSent(t *testing.T) {
 		"the connection lasts beyond a statement that commits by itself")
 }
 
-func TestMutations_AreInTheReport(t *testing.T) {
-	page := assert.Must(os.ReadFile("../docs/contributing/faults.md"))(t)
-	for _, m := range mutations() {
-		assert.That(t, bytes.Contains(page, []byte("\n| "+m.name+" | ")),
-			"docs/contributing/faults.md does not say when %q was found", m.name)
-	}
-}
-
 // TestMutations_AreOfTheCodeAsItIs fails when a text that a mutation replaces has changed. That each is found is
 // for make faults FAULTS_ARGS=-mutations.
 func TestMutations_AreOfTheCodeAsItIs(t *testing.T) {
