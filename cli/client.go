@@ -172,6 +172,16 @@ func (c *connection) explain(err error) error {
 	return errors.New(text)
 }
 
+// errorInfo returns the reason in the status of a call, nil if the error has none.
+func errorInfo(err error) *errdetails.ErrorInfo {
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			return info
+		}
+	}
+	return nil
+}
+
 // nearName suggests one of the workers or databases that a message lists.
 func nearName(info *errdetails.ErrorInfo, message string) string {
 	field := map[string]string{

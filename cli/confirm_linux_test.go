@@ -70,3 +70,16 @@ func TestInit_OnATerminalItAsksUntilADatabaseAnswers(t *testing.T) {
 	content := assert.Must(os.ReadFile(file))(t)
 	assert.Contains(t, string(content), "use: gitlab\n", `listen: '127.0.0.1:0'`, dir+"/rules.yml", url)
 }
+
+func TestProtect_AsksOnATerminalWhenTheTargetDoesNotExist(t *testing.T) {
+	sh := newShell(t)
+	sh.people()
+	r := sh.serving()
+	for typed, code := range map[string]int{"n\n": 1, "y\n": 0} {
+		keys, screen := cli.Terminal(t)
+		assert.Must(keys.WriteString(typed))(t)
+		command := strings.Fields("protect user 4711 --reason r --address " + r.address)
+		got := cli.Run(context.Background(), command, cli.Streams{In: screen, Out: io.Discard, Err: screen})
+		assert.That(t, got == code, "%q: exit %d, want %d", typed, got, code)
+	}
+}

@@ -164,6 +164,19 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	r.want(2, "protected 7", "unknown command")
 }
 
+func TestProtect_OfAnUnknownTargetNeedsYes(t *testing.T) {
+	sh := newShell(t)
+	sh.people()
+	r := sh.serving()
+	for _, kind := range []string{"user", "group"} {
+		r.want(2, "protect "+kind+" 4711 --reason typo", kind+" 4711 not found: check the id in the table ",
+			"; --yes protects a target that does not exist yet")
+		r.want(0, "protect "+kind+" 4711 --reason early --yes", kind+" 4711 is protected until")
+	}
+	r.want(0, "protect user 7 --reason evidence", "user 7 is protected until")
+	r.want(0, "protect group 100 --reason evidence", "group 100 is protected until")
+}
+
 // people makes a database in which a user, a group and a placeholder can be planned, which the environment names.
 func (sh *shell) people() *pgx.Conn {
 	sh.t.Helper()
@@ -197,9 +210,9 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 	r.want(0, "plan group 100", "group 100 acme\n  refused NO_LONGER_MARKED: it is not marked for deletion", "namespaces         0      0          1        0\n")
 	r.want(0, "plan placeholder 9", "placeholder 9 placeholder_9\n  jobs    delete_user\n", "users  0      0          1        0\n")
 	for command, message := range map[string]string{
-		"plan user 4711":        "there is no user 4711",
-		"plan group 7":          "there is no group 7: its id is that of namespaces, with the type Group",
-		"plan placeholder 4711": "there is no placeholder 4711",
+		"plan user 4711":        "user 4711 not found: check the id in the table users",
+		"plan group 7":          "group 7 not found: check the id in the table namespaces with the type Group",
+		"plan placeholder 4711": "placeholder 4711 not found",
 		"plan project 7":        `"project": must be user, group or placeholder`,
 		"plan usr 7":            "did you mean user?",
 		"plan user x":           `"x" is not the ID of a user`,

@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -306,24 +305,20 @@ func summarize(out *terminal, plan *pb.Run) error {
 // explainChange adds advice if the server refused a run because its candidates differ from the dry
 // run. It returns other errors unchanged. confirmed means that this command made the dry run.
 func explainChange(err error, confirmed bool) error {
-	s, _ := status.FromError(err)
-	for _, detail := range s.Details() {
-		info, ok := detail.(*errdetails.ErrorInfo)
-		if !ok || info.GetReason() != "PLAN_CHANGED" {
-			continue
-		}
-		what := "the candidates are not those of the dry run any more"
-		if info.GetMetadata()["candidates_digest"] == "" {
-			what = "the candidates could not all be looked at in the time of a run"
-		}
-		again := "look at a new dry run, and give --expected-digest what it prints as digest"
-		if confirmed {
-			again = "caretaker run shows what it would do now, and asks again"
-		}
-		return fmt.Errorf("nothing was done: %s; %s (PLAN_CHANGED, run %s)",
-			what, again, info.GetMetadata()["run_id"])
+	info := errorInfo(err)
+	if info.GetReason() != "PLAN_CHANGED" {
+		return err
 	}
-	return err
+	what := "the candidates are not those of the dry run any more"
+	if info.GetMetadata()["candidates_digest"] == "" {
+		what = "the candidates could not all be looked at in the time of a run"
+	}
+	again := "look at a new dry run, and give --expected-digest what it prints as digest"
+	if confirmed {
+		again = "caretaker run shows what it would do now, and asks again"
+	}
+	return fmt.Errorf("nothing was done: %s; %s (PLAN_CHANGED, run %s)",
+		what, again, info.GetMetadata()["run_id"])
 }
 
 // nothingDue reports whether a plan has neither candidates nor counts. Plans of loose foreign keys

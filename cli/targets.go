@@ -1,10 +1,15 @@
 package cli
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/format"
@@ -66,11 +71,13 @@ func plannedTables(out *terminal, tables []*pb.PlannedTable) error {
 }
 
 func protectCommand(a *app) *cobra.Command {
-	request := &pb.ProtectTargetRequest{}
+	request, yes := &pb.ProtectTargetRequest{}, false
 	command := &cobra.Command{
 		Use:   "protect user|group ID --reason REASON [--for DURATION]",
 		Short: "Keep a user or group, and the groups above it, from being deleted by caretaker",
-		RunE: call(a, api.ProtectTarget, request, func(out *terminal, r *pb.ProtectTargetResponse) error {
+		RunE: call(a, protectExisting(a, &yes), request, func(
+			out *terminal, r *pb.ProtectTargetResponse,
+		) error {
 			p := r.GetProtection()
 			until := "until caretaker unprotect"
 			if p.GetUntil() != nil {
@@ -88,7 +95,36 @@ func protectCommand(a *app) *cobra.Command {
 	command.Args = targetArguments(&request.Kind, &request.Id, control.KindUser, control.KindGroup)
 	reasonFlag(command, &request.Reason, "why, shown wherever the protection is")
 	durationFlag(command, "for", "`duration` such as 8h or 720h; default for good", &request.Ttl)
+	command.Flags().BoolVar(&yes, "yes", false, "protect it even if it does not exist yet, without asking")
 	return command
+}
+
+// protectExisting protects a target. It asks before it protects a target that does not exist.
+func protectExisting(a *app, yes *bool) func(
+	api, context.Context, *pb.ProtectTargetRequest, ...grpc.CallOption,
+) (*pb.ProtectTargetResponse, error) {
+	return func(
+		client api, ctx context.Context, r *pb.ProtectTargetRequest, _ ...grpc.CallOption,
+	) (*pb.ProtectTargetResponse, error) {
+		r.MustExist = !*yes
+		answer, err := client.ProtectTarget(ctx, r)
+		if errorInfo(err).GetReason() != "UNKNOWN_TARGET" {
+			return answer, err
+		}
+		text := status.Convert(err).Message()
+		if !a.interactive() {
+			return nil, usage(fmt.Errorf("%s; --yes protects a target that does not exist yet", text))
+		}
+		a.note("%s. Protect it before it exists? [y/N] ", text)
+		if !a.agreed() {
+			return nil, errors.New("nothing was protected")
+		}
+		r.MustExist = false
+		// The answer to the question may have taken longer than a call.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
+		defer cancel()
+		return client.ProtectTarget(ctx, r)
+	}
 }
 
 // keptLonger reports whether p is an existing protection that lasts longer than the requested one.

@@ -202,7 +202,7 @@ func (a *aged) protect(ctx context.Context) error {
 		return err
 	}
 	u := service.Protection{Kind: "user", ID: 1, Reason: "a test", By: "test"}
-	_, err := a.Protect(ctx, u, time.Hour)
+	_, err := a.Protect(ctx, u, time.Hour, false)
 	return errors.Join(err, second(a.PlanDeletion(ctx, "user", 1)), second(a.Unprotect(ctx, "user", 1, "test")))
 }
 

@@ -22,7 +22,7 @@ func (m *maintenance) ProtectTarget(
 	wanted := service.Protection{
 		Kind: r.GetKind(), ID: r.GetId(), Reason: r.GetReason(), By: caller(ctx),
 	}
-	protected, err := m.service.Protect(ctx, wanted, ttl)
+	protected, err := m.service.Protect(ctx, wanted, ttl, r.GetMustExist())
 	if err != nil {
 		return nil, err
 	}

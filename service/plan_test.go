@@ -272,8 +272,8 @@ func (p planned) wrong() {
 	t := p.T
 	ctx := context.Background()
 	for target, words := range map[[2]string]string{
-		{"user", "4711"}: "no user 4711", {"group", "4711"}: "no group 4711", {"group", fmt.Sprint(oracle.Personal(20))}: "no group",
-		{"placeholder", "4711"}: "no placeholder 4711",
+		{"user", "4711"}: "user 4711 not found", {"group", "4711"}: "group 4711 not found", {"group", fmt.Sprint(oracle.Personal(20))}: "not found",
+		{"placeholder", "4711"}: "placeholder 4711 not found",
 	} {
 		var id int64
 		_, _ = fmt.Sscan(target[1], &id)
@@ -287,7 +287,7 @@ func (p planned) wrong() {
 		invalid, ok := errors.AsType[*fault.InvalidArgumentError](request())
 		assert.That(t, ok && invalid.Field == field, "%s: %v", field, request())
 	}
-	assert.Must(p.service.Protect(ctx, service.Protection{Kind: "user", ID: 20, Reason: "audit", By: "me"}, 0))(t)
+	assert.Must(p.service.Protect(ctx, service.Protection{Kind: "user", ID: 20, Reason: "audit", By: "me"}, 0, false))(t)
 	plan := p.plan("user", 20)
 	assert.That(t, plan.Refused != nil && plan.Refused.Reason == "PROTECTED" && strings.Contains(plan.Refused.Detail, "audit"),
 		"got %+v", plan.Refused)

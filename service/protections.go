@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/protection"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 // Protection keeps a user or group from being deleted.
@@ -29,12 +30,13 @@ const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out t
 
 // Protect keeps a user or group and every group above it from being deleted for ttl, or permanently
 // if ttl is 0. See docs/guides/protect-and-audit.md. Only a longer protection replaces one in
-// force. Otherwise Protect returns the protection in force.
+// force. Otherwise Protect returns the protection in force. With mustExist it refuses an unknown
+// target.
 //
 // Errors: [*fault.InvalidArgumentError], [*protection.DeletionBegunError], [*fault.RefusedError],
 // [fault.ErrUnreachable].
 func (s *Service) Protect(
-	ctx context.Context, p Protection, ttl time.Duration,
+	ctx context.Context, p Protection, ttl time.Duration, mustExist bool,
 ) (Protection, error) {
 	p.Reason, p.By = strings.TrimSpace(p.Reason), run.TruncateActor(strings.TrimSpace(p.By))
 	err := errors.Join(checkTarget(p.Kind, p.ID), run.CheckReason(p.Reason))
@@ -44,7 +46,7 @@ func (s *Service) Protect(
 	if err != nil {
 		return Protection{}, err
 	}
-	protected, err := s.Main.Protections.Protect(ctx, p, ttl)
+	protected, err := s.Main.Protections.Protect(ctx, p, ttl, mustExist)
 	if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.Class() == dberr.ClassLock {
 		busy := &fault.RefusedError{
 			Reason: fault.ReasonTargetBusy, Retry: time.Second, Metadata: map[string]string{"kind": p.Kind},
@@ -55,6 +57,9 @@ func (s *Service) Protect(
 	}
 	if other, ok := errors.AsType[*protection.NotAGroupError](err); ok {
 		err = &fault.InvalidArgumentError{Field: "id", Description: other.Error()}
+	}
+	if errors.Is(err, dberr.ErrNotFound) {
+		err = plan.UnknownTarget(p.Kind, p.ID)
 	}
 	if err != nil {
 		return Protection{}, err

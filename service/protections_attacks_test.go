@@ -115,7 +115,7 @@ func userIsAttackedThroughEveryPath(e *servicetest.Estate) {
 	e.T = t
 	// Times that are none are refused, and a protection holds for a user who comes later.
 	for _, ttl := range []time.Duration{-time.Hour, -1, time.Millisecond, 1 << 62} {
-		_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "r"}, ttl)
+		_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "r"}, ttl, false)
 		wantInvalid(t, ttl.String(), err, "ttl")
 	}
 	e.Want("main", `SELECT count(*) FROM maintenance.protected_targets`, "0")
@@ -138,7 +138,7 @@ func userWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(e *servicetest.Estate)
 	close(over)
 	r := assert.Must(e.AttemptOf(s, servicetest.Authorized(7), over))(t)
 	assert.Require(t, r.Snooze > 0, "%+v", r)
-	_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "too late"}, 0)
+	_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "too late"}, 0, false)
 	begun, ok := errors.AsType[*protection.DeletionBegunError](err)
 	assert.Require(t, ok && begun.ID == 7, "%v", err)
 	devdb.Eventually(t, "the deletion ends", func() bool {

@@ -21,13 +21,13 @@ import (
 func protect(t *testing.T, s *service.Service, kind string, id int64) {
 	t.Helper()
 	p := service.Protection{Kind: kind, ID: id, Reason: "evidence", By: "ann"}
-	assert.Must(s.Protect(t.Context(), p, 0))(t)
+	assert.Must(s.Protect(t.Context(), p, 0, false))(t)
 }
 
 // protecting protects a target in the background.
 func protecting(s *service.Service, kind string, id int64) <-chan error {
 	return background(func() error {
-		_, err := s.Protect(context.Background(), service.Protection{Kind: kind, ID: id, Reason: "race"}, 0)
+		_, err := s.Protect(context.Background(), service.Protection{Kind: kind, ID: id, Reason: "race"}, 0, false)
 		return err
 	})
 }
@@ -129,7 +129,7 @@ func isTooLateOnceARemovalHasBegun(e *servicetest.Estate) {
 	defer func() { _ = q.Stop(context.Background()) }()
 	g.AtGate("main", servicetest.App)
 	for _, id := range []int64{10, 12, 13} {
-		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "too late"}, 0)
+		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "too late"}, 0, false)
 		begun, ok := errors.AsType[*protection.DeletionBegunError](err)
 		assert.That(t, ok && begun.ID == id, "group %d: %v", id, err)
 	}
@@ -357,7 +357,7 @@ func groupsAreDeferredAndSayByWhom(e *servicetest.Estate) {
 		77:    "id: 77 is the namespace of user 1: protect user 1",
 		10002: "id: 10002 is the namespace of a project: protect its group",
 	} {
-		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "r"}, 0)
+		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "r"}, 0, false)
 		wantInvalid(t, want, err, "id")
 		servicetest.WantError(t, err, want)
 	}

@@ -31,7 +31,7 @@ func (f *fixture) one() (user, group, placeholder int64) {
 func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
 	f := start(assert.Parallel(t))
 	user, group, placeholder := f.one()
-	assert.Must(f.service.Protect(t.Context(), service.Protection{Kind: "user", ID: user, Reason: "evidence <b>", By: "me"}, 0))(t)
+	assert.Must(f.service.Protect(t.Context(), service.Protection{Kind: "user", ID: user, Reason: "evidence <b>", By: "me"}, 0, false))(t)
 	// Samples of the backlog are taken all the time.
 	content := func() map[string]string { return devdb.Content(t, f.sql, "maintenance.backlog_samples") }
 	before := content()
@@ -56,7 +56,7 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 		code  int
 		words string
 	}{
-		"/plan/user/4711": {404, "there is no user 4711"}, "/plan/group/4711": {404, "there is no group 4711"},
+		"/plan/user/4711": {404, "user 4711 not found"}, "/plan/group/4711": {404, "group 4711 not found"},
 		"/plan/project/7": {400, "kind: is not user, group or placeholder"}, "/plan/user/x": {400, "/plan/user/ID"},
 		"/plan/user/0": {400, "id: is required"}, "/plan/user": {404, "no such page"},
 	} {

@@ -100,13 +100,14 @@ func protectLimits() fencing.Limits {
 
 // Protect protects p.ID for ttl, 0 means permanently. It extends an existing protection but never
 // shortens it: then it returns the existing one. To shorten one, call [Protections.Unprotect]
-// first. The user or group need not exist yet.
+// first. The user or group need not exist yet, unless mustExist is set: then the error is
+// [dberr.ErrNotFound].
 //
 // It locks the rows that a deletion locks before it decides: whichever of the two is second sees
 // the first. The error is a [*DeletionBegunError] if the deletion was first, and a
 // [*NotAGroupError] if the id is not that of a group.
 func (d Protections) Protect(
-	ctx context.Context, p pg.Protection, ttl time.Duration,
+	ctx context.Context, p pg.Protection, ttl time.Duration, mustExist bool,
 ) (protected pg.Protection, err error) {
 	needs, share, begun := catalog.ReferencesOf("users", "id"), shareUserSQL, userBegunSQL
 	if p.Kind == control.KindGroup {
@@ -118,7 +119,11 @@ func (d Protections) Protect(
 	}
 	do := func(ctx context.Context, tx *pg.Changing) error {
 		if tables.Has(needs...) {
-			if err := refuseBegun(ctx, tx, p, share, begun); err != nil {
+			exists, err := refuseBegun(ctx, tx, p, share, begun)
+			if err == nil && mustExist && !exists {
+				err = dberr.ErrNotFound
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -136,23 +141,27 @@ func (d Protections) Protect(
 	return protected, err
 }
 
-func refuseBegun(ctx context.Context, tx pgx.Tx, p pg.Protection, share, begun string) error {
-	if _, err := tx.Exec(ctx, share, p.ID); err != nil {
-		return err
+// refuseBegun locks the target, and reports whether it exists.
+func refuseBegun(
+	ctx context.Context, tx pgx.Tx, p pg.Protection, share, begun string,
+) (exists bool, err error) {
+	locked, err := tx.Exec(ctx, share, p.ID)
+	if err != nil {
+		return false, err
 	}
 	if p.Kind == control.KindGroup {
 		var owner int64
 		err := tx.QueryRow(ctx, notAGroupSQL, p.ID).Scan(&owner)
 		if !errors.Is(err, pgx.ErrNoRows) {
-			return cmp.Or[error](err, &NotAGroupError{p.ID, owner})
+			return false, cmp.Or[error](err, &NotAGroupError{p.ID, owner})
 		}
 	}
 	var is bool
-	err := tx.QueryRow(ctx, begun, p.ID).Scan(&is)
+	err = tx.QueryRow(ctx, begun, p.ID).Scan(&is)
 	if err == nil && is {
 		err = &DeletionBegunError{p.Kind, p.ID}
 	}
-	return err
+	return locked.RowsAffected() > 0, err
 }
 
 const unprotectSQL = `

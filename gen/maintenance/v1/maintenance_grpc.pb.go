@@ -103,8 +103,8 @@ type MaintenanceServiceClient interface {
 	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
 	// ProtectTarget keeps a user or group and every group above a protected one from being deleted through caretaker.
 	// Workers skip it, and jobs refuse it with PROTECTED. Only a longer protection replaces one in force, which is the
-	// answer otherwise. UnprotectTarget ends it. A target that does not exist yet may be protected, too. Errors:
-	// INVALID_ARGUMENT.
+	// answer otherwise. UnprotectTarget ends it. A target that does not exist yet may be protected, too,
+	// unless must_exist is set. Errors: NOT_FOUND UNKNOWN_TARGET, INVALID_ARGUMENT.
 	ProtectTarget(ctx context.Context, in *ProtectTargetRequest, opts ...grpc.CallOption) (*ProtectTargetResponse, error)
 	// UnprotectTarget ends a protection. Errors: NOT_FOUND UNKNOWN_PROTECTION.
 	UnprotectTarget(ctx context.Context, in *UnprotectTargetRequest, opts ...grpc.CallOption) (*UnprotectTargetResponse, error)
@@ -440,8 +440,8 @@ type MaintenanceServiceServer interface {
 	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
 	// ProtectTarget keeps a user or group and every group above a protected one from being deleted through caretaker.
 	// Workers skip it, and jobs refuse it with PROTECTED. Only a longer protection replaces one in force, which is the
-	// answer otherwise. UnprotectTarget ends it. A target that does not exist yet may be protected, too. Errors:
-	// INVALID_ARGUMENT.
+	// answer otherwise. UnprotectTarget ends it. A target that does not exist yet may be protected, too,
+	// unless must_exist is set. Errors: NOT_FOUND UNKNOWN_TARGET, INVALID_ARGUMENT.
 	ProtectTarget(context.Context, *ProtectTargetRequest) (*ProtectTargetResponse, error)
 	// UnprotectTarget ends a protection. Errors: NOT_FOUND UNKNOWN_PROTECTION.
 	UnprotectTarget(context.Context, *UnprotectTargetRequest) (*UnprotectTargetResponse, error)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -112,24 +111,12 @@ func (p *Planner) PlanDeletion(ctx context.Context, kind string, id int64) (*pla
 		made, err = p.plan(ctx, begun.Reset(primaries), steps)
 	}
 	if err == plan.ErrUnknownTarget { //nolint:errorlint // as planners return it
-		err = unknownTarget(kind, id)
+		err = plan.UnknownTarget(kind, id)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return made, nil
-}
-
-func unknownTarget(kind string, id int64) error {
-	table := "users"
-	if kind == control.KindGroup {
-		table = "namespaces, with the type Group"
-	}
-	return &fault.RefusedError{
-		Reason: "UNKNOWN_TARGET", What: plan.ErrUnknownTarget,
-		Text:     fmt.Sprintf("there is no %s %d: its id is that of %s", kind, id, table),
-		Metadata: map[string]string{"kind": kind, "id": strconv.FormatInt(id, 10)},
-	}
 }
 
 // planners returns the planners of a target, in order.

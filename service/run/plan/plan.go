@@ -9,18 +9,34 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/repo/rowset"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // ErrUnknownTarget means that the user, group or placeholder user was not found.
-var ErrUnknownTarget = errors.New("there is no such target")
+var ErrUnknownTarget = errors.New("unknown target")
+
+// UnknownTarget returns the error for a target that was not found.
+func UnknownTarget(kind string, id int64) error {
+	table := "users"
+	if kind == control.KindGroup {
+		table = "namespaces with the type Group"
+	}
+	return &fault.RefusedError{
+		Reason: "UNKNOWN_TARGET", What: ErrUnknownTarget,
+		Text:     fmt.Sprintf("%s %d not found: check the id in the table %s", kind, id, table),
+		Metadata: map[string]string{"kind": kind, "id": strconv.FormatInt(id, 10)},
+	}
+}
 
 // errPlanTime ends a plan at its timeout: its counts are lower bounds.
 var errPlanTime = errors.New("the time of a plan is over")
