@@ -89,12 +89,17 @@ func (p page) message(message *protogen.Message) {
 	}
 }
 
-// fields lists the fields of a message, if it has any.
+// fields lists the fields of a message, if it has any, without those of pages: the service's
+// comment describes them.
 func (p page) fields(title string, message *protogen.Message) {
-	if len(message.Fields) > 0 {
+	fields := slices.DeleteFunc(slices.Clone(message.Fields), func(f *protogen.Field) bool {
+		name := f.Desc.Name()
+		return name == "page_size" || name == "page_token" || name == "next_page_token"
+	})
+	if len(fields) > 0 {
 		p.out.P(title)
 	}
-	for _, field := range message.Fields {
+	for _, field := range fields {
 		p.item(field.Desc, " ("+fieldType(field.Desc)+")", field.Comments)
 	}
 }

@@ -54,6 +54,9 @@ const (
 // MaintenanceService runs maintenance workers, and reports what they are doing or why they are not running.
 //
 // Every error carries google.rpc.ErrorInfo with the domain "caretaker" and a stable reason.
+//
+// The calls that list something take page_size (default 50, at most 1000) and page_token, which is the next_page_token
+// of the previous answer. It is empty on the last page. Large answers have fewer entries than page_size.
 type MaintenanceServiceClient interface {
 	// RunBatch runs a worker once, now, and waits for the end of the run unless async is set.
 	//
@@ -391,6 +394,9 @@ func (c *maintenanceServiceClient) ListFeatureFlags(ctx context.Context, in *Lis
 // MaintenanceService runs maintenance workers, and reports what they are doing or why they are not running.
 //
 // Every error carries google.rpc.ErrorInfo with the domain "caretaker" and a stable reason.
+//
+// The calls that list something take page_size (default 50, at most 1000) and page_token, which is the next_page_token
+// of the previous answer. It is empty on the last page. Large answers have fewer entries than page_size.
 type MaintenanceServiceServer interface {
 	// RunBatch runs a worker once, now, and waits for the end of the run unless async is set.
 	//
