@@ -23,11 +23,11 @@ import (
 
 // WorkerConfig is what every worker's configuration has. The tag of the embedding has the worker's defaults.
 type WorkerConfig struct {
-	// Schedule is a cron expression of five fields, in UTC.
+	// Schedule is a cron expression of five fields in UTC.
 	Schedule string `key:"schedule"`
-	// Enabled lets the schedule start runs. Requests start them even if it is false.
+	// Enabled allows scheduled runs. Requests start runs in any case.
 	Enabled *bool `key:"enabled" default:"true"`
-	// CatchUp makes up by one run for fires that were missed.
+	// CatchUp starts one run for all missed fires.
 	CatchUp *bool `key:"catch_up" default:"false"`
 }
 

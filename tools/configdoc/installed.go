@@ -14,12 +14,11 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 )
 
-const installedHead = `# The configuration of caretaker. Every key is here, commented out: with its default, or with an
-# example where it has none. To set one, take away its # and nothing else.
-# Passwords, as those in databases.main.url, belong into caretaker.env beside this file, which is
-# not for everybody to read: databases.main.url is CARETAKER_DATABASES_MAIN_URL there. What is set
-# there overrides this file.
-# Written by go generate from the program's source: caretaker doctor says what is wrong with it.
+const installedHead = `# Configuration of caretaker. Every key is a comment with its default or an example. To set a key,
+# remove its # and nothing else. Put passwords, such as that of databases.main.url, into
+# caretaker.env beside this file, which other users cannot read: CARETAKER_DATABASES_MAIN_URL is
+# databases.main.url there. caretaker.env overrides this file. caretaker doctor checks both.
+# Written by go generate from the source of the program.
 
 `
 

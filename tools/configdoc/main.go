@@ -26,10 +26,9 @@ caretaker reads a YAML file, given with ` + "`--config`" + `, and environment va
 ` + "`CARETAKER_`" + ` and the key in capitals, with ` + "`_`" + ` for its dots: ` + "`databases.main.url`" + ` is ` + "`CARETAKER_DATABASES_MAIN_URL`" + `.
 Only that key is required. ` + "`caretaker serve`" + ` refuses unknown keys, and reports all mistakes at once.
 
-There may be [any number of databases](../guides/managed-postgresql.md), called by a small letter and up to 30 small letters, digits and ` + "`_`" + `. Their
-order, wherever there is one, is main, ci, sec, then the others by name. ` + "`CARETAKER_DATABASES_SHOP_EU_URL`" + ` is
-` + "`databases.shop_eu.url`" + `. A variable that ends in ` + "`_REPLICA_URL`" + ` is a ` + "`replica_url`" + `: the ` + "`url`" + ` of a database whose name is ` + "`replica`" + `
-or ends in ` + "`_replica`" + ` can be set in the file only.
+A [database](../guides/multiple-databases.md) name has up to 31 small letters, digits and ` + "`_`" + `, and begins with a letter. The order of
+databases is main, ci, sec, then the others by name. ` + "`CARETAKER_DATABASES_SHOP_EU_URL`" + ` is ` + "`databases.shop_eu.url`" + `. Variables that end in ` + "`_REPLICA_URL`" + `
+set a ` + "`replica_url`" + `. Only the file can set the ` + "`url`" + ` of a database whose name is ` + "`replica`" + ` or ends in ` + "`_replica`" + `.
 
 Durations are such as ` + "`30s`, `2m`, `48h`" + `. Sizes are bytes, or with kB, MB, GB, TB, of 1024 each.
 `
@@ -83,14 +82,17 @@ func reference(keys []config.Key, comments map[string]string) (string, error) {
 			if title != "The server" {
 				fmt.Fprintf(&out, "The keys of `workers.%s` ([the worker](workers/%s.md)):\n\n", title, title)
 			}
-			out.WriteString("| key | default | allowed | |\n|---|---|---|---|\n")
+			out.WriteString("| key | default | meaning |\n|---|---|---|\n")
 			last = title
 		}
 		text := comments[k.Owner.String()+"."+k.Field.Name]
 		if text == "" {
 			return "", fmt.Errorf("%s: the field %s of %s has no comment", k.Path, k.Field.Name, k.Owner)
 		}
-		fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", name, code(k.Default), allowed(k), text)
+		if values := allowed(k); values != "" {
+			text += ". Values: " + values
+		}
+		fmt.Fprintf(&out, "| `%s` | %s | %s |\n", name, code(k.Default), text)
 	}
 	return out.String(), nil
 }
