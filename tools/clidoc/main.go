@@ -16,8 +16,9 @@ import (
 	"github.com/caretaker-go/caretaker/cli"
 )
 
-// common is the number of commands from which on a flag that they share is listed once.
-const common = 10
+// Flags that at least several commands share are described once. A command lists their names,
+// unless at least most commands have them.
+const several, most = 5, 10
 
 const width = 110
 
@@ -44,23 +45,28 @@ func write(page io.Writer, root *cobra.Command) {
 	count := map[string]int{}
 	for _, c := range commands {
 		ownFlags(c).VisitAll(func(f *pflag.Flag) {
-			key := f.Name + " " + f.Usage
-			if count[key]++; count[key] == common || c == root {
+			key := f.Name + f.Usage
+			if count[key]++; count[key] == several || c == root {
 				shared.AddFlag(f)
 			}
 		})
 	}
-	fmt.Fprintf(page, "%s\n## Common flags\n", preamble)
+	fmt.Fprintf(page, "%s\n## Common flags\n\n%s\n", preamble,
+		"Client commands have those of the connection. Other common flags follow the usage line.")
 	printFlags(page, shared)
 	for _, c := range commands[1:] {
 		usage := strings.TrimSuffix(c.UseLine(), " [flags]")
-		fmt.Fprintf(page, "\n## %s\n\n%s.\n\n`%s`\n", c.CommandPath(), c.Short, usage)
+		fmt.Fprintf(page, "\n## %s\n\n%s.\n\n`%s`", c.CommandPath(), c.Short, usage)
 		own := pflag.NewFlagSet("", pflag.ContinueOnError)
 		ownFlags(c).VisitAll(func(f *pflag.Flag) {
-			if same := shared.Lookup(f.Name); same == nil || same.Usage != f.Usage {
+			switch n := count[f.Name+f.Usage]; {
+			case n < several:
 				own.AddFlag(f)
+			case n < most:
+				fmt.Fprintf(page, " `--%s`", f.Name)
 			}
 		})
+		fmt.Fprintln(page)
 		printFlags(page, own)
 	}
 }
