@@ -53,7 +53,7 @@ run: ## start caretaker with a database of its own and demo data (DEV_ARGS="--li
 	@echo "Building caretaker: about two minutes the first time, then seconds."
 	@$(MAKE) --no-print-directory build
 	@echo "Starting a PostgreSQL with demo data, and the server: about ten seconds. Ctrl-C stops both."
-	@bin/caretaker dev $(DEV_ARGS)
+	@bin/caretaker dev --tour $(DEV_ARGS)
 
 build: ## build bin/caretaker
 	$(GO) build -o bin/caretaker .

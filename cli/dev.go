@@ -38,8 +38,15 @@ const (
 	remindInterval = 5 * time.Minute
 )
 
+// demo is what the flags of dev select.
+type demo struct {
+	dir, listen string
+	// tour starts neither scheduled runs nor further deletions.
+	tour bool
+}
+
 func devCommand(a *app) *cobra.Command {
-	var dir, listen string
+	var d demo
 	command := &cobra.Command{
 		Use:     "dev",
 		Short:   "Try it out: a server with a private PostgreSQL and demo data",
@@ -48,30 +55,33 @@ func devCommand(a *app) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(c.Context())
 			defer stop()
-			return develop(ctx, a, dir, listen)
+			return develop(ctx, a, d)
 		},
 	}
-	command.Flags().StringVar(&dir, "data-dir", "",
+	command.Flags().StringVar(&d.dir, "data-dir", "",
 		"`directory` of the database: a new or an empty one, or one of an earlier dev; default "+
 			"caretaker/dev in the cache directory, for root /var/lib/caretaker/dev")
-	command.Flags().StringVar(&listen, "listen", "",
+	command.Flags().StringVar(&d.listen, "listen", "",
 		"`address` of the server; default that of the configuration")
+	command.Flags().BoolVar(&d.tour, "tour", false,
+		"keep the schedules off, so that the backlog stays as loaded until you start a run")
 	return command
 }
 
-func develop(ctx context.Context, a *app, dir, address string) (err error) {
+func develop(ctx context.Context, a *app, d demo) (err error) {
 	hangups, stopHangups := onHangup()
 	defer stopHangups()
 	c, err := a.partialSettings()
 	if err := errors.Join(err, c.readFiles()); err != nil {
 		return err
 	}
-	if address != "" {
-		if err := config.CheckAddress(address, "127.0.0.1:50051"); err != nil {
+	if d.listen != "" {
+		if err := config.CheckAddress(d.listen, "127.0.0.1:50051"); err != nil {
 			return usage(fmt.Errorf("--listen: %w", err))
 		}
-		c.Listen = address
+		c.Listen = d.listen
 	}
+	c.SchedulerEnabled = c.SchedulerEnabled && !d.tour
 	if err := c.Validate(); err != nil {
 		return err
 	}
@@ -82,7 +92,7 @@ func develop(ctx context.Context, a *app, dir, address string) (err error) {
 	}
 	defer taken.close()
 	p := &playground{urls: map[string]string{}}
-	if p.cluster, err = devdb.Start(ctx, devdb.Config{Dir: dir, Log: a.std.Err}); err != nil {
+	if p.cluster, err = devdb.Start(ctx, devdb.Config{Dir: d.dir, Log: a.std.Err}); err != nil {
 		return fmt.Errorf("start the database: %w", err)
 	}
 	defer func() { err = errors.Join(err, p.stop(context.WithoutCancel(ctx))) }()
@@ -101,9 +111,14 @@ func develop(ctx context.Context, a *app, dir, address string) (err error) {
 	i.hangups = hangups
 	trickling, stopTrickle := context.WithCancel(ctx)
 	i.closers = append(i.closers, stopTrickle)
-	i.work.Go(func() { devdb.Trickle(trickling, p.urls, trickleInterval, i.logger) })
+	if !d.tour {
+		i.work.Go(func() { devdb.Trickle(trickling, p.urls, trickleInterval, i.logger) })
+	}
 	i.work.Go(func() { i.remind(trickling, remindInterval) })
 	printSummary(a, i, p)
+	if d.tour {
+		a.println("The schedules are off for the tour. To start them, stop the server and run %s dev.\n", os.Args[0])
+	}
 	return i.run(ctx)
 }
 

@@ -210,7 +210,7 @@ func (s *session) start(command string) (output string, code int) {
 	s.stopServing()
 	command, _, _ = strings.Cut(strings.TrimSpace(command), " #")
 	if dev := s.root + "/var/lib/caretaker/dev"; strings.HasPrefix(command, "make run") {
-		command = strings.Replace(command, "make run", "caretaker dev --data-dir "+dev, 1)
+		command = strings.Replace(command, "make run", "caretaker dev --tour --data-dir "+dev, 1)
 		assert.NoError(s.t, os.RemoveAll(dev))
 	}
 	log := filepath.Join(s.root, "serving.log")
