@@ -69,6 +69,9 @@ func (a *auditing) end(ctx context.Context, response any, failed error) {
 	if started, ok := response.(*pb.RunBatchResponse); ok && started.GetRun().GetId() != "" {
 		a.Reason = strings.TrimSpace(a.Reason + " run=" + started.GetRun().GetId())
 	}
+	if cancelled, ok := response.(*pb.CancelRunResponse); ok && failed == nil {
+		a.Target = cancelled.GetRun().GetId() // The request may have an abbreviated id.
+	}
 	a.Outcome = outcomeOf(ctx, failed)
 	// The client may have disconnected, and the server may be about to stop.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"strconv"
 
-	"github.com/google/uuid"
-
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo/rowset"
 )
@@ -15,13 +13,12 @@ import (
 func (m *maintenance) ListOutside(
 	ctx context.Context, r *pb.ListOutsideRequest,
 ) (*pb.ListOutsideResponse, error) {
-	if r.GetRunId() != "" {
-		if _, err := uuid.Parse(r.GetRunId()); err != nil {
-			return nil, invalid("run_id", "is not the id of a run")
-		}
-		if r.GetJobId() != 0 {
-			return nil, invalid("run_id", "give run_id or job_id, not both: a path is of one of them")
-		}
+	run, err := m.runOf(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if run != "" && r.GetJobId() != 0 {
+		return nil, invalid("run_id", "give run_id or job_id, not both: a path is of one of them")
 	}
 	if r.GetJobId() < 0 {
 		return nil, invalid("job_id", "is not the id of a job")
@@ -36,7 +33,7 @@ func (m *maintenance) ListOutside(
 		return nil, err
 	}
 	paths, err := m.service.Main.Outside.ListOutside(ctx, rowset.OutsideFilter{
-		JobID: r.GetJobId(), RunID: r.GetRunId(), Pending: r.GetPendingOnly(),
+		JobID: r.GetJobId(), RunID: run, Pending: r.GetPendingOnly(),
 		After: after, Limit: p.size + 1,
 	})
 	if err != nil {

@@ -2,22 +2,23 @@ package server
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
-
-	"github.com/google/uuid"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // ListReceipts pages through the receipts of a database, the newest first.
 func (m *maintenance) ListReceipts(
 	ctx context.Context, r *pb.ListReceiptsRequest,
 ) (*pb.ListReceiptsResponse, error) {
-	if _, err := uuid.Parse(r.GetRunId()); err != nil && r.GetRunId() != "" {
-		return nil, invalid("run_id", "is not the id of a run")
+	run, err := m.runOf(ctx, r)
+	if err != nil {
+		return nil, err
 	}
 	for field, text := range map[string]string{"table": r.GetTable(), "key": r.GetKey()} {
 		if strings.ContainsRune(text, 0) {
@@ -35,7 +36,7 @@ func (m *maintenance) ListReceipts(
 	}
 	receipts, next, err := m.service.Receipts(ctx, service.ReceiptFilter{
 		Database: r.GetDatabase(), ReceiptFilter: control.ReceiptFilter{
-			Table: r.GetTable(), Key: r.GetKey(), RunID: r.GetRunId(), JobID: r.GetJobId(),
+			Table: r.GetTable(), Key: r.GetKey(), RunID: run, JobID: r.GetJobId(),
 			Before: before, Limit: p.size + 1,
 		},
 	})
@@ -55,6 +56,20 @@ func (m *maintenance) ListReceipts(
 		}
 	}
 	return response, nil
+}
+
+// runOf returns the run that a list is limited to, "" for none.
+func (m *maintenance) runOf(
+	ctx context.Context, r interface{ GetRunId() string },
+) (id string, err error) {
+	if r.GetRunId() == "" {
+		return "", nil
+	}
+	id, err = m.service.RunID(ctx, "run_id", r.GetRunId())
+	if errors.Is(err, fault.ErrUnknownRun) {
+		err = invalid("run_id", "is neither the id of a run nor the beginning of one on record")
+	}
+	return id, err
 }
 
 func toReceipt(r *service.Receipt) *pb.Receipt {

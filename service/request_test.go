@@ -271,13 +271,9 @@ func pauseWorkerStopsTheRunOfWhateverReplica(e *servicetest.Estate) {
 	assert.That(t, p != nil && p.Reason == "migration of the disks" && p.By == "alice" && !p.Since.IsZero() && p.Until.IsZero(), "pause %+v", p)
 	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
 	servicetest.WantCondition(t, s, status.ConditionPaused, "alice", "migration of the disks")
-	for _, dryRun := range []bool{false, true} {
-		_, err := s.RunBatch(context.Background(), run.Request{
-			Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dryRun, RequestID: "once",
-		})
-		paused, ok := errors.AsType[*fault.WorkerPausedError](err)
-		assert.That(t, ok && paused.Pause.Reason == "migration of the disks", "error %v, want that it is paused", err)
-	}
+	_, err := request(s, "once", false)
+	paused, ok := errors.AsType[*fault.WorkerPausedError](err)
+	assert.That(t, ok && paused.Pause.Reason == "migration of the disks", "error %v, want that it is paused", err)
 	skipped := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
 	assert.That(t, skipped.State == control.RunSkipped && strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") && !skipped.FinishedAt.IsZero(),
 		"%+v, want a skipped run", skipped)

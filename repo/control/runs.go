@@ -111,6 +111,16 @@ func (d Runs) Run(ctx context.Context, id string) (Run, error) {
 	return oneOfRuns(ctx, d.db, pg.NewQuery("read the run", runByIDSQL, id), scanWholeRun)
 }
 
+const runsBetweenSQL = `
+SELECT id::text FROM maintenance.runs
+WHERE id BETWEEN $1::text::uuid AND $2::text::uuid ORDER BY runs.id DESC LIMIT $3`
+
+// RunsBetween returns the ids from first to last, at most so many, the newest first.
+func (d Runs) RunsBetween(ctx context.Context, first, last string, most int) ([]string, error) {
+	q := pg.NewQuery("find runs by their beginning", runsBetweenSQL, first, last, most)
+	return pg.Collect(ctx, d.db, q, pgx.RowTo[string])
+}
+
 const deleteRunSQL = `DELETE FROM maintenance.runs WHERE id = $1::text::uuid`
 
 // DeleteRun deletes a run that could not start, so that its request id can be used again.

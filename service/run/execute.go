@@ -65,6 +65,11 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	run = x.Snapshot()
 	x.keepCandidates(context.WithoutCancel(ctx), &run, err == nil)
 	conclude(&run, err)
+	if x.paused != nil {
+		why := &fault.WorkerPausedError{Worker: run.Worker, Pause: *x.paused}
+		note := reasons.Reason{Code: fault.ReasonPaused, Detail: why.Error()}.String()
+		run.Reason = format.Join(run.Reason, note)
+	}
 	r.record(context.WithoutCancel(ctx), x, run, err)
 	r.Backlogs.forget(x.Worker, x.Database)
 	x.cancel(nil)

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/repo/spans"
@@ -47,6 +48,8 @@ type Execution struct {
 	begun, planned, Done chan struct{}
 	// expected is the digest that its candidates must have. "" means any.
 	expected string
+	// paused is the pause that a dry run ignores. nil means none.
+	paused *control.Pause
 	// allowed has the expected targets with their actions, once they are found. nil means everything.
 	allowed map[target]string
 	// skipped counts the targets skipped for that reason.

@@ -104,7 +104,7 @@ func (r *Runner) heartbeat(ctx context.Context, x *Execution) error {
 		return err
 	case stop.Cancelled:
 		x.RequestStop(cancelled(stop.Words))
-	case stop.Paused:
+	case stop.Paused && !x.DryRun:
 		x.RequestStop(fault.StopError{Reason: reasons.Reason{Code: "PAUSED"}, Message: pausedBy(ctx, r.Main, x.Worker)})
 	}
 	return nil

@@ -67,9 +67,10 @@ func (x *Execution) join(ctx context.Context, async bool) (Run, error) {
 	return x.Snapshot(), nil
 }
 
-// Run returns the run with this id, or [fault.ErrUnknownRun].
+// Run returns the run with this id, or a beginning of it, or [fault.ErrUnknownRun].
 func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
-	if err := ValidRunID(id); err != nil {
+	id, err := r.RunID(ctx, "id", id)
+	if err != nil {
 		return Run{}, err
 	}
 	if x := r.Active.local(id); x != nil {
@@ -83,6 +84,44 @@ func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
 		}
 	}
 	return WithSilence(run), unknownRun(id, err)
+}
+
+const (
+	// shortestID is the least number of digits of an abbreviated id. idDigits is their number in an id.
+	shortestID, idDigits = 4, 32
+	// shownIDs is the number of ids in an error.
+	shownIDs = 10
+)
+
+// RunID returns the id of the run that text names: text itself if it has the form of an id, else the
+// only id that begins with it. If several do, it returns a [*fault.InvalidArgumentError] for the
+// field, otherwise [fault.ErrUnknownRun].
+func (r *Runner) RunID(ctx context.Context, field, text string) (string, error) {
+	err := ValidRunID(text)
+	digits := strings.ReplaceAll(text, "-", "")
+	if err == nil || len(digits) < shortestID || len(digits) >= idDigits {
+		return text, err
+	}
+	first, invalid := uuid.Parse(digits + strings.Repeat("0", idDigits-len(digits)))
+	if invalid != nil {
+		return "", err
+	}
+	last := uuid.MustParse(digits + strings.Repeat("f", idDigits-len(digits)))
+	ids, failed := r.Main.Runs.RunsBetween(ctx, first.String(), last.String(), shownIDs+1)
+	switch {
+	case failed != nil:
+		return "", failed
+	case len(ids) == 0:
+		return "", err
+	case len(ids) == 1:
+		return ids[0], nil
+	}
+	more := ""
+	if len(ids) > shownIDs {
+		ids, more = ids[:shownIDs], " and more"
+	}
+	return "", &fault.InvalidArgumentError{Field: field, Description: fmt.Sprintf(
+		"%s begins several run ids, give more characters: %s%s", text, strings.Join(ids, ", "), more)}
 }
 
 // WithSilence returns a run for display: a running run without heartbeats gets that as its reason.
@@ -144,6 +183,10 @@ const (
 // WatchRun calls send with the current run, then after each change, and last at its end. Once the
 // run has been seen, an outage of main shorter than 10 s does not end the watch.
 func (r *Runner) WatchRun(ctx context.Context, id string, send func(Run) error) error {
+	id, err := r.RunID(ctx, "id", id)
+	if err != nil {
+		return err
+	}
 	return r.watch(ctx, id, false, send)
 }
 
@@ -179,7 +222,8 @@ func (r *Runner) watch(ctx context.Context, id string, known bool, send func(Run
 // CancelRun asks a run to stop after its current statement, on any replica, and returns it as it is
 // now. The caller's name in by, "" if unknown, becomes the run's error. The first caller counts.
 func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
-	if err := ValidRunID(id); err != nil {
+	id, err := r.RunID(ctx, "id", id)
+	if err != nil {
 		return Run{}, err
 	}
 	spans.SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", id)

@@ -112,6 +112,31 @@ func TestRun_HasAUUIDOfMainsClockAndStaysAsItHasEnded(t *testing.T) {
 	}
 }
 
+func TestRun_IsFoundByTheBeginningOfItsID(t *testing.T) {
+	s := servicetest.NewDeletedParents(servicetest.Parallel(t), 1).Service(servicetest.OneChild)
+	first, second := servicetest.RunBatch(t, s, "main").ID, servicetest.RunBatch(t, s, "main").ID
+	common := 0
+	for first[common] == second[common] {
+		common++
+	}
+	for _, short := range []string{first[:common+1], strings.ToUpper(first[:35]), strings.ReplaceAll(first, "-", "")[:31]} {
+		assert.Equal(t, assert.Must(s.Run(t.Context(), short))(t).ID, first)
+		assert.Equal(t, assert.Must(s.CancelRun(t.Context(), short, ""))(t).ID, first)
+		assert.NoError(t, s.WatchRun(t.Context(), short, func(r run.Run) error {
+			assert.Equal(t, r.ID, first)
+			return nil
+		}))
+	}
+	_, err := s.Run(t.Context(), first[:4])
+	invalid, ok := errors.AsType[*fault.InvalidArgumentError](err)
+	assert.Require(t, ok && invalid.Field == "id", "an ambiguous id: %v", err)
+	assert.Equal(t, invalid.Description, first[:4]+" begins several run ids, give more characters: "+second+", "+first)
+	for _, unknown := range []string{first[:3], "ffff", "fff-"} {
+		_, err := s.Run(t.Context(), unknown)
+		assert.That(t, errors.Is(err, fault.ErrUnknownRun), "%s: %v", unknown, err)
+	}
+}
+
 func TestRuns_ArePagedNewestFirst(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	s := e.Service(servicetest.OneChild)

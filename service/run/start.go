@@ -89,7 +89,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 			return Run{}, err
 		}
 	}
-	state, err := r.Ready(ctx, w)
+	state, err := r.ready(ctx, w, req.DryRun)
 	turn, refused := state.Now, error(nil)
 	switch {
 	case mainIsSilent(r.Main, err):
@@ -112,8 +112,9 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 		Trigger: req.trigger(), DryRun: req.DryRun, Reason: req.Reason, RequestID: req.RequestID,
 		RequestedBy: req.RequestedBy,
 	}, starting{
-		worker: w, database: database, flags: state.Flags, expected: req.ExpectedDigest,
-		fire: req.Fire, refused: refused,
+		worker: w, database: database, flags: state.Flags, paused: state.Pause,
+		expected: req.ExpectedDigest,
+		fire:     req.Fire, refused: refused,
 	})
 	if known, ok := errors.AsType[*knownRequestError](err); ok {
 		return joinFirst(ctx, r, known.run, req)
@@ -168,14 +169,15 @@ func (r *Runner) validRequest(req Request) (*Worker, error) {
 	return w, err
 }
 
-// Ready reads what main knows of a worker, and returns why it must not start now:
-// [*fault.WorkerPausedError], [*fault.NotConfiguredError], or an error of a database.
-func (r *Runner) Ready(ctx context.Context, w *Worker) (control.StartState, error) {
+// ready reads what main knows of a worker, and returns why it must not start now:
+// [*fault.WorkerPausedError] unless it is a dry run, [*fault.NotConfiguredError], or an error of a
+// database.
+func (r *Runner) ready(ctx context.Context, w *Worker, dry bool) (control.StartState, error) {
 	state, err := r.Main.Runs.StartState(ctx, w.Name)
 	if err != nil {
 		return state, err
 	}
-	if state.Pause != nil {
+	if state.Pause != nil && !dry {
 		return state, &fault.WorkerPausedError{Worker: w.Name, Pause: *state.Pause}
 	}
 	missing, err := w.Missing(ctx)
@@ -198,6 +200,8 @@ type starting struct {
 	worker   *Worker
 	database *repo.Database
 	flags    map[string]bool
+	// paused is the pause that a dry run ignores. nil means none.
+	paused *control.Pause
 	// expected is the digest that its candidates must have. "" means any.
 	expected string
 	// fire is the run's fire, or nil. refused is why that run cannot start. nil means none is known.
@@ -270,8 +274,9 @@ func (r *Runner) newExecution(ctx context.Context, run Run, s starting) (context
 		run.TraceID = id.String()
 	}
 	x := &Execution{
-		Database: database, DryRun: run.DryRun, Worker: w, Flags: s.flags, expected: s.expected,
-		metrics: r.Metrics, Tracer: r.Tracer, Span: span, loads: r.Loads,
+		Database: database, DryRun: run.DryRun, Worker: w, Flags: s.flags, paused: s.paused,
+		expected: s.expected,
+		metrics:  r.Metrics, Tracer: r.Tracer, Span: span, loads: r.Loads,
 		Log:     runLog(r.Logger, run, database),
 		started: time.Now(), found: candidates{digest: sha256.New()},
 		begun: make(chan struct{}), planned: make(chan struct{}), Done: make(chan struct{}),

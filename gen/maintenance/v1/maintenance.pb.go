@@ -1990,7 +1990,7 @@ type RunBatchRequest struct {
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	// Database (loose_foreign_keys_cleanup only). Empty means the one whose turn it is this minute.
 	Database string `protobuf:"bytes,2,opt,name=database,proto3" json:"database,omitempty"`
-	// Count what a run would do and write nothing.
+	// Count what a run would do and write nothing, also while the worker is paused.
 	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Answer as soon as the run has started.
 	Async bool `protobuf:"varint,4,opt,name=async,proto3" json:"async,omitempty"`
@@ -2335,7 +2335,7 @@ func (x *ListLeasesResponse) GetNextPageToken() string {
 // GetRunRequest names a run.
 type GetRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the run. Required.
+	// Id of the run, or at least four characters of its beginning that no other run has. Required.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2701,7 +2701,7 @@ func (x *ListFiresResponse) GetNextPageToken() string {
 // WatchRunRequest names a run.
 type WatchRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the run. Required.
+	// Id of the run, or at least four characters of its beginning that no other run has. Required.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2802,7 +2802,7 @@ func (x *RunEvent) GetSequence() int64 {
 // CancelRunRequest names a run.
 type CancelRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the run. Required.
+	// Id of the run, or at least four characters of its beginning that no other run has. Required.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
