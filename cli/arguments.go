@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -119,9 +118,6 @@ func nearFlag(command *cobra.Command, name string) string {
 			near = n
 		}
 	}
-	if name == "limit" && slices.Contains(names, "page-size") {
-		near = "page-size"
-	}
 	return didYouMean(near, "--")
 }
 
@@ -179,11 +175,12 @@ func workerOrAll(command *cobra.Command, worker *string) {
 	}
 }
 
-// runArgument accepts the ID of a run.
+// runArgument accepts the ID of a run, or the beginning of one, which the server completes.
 func runArgument(id *string) cobra.PositionalArgs {
+	form := regexp.MustCompile(`^[0-9a-fA-F-]{4,36}$`)
 	return cobra.MatchAll(between(1, 1), func(_ *cobra.Command, args []string) error {
-		if uuid.Validate(args[0]) != nil {
-			return fmt.Errorf("%q is not the ID of a run, such as 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4: "+
+		if !form.MatchString(args[0]) {
+			return fmt.Errorf("%q is not the ID of a run, nor its first characters, at least 4: "+
 				"caretaker runs lists them", args[0])
 		}
 		*id = args[0]
@@ -225,26 +222,51 @@ func reasonFlag(command *cobra.Command, reason *string, help string) {
 	})
 }
 
-// defaultPageSize is how many entries a list shows. maxPageSize is the limit of the API.
-const defaultPageSize, maxPageSize = 20, 1000
+// defaultLimit is how many entries a list shows. maxPageSize is the limit of the API.
+const defaultLimit, maxPageSize = 20, 1000
+
+// count is a flag with how many entries a list shows; 0 stands for all.
+type count int
+
+func (c *count) String() string { return strconv.Itoa(int(*c)) }
+
+// Type implements [pflag.Value].
+func (*count) Type() string { return "number" }
+
+// Set implements [pflag.Value].
+func (c *count) Set(text string) error {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 1 {
+		return errors.New("a whole number above 0")
+	}
+	*c = count(n)
+	return nil
+}
 
 // moreKey is the annotation of a list command that names its next page.
 const moreKey = "more"
 
 // pageFlags adds the flags of a paged list. more names its next page.
-func pageFlags(command *cobra.Command, more string, size *int32, token *string) {
+func pageFlags(command *cobra.Command, more string, token *string) {
 	command.Annotations = map[string]string{moreKey: more}
-	*size = defaultPageSize
-	command.Flags().Func("page-size", "`number` of entries: up to 1000 (default 20)",
-		func(text string) error {
-			n, err := strconv.ParseInt(text, 10, 32)
-			if err != nil || n < 1 || n > maxPageSize {
-				return fmt.Errorf("a whole number from 1 to %d", maxPageSize)
-			}
-			*size = int32(n)
+	limit, flags := count(defaultLimit), command.Flags()
+	flags.Var(&limit, "limit", "`number` of entries")
+	if flags.Lookup("all") == nil {
+		flags.BoolFunc("all", "all entries", func(string) error {
+			limit = 0
 			return nil
 		})
-	command.Flags().StringVar(token, "page-token", "", "`token` of the next page")
+	}
+	flags.Var(&limit, "page-size", "same as --limit")
+	_ = flags.MarkHidden("page-size")
+	flags.StringVar(token, "page-token", "", "for scripts: `token` of the next page, from --output json")
+}
+
+// watchFlag adds --watch.
+func watchFlag(command *cobra.Command) {
+	command.Flags().Duration("watch", 0,
+		"show it again and again, at this interval, until Ctrl-C")
+	command.Flags().Lookup("watch").NoOptDefVal = "2s"
 }
 
 // enumFlag adds a flag whose values are those of an API enum, without the prefix and in any case.

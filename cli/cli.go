@@ -6,7 +6,8 @@
 //   - Exit codes: 0 done, 1 failed, 2 usage, 3 skipped. Usage errors are bad arguments, and unknown
 //     workers, databases, tables, records, runs and jobs. A wrong configuration is a failure.
 //   - Results go to the standard output. Logs, errors and progress go to the standard error.
-//   - With --output json the output is one document: the API's answer as protobuf JSON.
+//   - With --output json the output is one document: the API's answer as protobuf JSON. With yaml it
+//     is the same as YAML.
 package cli
 
 import (
@@ -21,6 +22,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
@@ -107,24 +109,29 @@ func rootCommand(a *app) *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (YAML)")
 	root.PersistentFlags().FuncP("output", "o",
-		"`format` of the output: text, json, or wide: as text, with tables wider than the terminal "+
-			"(default text)", a.setOutput)
+		"`format` of the output: text, json, yaml, or wide: as text, with whole IDs and tables "+
+			"wider than the terminal (default text)", a.setOutput)
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
 		&cobra.Group{ID: groupClient, Title: "Client:"})
 	root.AddCommand(initCommand(a), devCommand(a), serveCommand(a), migrateCommand(a),
-		doctorCommand(a), lfkCommand(a), versionCommand(a), receiptsCommand(a))
+		doctorCommand(a), lfkCommand(a), versionCommand(a))
 	clients := []*cobra.Command{
 		runCommand(a), statusCommand(a), leasesCommand(a), runsCommand(a), firesCommand(a),
 		watchCommand(a), cancelCommand(a), pauseCommand(a), resumeCommand(a), flagsCommand(a),
-		auditCommand(a),
+		auditCommand(a), receiptsCommand(a),
 	}
 	for _, c := range append(clients, gitlabCommands(a)...) {
 		c.GroupID = groupClient
-		a.clientFlags(c.PersistentFlags())
+		flags := c.PersistentFlags()
+		if c.Name() == "receipts" { // Some of its subcommands connect to databases.
+			flags = c.Flags()
+		}
+		a.clientFlags(flags)
 		root.AddCommand(c)
 	}
 	root.SetHelpCommand(helpCommand(root))
 	root.SetFlagErrorFunc(flagError)
+	a.groupFlags(root)
 	addHelp(root)
 	a.markBegin(root)
 	addCompletions(a, root)
@@ -133,10 +140,14 @@ func rootCommand(a *app) *cobra.Command {
 
 // setOutput sets the format of --output.
 func (a *app) setOutput(format string) error {
-	if !slices.Contains([]string{"text", "json", "wide"}, format) {
-		return errors.New("text, json or wide")
+	if !slices.Contains([]string{"text", "json", "yaml", "wide"}, format) {
+		return errors.New("text, json, yaml or wide")
 	}
-	a.asJSON, a.wide = format == "json", format == "wide"
+	a.asJSON, a.wide = format == "json" || format == "yaml", format == "wide"
+	if format == "yaml" {
+		a.yaml = yaml.NewEncoder(a.std.Out)
+		a.yaml.SetIndent(2)
+	}
 	return nil
 }
 

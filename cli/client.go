@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os/user"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -40,25 +43,115 @@ const answerTimeout = 30 * time.Second
 // api is the client of the API. Its methods, such as api.ListRuns, are arguments of call.
 type api = pb.MaintenanceServiceClient
 
-// call returns the body of a command that makes one call and prints the answer. It prints JSON, or
-// the text of describe with the flags for the next page. The command's arguments and flags have
-// already filled the request.
-func call[Q any, R proto.Message](
+// call returns the body of a command that calls a method and prints the answer, with --watch again
+// and again. It prints JSON, YAML, or the text of describe. The command's arguments and flags have
+// already filled the request. It collects the pages of a list.
+func call[Q, R proto.Message](
 	a *app, method func(api, context.Context, Q, ...grpc.CallOption) (R, error), request Q,
 	describe func(*terminal, R) error,
 ) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, _ []string) error {
-		return a.ask(c.Context(), func(ctx context.Context, client api) error {
-			answer, err := method(client, ctx, request)
-			if err != nil {
-				return err
+		limit := 0
+		if flag := c.Flags().Lookup("limit"); flag != nil {
+			limit, _ = strconv.Atoi(flag.Value.String())
+		}
+		return a.connect(c.Context(), func(ctx context.Context, client api) error {
+			ask := func() (R, error) {
+				ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+				defer cancel()
+				return method(client, ctx, request)
 			}
-			return a.show(answer, func() error {
-				defer noteMore(a.terminal, c.Annotations[moreKey], request, answer)
-				return describe(a.terminal, answer)
+			return a.repeat(ctx, c, func(clear func()) error {
+				answer, err := collect(request, limit, ask)
+				if err != nil {
+					return err
+				}
+				clear()
+				return a.show(answer, func() error {
+					defer noteMore(a.terminal, c.Annotations[moreKey], answer)
+					return describe(a.terminal, answer)
+				})
 			})
 		})
 	}
+}
+
+// repeat calls show once, or with --watch until the command is interrupted. show calls its argument
+// before it writes: that clears the terminal. An outage of the server does not end it.
+func (a *app) repeat(
+	ctx context.Context, c *cobra.Command, show func(clear func()) error,
+) error {
+	interval, _ := c.Flags().GetDuration("watch")
+	if interval <= 0 {
+		return show(func() {})
+	}
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	clear, shown := func() {}, false
+	if isTerminal(a.std.Out) {
+		clear = func() { _, _ = io.WriteString(a.std.Out, "\x1b[H\x1b[2J") }
+	}
+	for ctx.Err() == nil {
+		switch err := show(clear); {
+		case err == nil:
+			shown = true
+		case !shown || status.Code(err) != codes.Unavailable:
+			return err
+		default:
+			a.note("%s", a.client.explain(err))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(interval):
+		}
+	}
+	return nil
+}
+
+// collect calls ask for the pages of a list until it has limit entries, 0 for all, and returns them
+// in one answer. Other requests have one page.
+func collect[Q, R proto.Message](request Q, limit int, ask func() (R, error)) (R, error) {
+	asked := request.ProtoReflect()
+	fields := asked.Descriptor().Fields()
+	size, token := fields.ByName("page_size"), fields.ByName("page_token")
+	if size == nil {
+		return ask()
+	}
+	defer asked.Set(token, asked.Get(token))
+	for all := *new(R); ; {
+		least := maxPageSize
+		if limit > 0 {
+			least = min(least, limit-entries(all))
+		}
+		asked.Set(size, protoreflect.ValueOfInt32(int32(least))) //nolint:gosec // at most maxPageSize
+		answer, err := ask()
+		if err != nil {
+			return answer, err
+		}
+		merged := answer.ProtoReflect()
+		next := merged.Get(merged.Descriptor().Fields().ByName("next_page_token"))
+		if all.ProtoReflect().IsValid() {
+			all.ProtoReflect().Clear(merged.Descriptor().Fields().ByName("next_page_token"))
+			proto.Merge(all, answer)
+		} else {
+			all = answer
+		}
+		if next.String() == "" || limit > 0 && entries(all) >= limit {
+			return all, nil
+		}
+		asked.Set(token, next)
+	}
+}
+
+// entries returns the number of entries of a list.
+func entries(answer proto.Message) (n int) {
+	answer.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if f.IsList() {
+			n = v.List().Len()
+		}
+		return true
+	})
+	return n
 }
 
 // ask calls connect with a context that ends after answerTimeout.
@@ -272,9 +365,11 @@ func asFlag(violation *errdetails.BadRequest_FieldViolation) string {
 	switch name {
 	case "ttl":
 		name = "--for"
+	case "run_id":
+		name = "--run"
 	case "page_token":
-		return "--page-token: is not a token that the same list, with the same filters, has printed; " +
-			"--since and --until are filters, too: take them from the line that gave the token"
+		return "--page-token: is not the nextPageToken of the same list with the same filters, " +
+			"with --since and --until as times"
 	case "page_size", "database", "reason", "kind", "state", "outcome", "expected_digest":
 		name = "--" + strings.ReplaceAll(name, "_", "-")
 	case "worker", "name":

@@ -1,11 +1,13 @@
 package cli_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
@@ -16,7 +18,7 @@ func TestRun_ExitsWithTheOutcome(t *testing.T) {
 	execute(t, sql, `INSERT INTO c (p_id) VALUES (1), (1), (2);
 		INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
 	r.want(0, "run "+worker+" --dry-run --database main", "(dry run) succeeded", "c.p_id  p       async_delete  2")
-	r.want(0, "run "+worker, "on main succeeded", "deleted rows 2", "c      2        0")
+	r.want(0, "run "+worker, "on main succeeded", "2 rows deleted", "c      2        0")
 
 	execute(t, sql, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''secret''; END';
 		CREATE TRIGGER no BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION no();
@@ -37,6 +39,7 @@ func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
 	assert.Lacks(t, r.want(3, "run "+worker, "skipped", "repairs", "end the pause with caretaker resume"), "ResumeWorker")
 	r.want(0, "pause --all --reason incident", "*", "paused", "all workers are paused by", "incident", worker)
 	r.want(3, "run "+worker, "skipped", "resume --all")
+	sh.want(2, "run "+worker+" --no-wait x", "unexpected argument")
 	r.want(0, "status", "all workers are paused by")
 	r.want(0, "resume "+worker, "all workers are paused by")
 	r.want(0, "resume *", "the global pause has ended")
@@ -45,33 +48,73 @@ func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
 	r.want(2, "pause "+worker+" --reason r --for 9999h", "--for: from 1s to 8760h")
 }
 
+func TestRun_ADryRunWorksWhileTheWorkerIsPausedAndSaysSo(t *testing.T) {
+	sh, _ := newPrepared(t)
+	sh.defined(oneKey)
+	r := sh.serving()
+	r.want(0, "pause "+worker+" --reason repairs")
+	r.want(0, "run "+worker+" --dry-run", "succeeded", "reason  WORKER_PAUSED: "+worker+" is paused by ", "repairs; end the pause with caretaker resume "+worker)
+	r.want(3, "run "+worker, "skipped")
+	r.want(0, "resume "+worker)
+	assert.Lacks(t, r.want(0, "run "+worker+" --dry-run"), "PAUSED")
+}
+
+func TestStatus_IsShownAgainAndAgain(t *testing.T) {
+	sh, _ := newPrepared(t)
+	r := sh.serving()
+	ctx, stop := context.WithCancel(t.Context())
+	var out screen
+	exit := make(chan int)
+	go func() {
+		exit <- cli.Run(ctx, []string{"status", "--watch=20ms", "--address", r.address}, cli.Streams{In: strings.NewReader(""), Out: &out, Err: &out, Env: sh.environment()})
+	}()
+	eventually(t, "the status is shown three times", &out, func() bool { return strings.Count(out.String(), "CONDITION") > 2 })
+	stop()
+	assert.Equal(t, <-exit, 0, "exit", &out)
+	r.want(2, "runs --watch=x", "--watch")
+}
+
 func TestClient_ListsAndSwitches(t *testing.T) {
 	sh, sql := newPrepared(t)
 	sh.defined(oneKey)
 	r := sh.serving()
 	id := runID(t, document(t, r.want(0, "run "+worker+" --output json")))
-	r.want(0, "runs", id, "request", "succeeded")
-	r.want(0, "runs --state succeeded --worker "+worker, id)
-	assert.Lacks(t, r.want(0, "runs --state failed"), id)
+	r.want(0, "runs -o wide", id, "request", "succeeded")
+	assert.Lacks(t, r.want(0, "runs", id[:8]+"  "), id)
+	r.want(0, "runs --state succeeded --worker "+worker, id[:8])
+	assert.Lacks(t, r.want(0, "runs --state failed"), id[:8])
 	r.want(0, "run "+worker)
-	r.want(0, "runs --page-size 1", "--page-token ")
-	r.want(2, "runs --page-token x", "--page-token: is not a token that the same list, with the same filters, has printed")
+	r.want(0, "runs --limit 1", "older runs: give a larger --limit, or --all")
+	for command, want := range map[string]int{"runs --all": 2, "runs --limit 2": 2, "runs --page-size 1": 1, "runs --limit 1": 1} {
+		d := document(t, r.want(0, command+" -o json"))
+		runs, _ := d["runs"].([]any)
+		assert.That(t, len(runs) == want && (d["nextPageToken"] == "") == (want == 2), "%s: %v", command, d)
+	}
+	r.want(2, "runs --page-token x", "--page-token: is not the nextPageToken of the same list with the same filters")
 	r.want(1, "status --tls", "does not use TLS: leave --tls and --tls-* out")
 	execute(t, sql, `INSERT INTO maintenance.fires (worker, fire_time, outcome, run_id, claimed_by, started_at)
 		VALUES ('`+worker+`', '2026-11-21 00:01Z', 'ran', '`+id+`', 'here', '2026-11-21 00:01:02.5Z'),
 		('`+worker+`', '2026-11-21 00:02Z', 'missed', NULL, '', NULL)`)
-	r.want(0, "fires", "2026-11-21 00:01:00  "+worker+"  ran      2.5s  here  "+id, "2026-11-21 00:02:00  "+worker+"  missed   -     -     -")
-	r.want(0, "fires "+worker+" --page-size 1", "missed", "--page-token ")
-	assert.Lacks(t, r.want(0, "fires --outcome missed"), id)
+	r.want(0, "fires", "2026-11-21 00:01:00  "+worker+"  ran      2.5s  here  "+id[:8], "2026-11-21 00:02:00  "+worker+"  missed   -     -     -")
+	r.want(0, "fires "+worker+" --limit 1", "missed", "older fires: ")
+	assert.Lacks(t, r.want(0, "fires --outcome missed"), id[:8])
 	r.want(2, "fires nobody", `unknown worker "nobody"`)
 	r.want(0, "watch "+id, "succeeded")
 	r.want(0, "cancel "+id, "had ended before: succeeded")
-	r.want(2, "watch nope", `"nope" is not the ID of a run`, "caretaker runs lists them")
+	r.want(2, "watch nope", `"nope" is not the ID of a run, nor its first characters, at least 4: caretaker runs lists them`)
 	r.want(2, "cancel nope", `"nope" is not the ID of a run`)
 	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: find its id with caretaker runs")
-	for _, size := range []string{"0", "1001", "99999999999", "x"} {
-		r.want(2, "runs --page-size "+size, "a whole number from 1 to 1000")
+	for _, size := range []string{"0", "-1", "99999999999", "x"} {
+		r.want(2, "runs --limit "+size, "a whole number above 0")
 	}
+	r.want(0, "watch "+id[:35], "succeeded")
+	r.want(2, "watch "+id[:4], id[:4]+" begins several run ids, give more characters: ", id)
+	started := runID(t, document(t, r.want(0, "run "+worker+" --no-wait -o json")))
+	r.want(0, "watch "+started, "succeeded")
+	r.want(0, "run "+worker+" --no-wait --dry-run", " has started; caretaker watch ", "(server ")
+	r.want(0, "cancel "+id+" -o yaml", "run:\n  id: "+id+"\n", "  leaseEpoch: \"1\"\n")
+	r.want(0, "receipts", "RECEIPT")
+	r.want(2, "receipts --run 0000", "--run: is neither the id of a run nor the beginning of one on record")
 	out := r.want(0, "leases", worker+"/main  free   -")
 	assert.That(t, strings.HasSuffix(out, " -\n"), "a free lease expires: %s", out)
 	r.want(0, "status", "scheduler off", worker)
@@ -81,7 +124,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	execute(t, sql, `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('zz', true), ('loose_foreign_keys_turbo_mode_zz', true)`)
 	r.want(2, "flags set loose_foreign_keys_turbo_mode_mian on", `unknown flag "loose_foreign_keys_turbo_mode_mian": known are loose_foreign_keys_turbo_mode_main`+"\n")
 	r.want(0, "flags set zz off", "off")
-	r.want(0, "runs "+worker+" --page-size 1", worker)
+	r.want(0, "runs "+worker+" --limit 1", worker)
 	r.want(2, "runs nobody", `unknown worker "nobody"`)
 	r.want(2, "runs "+worker+" --worker other", "name one worker")
 	r.want(0, "leases "+worker, worker+"/main")
@@ -116,7 +159,6 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		"run " + worker + " --database=":      "--database must not be empty",
 		"run " + worker + " --dry-run=maybe":  `--dry-run: "maybe" is not true or false`,
 		"runs --worker=":                      "--worker must not be empty",
-		"runs --limit 3":                      "unknown flag: --limit, did you mean --page-size?",
 		"dev --data x":                        "unknown flag: --data, did you mean --data-dir?",
 		"status --address=":                   "--address must not be empty",
 		"jobs --kind=":                        "--kind must not be empty",
@@ -228,7 +270,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	assert.NoError(t, os.WriteFile(file, []byte(sh.want(0, "receipts head")), 0o600))
 	sh.want(0, "receipts verify --head "+file)
 	assert.Contains(t, sh.want(0, "receipts head --output json"), `"sequence": 0`)
-	sh.want(2, "receipts", "missing command: list, verify or head")
+	sh.want(2, "receipts lst", `unknown command "lst", did you mean list?`)
 	sh.want(2, "receipts list --key 7", "--key needs --table")
-	sh.want(2, "receipts list x", "unexpected argument")
+	sh.want(2, "receipts list x", `unknown command "x"`)
 }

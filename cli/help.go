@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	_ "embed"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -80,6 +81,25 @@ func adaptCommands(a *app, root *cobra.Command) {
 	})
 }
 
+// groupFlags shows the flags of the connection last in the help of a command, in a group of their
+// own.
+func (a *app) groupFlags(root *cobra.Command) {
+	usual := root.UsageFunc()
+	hide := func(hidden bool) {
+		a.connecting.VisitAll(func(f *pflag.Flag) { f.Hidden = hidden })
+	}
+	root.SetUsageFunc(func(c *cobra.Command) error {
+		hide(true)
+		defer hide(false)
+		if err := usual(c); err != nil || c.Flag("address") == nil {
+			return err
+		}
+		hide(false)
+		_, err := fmt.Fprintf(c.OutOrStderr(), "\nConnection Flags:\n%s", a.connecting.FlagUsages())
+		return err
+	})
+}
+
 // groupForGitLab puts the GitLab commands in a group of their own.
 func groupForGitLab(root *cobra.Command) {
 	root.AddGroup(&cobra.Group{ID: groupGitLab, Title: "Client, for GitLab's users and groups:"})
@@ -154,7 +174,7 @@ func addCompletions(a *app, command *cobra.Command) {
 // completeFlag offers the values of a flag.
 func completeFlag(a *app, name string) cobra.CompletionFunc {
 	takes := map[string]string{
-		"worker": "WORKER", "database": "DATABASE", "kind": "KIND", "output": "text|json|wide",
+		"worker": "WORKER", "database": "DATABASE", "kind": "KIND", "output": "text|json|yaml|wide",
 		"run": "RUN", "job": "JOB", "profile": "PROFILE",
 	}[name]
 	return func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -225,10 +245,10 @@ func serverNames(ctx context.Context, a *app, what string) (names []string) {
 		case "JOB":
 			answer, _ := client.ListJobs(ctx, &pb.ListJobsRequest{})
 			for _, j := range answer.GetJobs() {
-				names = append(names, number(j.GetId())+"\t"+j.GetKind()+" "+arguments(j)+" "+j.GetState())
+				names = append(names, fmt.Sprint(j.GetId())+"\t"+j.GetKind()+" "+arguments(j)+" "+j.GetState())
 			}
 		case "NAME":
-			answer, _ := everyFlag(client, ctx, &pb.ListFeatureFlagsRequest{PageSize: maxPageSize})
+			answer, _ := client.ListFeatureFlags(ctx, &pb.ListFeatureFlagsRequest{PageSize: maxPageSize})
 			for _, f := range answer.GetFlags() {
 				names = append(names, f.GetName())
 			}

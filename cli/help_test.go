@@ -93,7 +93,7 @@ func TestCompletion_OffersNamesAndFilesOnlyWhereFilesAreMeant(t *testing.T) {
 		"jobs --kind delete_u":        "delete_placeholder_user delete_user destroy_group continue_inactive_token_deletion :4",
 		"run x --database s":          "ci eu_shop main sec :4",
 		"protect u":                   "user group :4",
-		"status --output ":            "text json wide :4",
+		"status --output ":            "text json yaml wide :4",
 		"serve --config ":             ":0",
 		"dev --data-dir ":             ":16",
 		"lfk track ":                  ":4",

@@ -78,7 +78,7 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	r := sh.serving("serve", "--config", file)
 	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
 	r.want(0, "run "+worker+" --dry-run"+with, "order_items.order_id")
-	r.want(0, "run "+worker+with, "deleted rows 3")
+	r.want(0, "run "+worker+with, "3 rows deleted")
 	assert.Equal(t, column(t, conn, `SELECT count(*)::text FROM order_items WHERE order_id = 1`), "0", "children are left")
 	wantNoGitLab(t, "the schemas", column(t, conn, `SELECT nspname::text FROM pg_namespace`))
 	wantNoGitLab(t, "maintenance", column(t, conn, `SELECT relname::text FROM pg_class
@@ -139,7 +139,7 @@ func TestDoctor_GrantsOfChildrenOfOtherSchemasSufficeAndNoneIsNamed(t *testing.T
 	sh.want(1, "doctor"+with, "the queue of deleted records belongs to", "1 error, 0 warnings")
 	r := sh.serving("serve", "--config", filepath.Join(dir, "caretaker.yml"))
 	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
-	r.want(0, "run "+worker+with, "deleted rows 1", "updated rows 1")
+	r.want(0, "run "+worker+with, "1 row deleted", "1 row updated")
 }
 
 func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {

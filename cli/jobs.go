@@ -42,7 +42,8 @@ func jobsCommand(a *app) *cobra.Command {
 	flags.StringVar(&request.Kind, "kind", "", "`kind` of job, such as delete_user; default all")
 	enumFlag(command, "state", "JOB_STATE_", &request.JobState)
 	timesFlags(command, &request.Since, &request.Until)
-	pageFlags(command, "older jobs", &request.PageSize, &request.PageToken)
+	watchFlag(command)
+	pageFlags(command, "older jobs", &request.PageToken)
 	command.AddCommand(showJobCommand(a), retryJobCommand(a), cancelJobCommand(a), outsideCommand(a))
 	return command
 }
@@ -57,7 +58,7 @@ func describeJobs(out *terminal, answer *pb.ListJobsResponse) error {
 		return []any{
 			j.GetId(), j.GetKind(), arguments(j), jobState(j),
 			fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()), j.GetScheduledAt(),
-			cmp.Or(j.GetRunId(), none), lastOutcome(j),
+			runID{id: j.GetRunId()}, lastOutcome(j),
 		}
 	})
 }
@@ -169,7 +170,7 @@ func changedRows(out *terminal, tables []*pb.TableCount) error {
 	}
 	columns := []column{col("TABLE", cut), col("DELETED"), col("UPDATED")}
 	return printTable(out, columns, tables, func(t *pb.TableCount) []any {
-		return []any{t.GetTable(), t.GetDeleted(), t.GetUpdated()}
+		return []any{t.GetTable(), number(t.GetDeleted()), number(t.GetUpdated())}
 	})
 }
 
@@ -261,7 +262,7 @@ func outsideCommand(a *app) *cobra.Command {
 	flags.BoolVar(&plain, "plain", false,
 		"every path in a line of its own, behind its id and a tab, for scripts")
 	command.MarkFlagsMutuallyExclusive("all", "pending")
-	pageFlags(command, "more paths", &request.PageSize, &request.PageToken)
+	pageFlags(command, "more paths", &request.PageToken)
 	command.Args = func(c *cobra.Command, args []string) error {
 		switch {
 		case plain && a.asJSON:
@@ -301,9 +302,9 @@ func describeOutside(out *terminal, answer *pb.ListOutsideResponse) error {
 		col("AT", timestamp, dropSecond), col("DONE", timestamp), col("BY", dropSecond),
 	}
 	return printTable(out, columns, answer.GetPaths(), func(p *pb.OutsidePath) []any {
-		by := "run " + p.GetRunId()
+		var by any = runID{"run ", p.GetRunId()}
 		if p.GetJobId() != 0 {
-			by = "job " + number(p.GetJobId())
+			by = fmt.Sprint("job ", p.GetJobId())
 		}
 		return []any{
 			p.GetId(), p.GetKind(), p.GetPath(), by, p.GetCreatedAt(), p.GetDoneAt(),
@@ -316,21 +317,22 @@ func describeOutside(out *terminal, answer *pb.ListOutsideResponse) error {
 func plainOutside(
 	ctx context.Context, a *app, client api, request *pb.ListOutsideRequest,
 ) (leftOut error) {
-	request.PageSize = maxPageSize
-	err := everyPage(&request.PageToken, func() (page, error) {
-		answer, err := listOutside(client, ctx, request)
-		for _, p := range answer.GetPaths() {
-			if strings.ContainsFunc(p.GetPath(), unicode.IsControl) {
-				// A script would read several lines, and delete paths that were not listed.
-				a.note("path %d is left out, it has control characters: %q", p.GetId(), p.GetPath())
-				leftOut = &exitError{code: exitFailed}
-				continue
-			}
-			a.println("%d\t%s", p.GetId(), p.GetPath())
-		}
-		return answer, err
+	answer, err := collect(request, 0, func() (*pb.ListOutsideResponse, error) {
+		return listOutside(client, ctx, request)
 	})
-	return cmp.Or(err, leftOut)
+	if err != nil {
+		return err
+	}
+	for _, p := range answer.GetPaths() {
+		if strings.ContainsFunc(p.GetPath(), unicode.IsControl) {
+			// A script would read several lines, and delete paths that were not listed.
+			a.note("path %d is left out, it has control characters: %q", p.GetId(), p.GetPath())
+			leftOut = &exitError{code: exitFailed}
+			continue
+		}
+		a.println("%d\t%s", p.GetId(), p.GetPath())
+	}
+	return leftOut
 }
 
 func outsideDoneCommand(a *app) *cobra.Command {

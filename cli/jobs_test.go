@@ -23,7 +23,7 @@ func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 	r.want(0, "jobs", "ARGUMENTS", `user_id=7 reason="No active token assigned"`, "cancelled", "refused INTERNAL_USER",
 		"25/25", "discarded a database is unreachable")
 	assert.Lacks(t, r.want(0, "jobs --kind destroy_group --state discarded"), "delete_user")
-	r.want(0, "jobs --page-size 1", "older jobs: --page-token ")
+	r.want(0, "jobs --limit 1", "older jobs: give a larger --limit, or --all")
 	jobs, _ := document(t, r.want(0, "jobs --output json --kind delete_user"))["jobs"].([]any)
 	assert.Require(t, len(jobs) == 1, "%d jobs, want 1", len(jobs))
 	job, _ := jobs[0].(map[string]any)
@@ -88,13 +88,13 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 		VALUES (1, now(), 1, 'destroy_group', 'projects', 'deleted', 'r', 3, '', '', '');
 		INSERT INTO maintenance.outside_paths (run_id, job_id, kind, path)
 		SELECT CASE WHEN i > 3 THEN '`+run+`'::uuid END, CASE WHEN i <= 3 THEN 1 END, 'project_repository', '@hashed/' || i FROM generate_series(1, 4) i`)
-	r.want(0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run)
+	r.want(0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run[:8])
 	r.want(0, "jobs outside done 1 2", "2 paths are done")
 	r.want(0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths outside the database, 1 of them pending: caretaker jobs outside 1", "projects  3        0")
 	assert.Equal(t, r.want(0, "jobs outside --plain"), "3\t@hashed/3\n4\t@hashed/4\n")
 	assert.Equal(t, r.want(0, "jobs outside 1 --all --plain"), "1\t@hashed/1\n2\t@hashed/2\n3\t@hashed/3\n")
 	assert.Equal(t, r.want(0, "jobs outside --plain --run "+run), "4\t@hashed/4\n")
-	r.want(0, "jobs outside --page-size 1", "more paths: --page-token ")
+	r.want(0, "jobs outside --limit 1", "more paths: ")
 	if paths, _ := document(t, r.want(0, "jobs outside --pending -o json"))["paths"].([]any); len(paths) != 2 {
 		t.Errorf("got %v", paths)
 	}
@@ -106,7 +106,7 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	r.want(2, "jobs outside done x", `"x" is not the ID of a path`)
 	r.want(2, "jobs outside x", `"x" is not the ID of a job`)
 	r.want(2, "jobs outside 1 --run "+run, "not both")
-	r.want(2, "jobs outside --run x", "is not the id of a run")
+	r.want(2, "jobs outside --run x", "is neither the id of a run")
 	r.want(2, "jobs outside done", "--help", "missing argument ID")
 	r.want(2, "jobs outside 424242", "job 424242 not found")
 	r.want(2, "jobs outside 424242 --plain", "job 424242 not found")
@@ -151,7 +151,7 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	out := r.want(0, "protected", "KIND   ID", "group  8", "user   7", "evidence")
 	assert.That(t, strings.Index(out, "group") <= strings.Index(out, "user "), "not in order:\n%s", out)
 	assert.Lacks(t, r.want(0, "protected --kind user"), "later")
-	r.want(0, "protected --page-size 1", "more: --page-token ")
+	r.want(0, "protected --limit 1", "more: ")
 	p, _ := document(t, r.want(0, "unprotect user 7 --output json"))["protection"].(map[string]any)
 	assert.That(t, p["id"] == "7" && p["reason"] == "evidence", "got %v", p)
 	r.want(2, "unprotect user 7", "nothing of this kind and id is protected; caretaker protected has all")

@@ -2,15 +2,12 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/format"
@@ -21,24 +18,10 @@ func leasesCommand(a *app) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "leases [WORKER]",
 		Short: "List the leases, held and free",
-		RunE:  call(a, everyLease, request, describeLeases),
+		RunE:  call(a, api.ListLeases, request, describeLeases),
 	}
 	workerFlag(command, &request.Worker)
 	return command
-}
-
-// everyLease lists all leases, page by page.
-//
-//nolint:revive // The order of the parameters is that of a method of the API, as call takes it.
-func everyLease(
-	client api, ctx context.Context, request *pb.ListLeasesRequest, _ ...grpc.CallOption,
-) (*pb.ListLeasesResponse, error) {
-	all := &pb.ListLeasesResponse{}
-	return all, everyPage(&request.PageToken, func() (page, error) {
-		answer, err := client.ListLeases(ctx, request)
-		all.Leases = append(all.Leases, answer.GetLeases()...)
-		return answer, err
-	})
 }
 
 func describeLeases(out *terminal, answer *pb.ListLeasesResponse) error {
@@ -68,7 +51,8 @@ func runsCommand(a *app) *cobra.Command {
 	workerFlag(command, &request.Worker)
 	enumFlag(command, "state", "RUN_STATE_", &request.State)
 	timesFlags(command, &request.Since, &request.Until)
-	pageFlags(command, "older runs", &request.PageSize, &request.PageToken)
+	watchFlag(command)
+	pageFlags(command, "older runs", &request.PageToken)
 	return command
 }
 
@@ -79,46 +63,21 @@ func describeRuns(out *terminal, answer *pb.ListRunsResponse) error {
 	}
 	return printTable(out, columns, answer.GetRuns(), func(r *pb.Run) []any {
 		trigger := enumText(r.GetTrigger(), "TRIGGER_")
-		return []any{r.GetId(), subject(r), trigger, state(r), r.GetStartedAt(), took(r), result(r)}
+		return []any{runID{id: r.GetId()}, subject(r), trigger, state(r), r.GetStartedAt(), took(r), result(r)}
 	})
 }
 
-// noteMore prints the flags for the next page, if there is one, to the standard error. It prints
-// --since and --until as absolute times, because 24h means another time in the next request.
-func noteMore(out *terminal, what string, request, answer any) {
-	next, ok := answer.(page)
-	if !ok || next.GetNextPageToken() == "" {
-		return
-	}
-	flags := ""
-	if r, ok := request.(interface{ GetSince() *timestamppb.Timestamp }); ok && r.GetSince() != nil {
-		flags += "--since " + r.GetSince().AsTime().Format(time.RFC3339Nano) + " "
-	}
-	if r, ok := request.(interface{ GetUntil() *timestamppb.Timestamp }); ok && r.GetUntil() != nil {
-		flags += "--until " + r.GetUntil().AsTime().Format(time.RFC3339Nano) + " "
-	}
-	out.note("%s: %s--page-token %s", what, flags, next.GetNextPageToken())
-}
-
-// page is an answer with one page of a list.
-type page interface{ GetNextPageToken() string }
-
-// everyPage calls list for each page. token is the token of the request.
-func everyPage(token *string, list func() (page, error)) error {
-	for {
-		answer, err := list()
-		if err != nil {
-			return err
-		}
-		if *token = answer.GetNextPageToken(); *token == "" {
-			return nil
-		}
+// noteMore prints how to see more, if there is more, to the standard error.
+func noteMore(out *terminal, what string, answer any) {
+	next, ok := answer.(interface{ GetNextPageToken() string })
+	if ok && next.GetNextPageToken() != "" {
+		out.note("%s: give a larger --limit, or --all", what)
 	}
 }
 
 // result returns the counts of a run and the reason for its end, in one line.
 func result(run *pb.Run) string {
-	parts := []string{counts(run), run.GetReason(), asCommands(run.GetError())}
+	parts := []string{counts(run), asCommands(run.GetReason()), asCommands(run.GetError())}
 	if run.GetOverLimit() && !strings.Contains(run.GetReason(), "limit") {
 		parts = append(parts, "a limit was reached")
 	}
@@ -134,7 +93,7 @@ func firesCommand(a *app) *cobra.Command {
 	}
 	workerFlag(command, &request.Worker)
 	enumFlag(command, "outcome", "FIRE_OUTCOME_", &request.Outcome)
-	pageFlags(command, "older fires", &request.PageSize, &request.PageToken)
+	pageFlags(command, "older fires", &request.PageToken)
 	return command
 }
 
@@ -150,7 +109,7 @@ func describeFires(out *terminal, answer *pb.ListFiresResponse) error {
 		}
 		return []any{
 			f.GetFireTime(), f.GetWorker(), enumText(f.GetOutcome(), "FIRE_OUTCOME_"), late,
-			cmp.Or(f.GetClaimedBy(), none), cmp.Or(f.GetRunId(), none), f.GetReason(),
+			cmp.Or(f.GetClaimedBy(), none), runID{id: f.GetRunId()}, f.GetReason(),
 		}
 	})
 }
@@ -164,7 +123,7 @@ func auditCommand(a *app) *cobra.Command {
 		RunE:  call(a, api.ListAudit, request, describeAudit),
 	}
 	sinceFlag(command, &request.Since)
-	pageFlags(command, "older entries", &request.PageSize, &request.PageToken)
+	pageFlags(command, "older entries", &request.PageToken)
 	return command
 }
 
@@ -194,7 +153,7 @@ func flagsCommand(a *app) *cobra.Command {
 		Use:   "flags",
 		Short: "List feature flags, or set one: flags set NAME on|off",
 		Args:  commandOnly,
-		RunE: call(a, everyFlag, &pb.ListFeatureFlagsRequest{PageSize: maxPageSize},
+		RunE: call(a, api.ListFeatureFlags, &pb.ListFeatureFlagsRequest{},
 			func(out *terminal, all *pb.ListFeatureFlagsResponse) error {
 				return describeFlags(out, all.GetFlags()...)
 			}),
@@ -217,20 +176,6 @@ func flagsCommand(a *app) *cobra.Command {
 		}),
 	})
 	return list
-}
-
-// everyFlag lists all flags, page by page.
-//
-//nolint:revive // The order of the parameters is that of a method of the API, as call takes it.
-func everyFlag(
-	client api, ctx context.Context, request *pb.ListFeatureFlagsRequest, _ ...grpc.CallOption,
-) (*pb.ListFeatureFlagsResponse, error) {
-	all := &pb.ListFeatureFlagsResponse{}
-	return all, everyPage(&request.PageToken, func() (page, error) {
-		answer, err := client.ListFeatureFlags(ctx, request)
-		all.Flags = append(all.Flags, answer.GetFlags()...)
-		return answer, err
-	})
 }
 
 func describeFlags(out *terminal, flags ...*pb.FeatureFlag) error {

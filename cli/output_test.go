@@ -52,7 +52,7 @@ func TestProgress_SaysPercentAndTimeLeftWhereTheBacklogIsKnown(t *testing.T) {
 		run := working(ghosts, map[string]int64{"migrated_users": 24 * n, "deferred_users": n, "moved_rows": 7})
 		assert.NoError(t, each(&pb.RunEvent{Run: run, Sequence: 2}))
 	}
-	assert.Contains(t, out.String(), "ghost_user_migration 1m0s  moved rows 7")
+	assert.Contains(t, out.String(), "ghost_user_migration 1m0s  7 rows moved")
 	for users, want := range map[int64]string{
 		25: "25 % of what was due, about 3 min left", 50: "50 % of what was due, about 60 s left", 95: "95 % of what was due, a few seconds left",
 		100: "99 % of what was due, a few seconds left", 101: "", 0: "",
@@ -251,7 +251,7 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 	a := &terminal{std: Streams{Out: &out, Err: io.Discard}}
 	assert.NoError(t, describeWorkers(a, manyDatabases(), &pb.WorkerStatus{Worker: "other"}))
 	want := "loose_foreign_keys_cleanup has 30 databases; in trouble: shard_00; due: shard_01 100, shard_02 200, " +
-		"shard_03 300, shard_04 400, shard_05 500, shard_06 600, shard_07 700, shard_08 800, shard_09 900, shard_10 1000 and 2 more; " +
+		"shard_03 300, shard_04 400, shard_05 500, shard_06 600, shard_07 700, shard_08 800, shard_09 900, shard_10 1,000 and 2 more; " +
 		"each: caretaker status loose_foreign_keys_cleanup"
 	got := strings.Join(strings.Fields(out.String()), " ")
 	assert.That(t, strings.Contains(got, want) && !strings.Contains(got, "other has"), "got %s", got)

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -149,15 +149,40 @@ func subject(run *pb.Run) string {
 	return text
 }
 
-// counts returns a run's nonzero counts.
+// counts returns a run's nonzero counts: 2 rows deleted, 1 user failed. For a dry run it returns what
+// a run would do: would delete 2 rows (1 record).
 func counts(run *pb.Run) string {
-	var parts []string
+	verbs := map[string]string{
+		"deferred": "defer", "deleted": "delete", "migrated": "migrate", "moved": "move",
+		"nullified": "nullify", "queued": "queue", "rescheduled": "reschedule", "restored": "restore",
+		"scheduled": "schedule", "updated": "update",
+	}
+	var done, would []string
 	for _, name := range slices.Sorted(maps.Keys(run.GetCounts())) {
-		if n := run.GetCounts()[name]; n != 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", strings.ReplaceAll(name, "_", " "), n))
+		n := run.GetCounts()[name]
+		verb, noun, _ := strings.Cut(name, "_")
+		what := format.Pluralize(n, strings.TrimSuffix(strings.ReplaceAll(noun, "_", " "), "s"))
+		switch {
+		case n == 0:
+		case run.GetDryRun() && verbs[verb] != "":
+			would = append(would, verbs[verb]+" "+what)
+		case run.GetDryRun() && verb == "processed":
+			done = append(done, what)
+		default:
+			done = append(done, what+" "+verb)
 		}
 	}
-	return strings.Join(parts, ", ")
+	text := strings.Join(done, ", ")
+	switch last := len(would) - 1; {
+	case last < 0:
+		return text
+	case last > 0:
+		would = []string{strings.Join(would[:last], ", "), would[last]}
+	}
+	if text != "" {
+		text = " (" + text + ")"
+	}
+	return "would " + strings.Join(would, " and ") + text
 }
 
 // enumText returns the plain text of an enum value: failed for RUN_STATE_FAILED.
@@ -168,7 +193,7 @@ func enumText(value fmt.Stringer, prefix string) string {
 func state(run *pb.Run) string { return enumText(run.GetState(), "RUN_STATE_") }
 
 // number formats a count for a table.
-func number(n int64) string { return strconv.FormatInt(n, 10) }
+func number(n int64) string { return format.Number(n) }
 
 // oneLine joins the lines of a text for tables.
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
@@ -189,14 +214,10 @@ func describeRun(out *terminal, run *pb.Run) error {
 	if done == "" && run.GetState() == pb.RunState_RUN_STATE_SUCCEEDED {
 		done = "nothing to do"
 	}
-	heading := "counts"
-	if run.GetDryRun() && counts(run) != "" {
-		heading = "would be"
-	}
 	out.fields(
 		"run", run.GetId(),
-		heading, done,
-		"reason", run.GetReason(),
+		"counts", done,
+		"reason", asCommands(run.GetReason()),
 		"error", asCommands(run.GetError()),
 		"digest", run.GetCandidatesDigest(),
 		"trace", run.GetTraceId())
@@ -227,7 +248,7 @@ func describeCandidates(out *terminal, run *pb.Run) error {
 		}
 	})
 	if more := run.GetMoreCandidates(); more > 0 {
-		out.println("and %d more", more)
+		out.println("and %s more", number(more))
 	}
 	return err
 }

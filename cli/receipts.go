@@ -21,28 +21,19 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// receiptsCommand has the commands for receipts of changes. list queries the server. verify and
-// head connect to the databases.
+// receiptsCommand lists the receipts of changes, like its subcommand list, by querying the server.
+// verify and head connect to the databases.
 func receiptsCommand(a *app) *cobra.Command {
-	command := &cobra.Command{
-		Use:     "receipts",
-		GroupID: groupClient,
-		Short:   "List the receipts of what was deleted or changed, and verify them",
-		Args:    commandOnly,
-		RunE: func(*cobra.Command, []string) error {
-			return usage(errors.New("missing command: list, verify or head; see caretaker receipts --help"))
-		},
-	}
-	list := listReceiptsCommand(a)
+	command, list := listReceiptsCommand(a, "receipts"), listReceiptsCommand(a, "list")
 	a.clientFlags(list.Flags())
 	command.AddCommand(list, verifyReceiptsCommand(a), receiptHeadsCommand(a))
 	return command
 }
 
-func listReceiptsCommand(a *app) *cobra.Command {
+func listReceiptsCommand(a *app, use string) *cobra.Command {
 	request := &pb.ListReceiptsRequest{}
 	command := &cobra.Command{
-		Use:   "list",
+		Use:   use,
 		Short: "List receipts, newest first: when rows went, by which rule, and who asked",
 		RunE: call(a, api.ListReceipts, request,
 			func(out *terminal, answer *pb.ListReceiptsResponse) error {
@@ -50,7 +41,7 @@ func listReceiptsCommand(a *app) *cobra.Command {
 				return describeReceipts(out, answer)
 			}),
 	}
-	command.Args = cobra.MatchAll(between(0, 0), func(*cobra.Command, []string) error {
+	command.Args = cobra.MatchAll(commandOnly, func(*cobra.Command, []string) error {
 		if request.GetKey() != "" && request.GetTable() == "" {
 			return errors.New("--key needs --table: a key is one of a table")
 		}
@@ -63,7 +54,7 @@ func listReceiptsCommand(a *app) *cobra.Command {
 		"between whose lowest and highest key it lies where keys are not kept")
 	flags.StringVar(&request.RunId, "run", "", "only of the run with this `id`")
 	flags.Int64Var(&request.JobId, "job", 0, "only of the job with this `id`")
-	pageFlags(command, "older receipts", &request.PageSize, &request.PageToken)
+	pageFlags(command, "older receipts", &request.PageToken)
 	return command
 }
 
@@ -78,12 +69,13 @@ func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 		if r.GetHighestKey() != r.GetLowestKey() {
 			keys += " to " + r.GetHighestKey()
 		}
-		by := r.GetWorker() + " " + r.GetRunId()
+		var by any = runID{r.GetWorker() + " ", r.GetRunId()}
 		if r.GetJobId() != 0 {
-			by = r.GetWorker() + " " + number(r.GetJobId())
+			by = fmt.Sprint(r.GetWorker(), " ", r.GetJobId())
 		}
 		return []any{
-			r.GetSequence(), r.GetAt(), r.GetTable(), r.GetAction(), r.GetRows(), keys, r.GetRule(), by,
+			r.GetSequence(), r.GetAt(), r.GetTable(), r.GetAction(), number(r.GetRows()), keys,
+			r.GetRule(), by,
 			cmp.Or(r.GetRequestedBy(), none),
 		}
 	})
@@ -97,7 +89,7 @@ func noteNone(
 		len(answer.GetReceipts()) > 0 || answer.GetNextPageToken() != "" {
 		return
 	}
-	hint := "a table is named as caretaker receipts list shows it"
+	hint := "a table is named as caretaker receipts shows it"
 	if _, name, has := strings.Cut(request.GetTable(), "."); has {
 		hint = "try it without the schema, --table " + name
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/google/uuid"
@@ -23,7 +24,7 @@ import (
 
 func runCommand(a *app) *cobra.Command {
 	request := &pb.RunBatchRequest{Async: true, RequestId: uuid.NewString()}
-	yes := false
+	yes, noWait := false, false
 	command := &cobra.Command{
 		Use:   "run WORKER",
 		Short: "Run a worker once and wait for the end",
@@ -41,19 +42,38 @@ func runCommand(a *app) *cobra.Command {
 						return a.show(&pb.RunBatchResponse{Run: plan}, func() error { return nil })
 					}
 				}
-				err := runAndWatch(ctx, a, client, request)
-				return explainChange(err, plan != nil)
+				do := runAndWatch
+				if noWait {
+					do = startOnly
+				}
+				return explainChange(do(ctx, a, client, request), plan != nil)
 			})
 		},
 	}
 	command.Flags().BoolVar(&request.DryRun, "dry-run", false,
 		"count what a run would change, and write nothing")
+	command.Flags().BoolVar(&noWait, "no-wait", false,
+		"return once the run has started; caretaker watch RUN follows it")
 	command.Flags().BoolVar(&yes, "yes", false, "do not ask, also on a terminal")
 	command.Flags().StringVar(&request.ExpectedDigest, "expected-digest", "",
 		"run only if the candidates are those of the dry run with this `digest`")
 	command.Flags().StringVar(&request.Database, "database", "",
 		"`name` of the database; default the one whose turn it is")
 	return command
+}
+
+// startOnly starts a run and does not wait for its end.
+func startOnly(ctx context.Context, a *app, client api, request *pb.RunBatchRequest) error {
+	answer, err := client.RunBatch(ctx, request)
+	if err != nil {
+		return err
+	}
+	return a.show(answer, func() error {
+		run := answer.GetRun()
+		a.println("run %s of %s has started; caretaker watch %s follows it",
+			run.GetId(), subject(run), run.GetId())
+		return nil
+	})
 }
 
 func runAndWatch(
@@ -267,6 +287,9 @@ func confirm(
 	}
 	if err != nil {
 		return nil, false, err
+	}
+	if _, pause, paused := strings.Cut(plan.GetReason(), "WORKER_PAUSED: "); paused {
+		return nil, false, &exitError{exitSkipped, errors.New("skipped, " + asCommands(pause))}
 	}
 	if nothingDue(plan) {
 		a.note("nothing is due: no run was started")

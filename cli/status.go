@@ -18,7 +18,7 @@ import (
 
 func statusCommand(a *app) *cobra.Command {
 	request := &pb.GetStatusRequest{}
-	return &cobra.Command{
+	command := &cobra.Command{
 		Use:   "status [WORKER]",
 		Short: "Show what the workers are doing, or why they are not running",
 		Args:  optionalWorker(&request.Worker),
@@ -26,6 +26,8 @@ func statusCommand(a *app) *cobra.Command {
 			return describeWorkers(out, r.GetWorkers()...)
 		}),
 	}
+	watchFlag(command)
+	return command
 }
 
 func pauseCommand(a *app) *cobra.Command {
@@ -86,7 +88,7 @@ func figures(b *pb.Backlog) []any {
 	if b == nil {
 		return []any{none, none, none}
 	}
-	return []any{b.GetDue(), b.GetDeferred(), b.GetDead()}
+	return []any{number(b.GetDue()), number(b.GetDeferred()), number(b.GetDead())}
 }
 
 // fewDatabases is the largest number of databases for which the worker's line is enough.

@@ -41,7 +41,8 @@ func col(name string, traits ...columnOption) (c column) {
 
 // leastWidth is the smallest width of a cut column. leastMoment is the smallest width of a column
 // with a state and a time.
-const leastWidth, leastMoment = 8, len("succeeded 11-22 18:30")
+// Columns that are dropped first do not make a cut column narrower than readableWidth.
+const leastWidth, leastMoment, readableWidth = 8, len("succeeded 11-22 18:30"), 20
 
 // printTable writes a row for each item, in aligned columns under a heading. On a terminal the rows
 // fit its width. Times are brief, and columns are cut or omitted, which a line on the standard
@@ -82,6 +83,46 @@ func printTable[T any](out *terminal, columns []column, items []T, row func(T) [
 	return nil
 }
 
+// runID is the ID of a run after some text. A table shows its first characters: as many as the runs
+// of the table differ in, at least 8. With --output wide it shows all.
+type runID struct{ before, id string }
+
+func (r runID) String() string {
+	if r.id == "" {
+		return none
+	}
+	return r.before + r.id
+}
+
+// leastID is the least number of characters of the ID of a run.
+const leastID = 8
+
+// shortenIDs shortens the IDs of runs in the cells of a table.
+func shortenIDs(cells [][]any) {
+	var ids []string
+	for _, row := range cells {
+		for _, v := range row {
+			if r, ok := v.(runID); ok {
+				ids = append(ids, r.id)
+			}
+		}
+	}
+	slices.Sort(ids)
+	ids, length := slices.Compact(ids), leastID
+	for i := range len(ids) - 1 {
+		for len(ids[i]) >= length && strings.HasPrefix(ids[i+1], ids[i][:length]) {
+			length++
+		}
+	}
+	for _, row := range cells {
+		for i, v := range row {
+			if r, ok := v.(runID); ok {
+				row[i] = runID{r.before, r.id[:min(length, len(r.id))]}
+			}
+		}
+	}
+}
+
 // layOut returns the text of all cells, the heading first, and the widths of the columns.
 func layOut[T any](
 	out *terminal, columns []column, items []T, row func(T) []any,
@@ -93,8 +134,15 @@ func layOut[T any](
 		}
 		rows[0] = append(rows[0], c.name)
 	}
+	cells := make([][]any, len(items))
 	for n, item := range items {
-		for _, v := range row(item) {
+		cells[n] = row(item)
+	}
+	if !out.wide {
+		shortenIDs(cells)
+	}
+	for n := range cells {
+		for _, v := range cells[n] {
 			rows[n+1] = append(rows[n+1], printable(out.localized(out.cell(v))))
 		}
 	}
@@ -138,6 +186,11 @@ func fit(columns []column, widths []int, width int) (missing []string) {
 		}
 	}
 	for _, rank := range []columnOption{0, dropSecond, dropFirst} {
+		for i, c := range columns {
+			if rank == dropFirst && c.trait == cut {
+				room -= max(min(widths[i], readableWidth)-least[i], 0)
+			}
+		}
 		for i, c := range columns {
 			switch {
 			case c.trait&(dropSecond|dropFirst) != rank:

@@ -65,7 +65,8 @@ func plannedTables(out *terminal, tables []*pb.PlannedTable) error {
 			more = "at least"
 		}
 		return []any{
-			t.GetTable(), t.GetMoved(), t.GetNullified(), t.GetDeleted(), t.GetKept(), more,
+			t.GetTable(), number(t.GetMoved()), number(t.GetNullified()), number(t.GetDeleted()),
+			number(t.GetKept()), more,
 		}
 	})
 }
@@ -166,7 +167,7 @@ func protectedCommand(a *app) *cobra.Command {
 		RunE:  call(a, api.ListProtected, request, describeProtected),
 	}
 	command.Flags().StringVar(&request.Kind, "kind", "", "`kind`: user or group; default both")
-	pageFlags(command, "more", &request.PageSize, &request.PageToken)
+	pageFlags(command, "more", &request.PageToken)
 	return command
 }
 

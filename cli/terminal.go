@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/term"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -29,7 +30,30 @@ func (out *terminal) json(v any) error {
 	if err := encoder.Encode(v); err != nil {
 		return err
 	}
-	return out.write(printableJSON(text.String()))
+	return out.document(text.String())
+}
+
+// document writes a JSON document, or the same as YAML.
+func (out *terminal) document(json string) error {
+	json = printableJSON(strings.TrimSpace(json))
+	if out.yaml == nil {
+		return out.write(json + "\n")
+	}
+	// JSON is YAML in another style.
+	var root yaml.Node
+	if err := yaml.Unmarshal([]byte(json), &root); err != nil {
+		return fmt.Errorf("write the answer as YAML: %w", err)
+	}
+	blockStyle(&root)
+	return out.yaml.Encode(&root)
+}
+
+// blockStyle writes a node and those in it with indented lines, as few quotes as possible.
+func blockStyle(node *yaml.Node) {
+	node.Style = 0
+	for _, child := range node.Content {
+		blockStyle(child)
+	}
 }
 
 // report prints the result, with --output json as a document. err has the failures.
@@ -82,8 +106,9 @@ func (out *terminal) fields(pairs ...string) {
 // time zone of its reader.
 type terminal struct {
 	std Streams
-	// asJSON is set by --output json.
+	// asJSON is set by --output json and yaml, yaml by the latter.
 	asJSON bool
+	yaml   *yaml.Encoder
 	// wide is set by --output wide: tables are never cut, however narrow the terminal is.
 	wide bool
 	// local shows times in this machine's time zone.
@@ -295,7 +320,7 @@ func (out *terminal) printJSON(message proto.Message, options protojson.MarshalO
 	if err != nil {
 		return fmt.Errorf("write the answer as JSON: %w", err)
 	}
-	return out.write(printableJSON(string(document)) + "\n")
+	return out.document(string(document))
 }
 
 // interactive reports whether a person can answer: input and messages use a terminal.

@@ -89,23 +89,23 @@ func wideTables() map[string]example {
 		"leases": {func(a *terminal) error {
 			return describeLeases(a, &pb.ListLeasesResponse{Leases: []*pb.Lease{{Name: longWorker + "/a_database_with_a_long_name_31", Holder: name, Epoch: 123_456, AcquiredAt: now, RenewedAt: now, ExpiresAt: now}}})
 		}, []string{longWorker + "/a_database_with_a_long_name_31"}},
-		"runs": {func(a *terminal) error { return describeRuns(a, &pb.ListRunsResponse{Runs: []*pb.Run{ended}}) }, []string{run}},
+		"runs": {func(a *terminal) error { return describeRuns(a, &pb.ListRunsResponse{Runs: []*pb.Run{ended}}) }, []string{run[:8]}},
 		"fires": {func(a *terminal) error {
 			return describeFires(a, &pb.ListFiresResponse{Fires: []*pb.Fire{{FireTime: now, Worker: longWorker, Outcome: pb.FireOutcome_FIRE_OUTCOME_SKIPPED, ClaimedBy: name, RunId: run, Reason: words}}})
-		}, []string{run, "11-22 18:30"}},
+		}, []string{run[:8], "11-22 18:30"}},
 		"jobs": {func(a *terminal) error {
 			return describeJobs(a, &pb.ListJobsResponse{Jobs: []*pb.Job{{
 				Id: id, Kind: "continue_inactive_token_deletion", JobState: pb.JobState_JOB_STATE_RETRYABLE, Attempt: 25, MaxAttempts: 25,
 				ScheduledAt: now, RunId: run, Outcome: "refused", Reason: "STILL_REFERENCED", Errors: []*pb.JobError{{Error: words}},
 			}}})
-		}, []string{number(id)}},
+		}, []string{fmt.Sprint(id)}},
 		"jobs show": {func(a *terminal) error { return changedRows(a, tables) }, []string{number(id)}},
 		"flags": {func(a *terminal) error {
 			return describeFlags(a, &pb.FeatureFlag{Name: "loose_foreign_keys_turbo_mode_a_database_with_a_long_name_31", Enabled: true})
 		}, []string{"loose_foreign_keys_turbo_mode_a_database_with_a_long_name_31"}},
 		"protected": {func(a *terminal) error {
 			return describeProtected(a, &pb.ListProtectedResponse{Protections: []*pb.Protection{{Kind: "group", Id: id, Since: now, Until: now, By: name, Reason: words}}})
-		}, []string{number(id)}},
+		}, []string{fmt.Sprint(id)}},
 		"receipts list": {func(a *terminal) error {
 			return describeReceipts(a, &pb.ListReceiptsResponse{Receipts: []*pb.Receipt{{
 				Sequence: 12_345_678, At: now, Table: name, Action: "nullified", Rows: 12_345, LowestKey: number(id), HighestKey: number(id + 9999),
@@ -122,7 +122,7 @@ func wideTables() map[string]example {
 		}, nil},
 		"candidates": {func(a *terminal) error {
 			return describeCandidates(a, &pb.Run{Candidates: []*pb.Candidate{{Kind: "placeholder", Id: id, Name: name, Action: "postpone", Reason: words}}})
-		}, []string{number(id)}},
+		}, []string{fmt.Sprint(id)}},
 		"definitions": {func(a *terminal) error {
 			return describeRows(a, &pb.Run{Definitions: []*pb.DefinitionCount{{Table: tables[0].GetTable(), Column: "merge_request_id", Parent: name, Action: "update_column_to", Rows: id, AtLeast: true}}})
 		}, nil},
@@ -151,6 +151,10 @@ func TestTables_FitATerminalOf80ColumnsAndKeepIDsWhole(t *testing.T) {
 	const plain = "NO_COLOR=1"
 	for name, table := range wideTables() {
 		narrow, whole := shown(t, 80, table.show, plain), inPipe(t, table.show)
+		wide := func(a *terminal) error {
+			a.wide = true
+			return table.show(a)
+		}
 		for line := range strings.Lines(narrow) {
 			if n := length(strings.TrimSuffix(line, "\n")); n > 80 {
 				t.Errorf("%s: a line of %d characters:\n%s", name, n, narrow)
@@ -161,7 +165,7 @@ func TestTables_FitATerminalOf80ColumnsAndKeepIDsWhole(t *testing.T) {
 		if strings.Contains(whole, "…") || length(strings.SplitN(whole, "\n", 2)[0]) < length(strings.SplitN(narrow, "\n", 2)[0]) {
 			t.Errorf("%s: in a pipe it is not whole:\n%s", name, whole)
 		}
-		assert.Equal(t, shown(t, 80, func(a *terminal) error { a.wide = true; return table.show(a) }, plain), whole, "--output wide is not whole", name)
+		assert.Equal(t, shown(t, 80, wide, plain), inPipe(t, wide), "--output wide is not whole", name)
 		assert.Equal(t, shown(t, 1000, table.show, plain), whole, "a terminal that is wide enough does not have all", name)
 	}
 }
@@ -240,7 +244,7 @@ func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
 		}, []string{"CONDIT", "idle", "NEXT RUN  LAST RUN", "succeeded 10-09 07:08  7", "DEAD"}},
 		"runs": {
 			func(a *terminal) error { return describeRuns(a, &pb.ListRunsResponse{Runs: []*pb.Run{ended}}) },
-			[]string{"STARTED", "succeeded  10-09 07:08  moved r…"},
+			[]string{"STARTED", "01a1fbb2  ghost_user_migration  succeeded  10-09 07:08  0s    12,345 rows moved"},
 		},
 		"jobs": {func(a *terminal) error {
 			args, err := structpb.NewStruct(map[string]any{"deleted_by_id": 4, "reason": "r", "user_id": 7, "skip_authorization": true})
@@ -311,7 +315,7 @@ func TestRun_TheQuestionSaysOnHowMuch(t *testing.T) {
 	many := planOf(1, 2)
 	many.MoreCandidates = 1000
 	for want, plan := range map[string]*pb.Run{
-		"1 candidate": planOf(1), "1002 candidates": many,
+		"1 candidate": planOf(1), "1,002 candidates": many,
 		"3 records without rows": {Counts: map[string]int64{"processed_records": 3}},
 		"at least 7 rows":        {Definitions: []*pb.DefinitionCount{{Rows: 3}, {Rows: 4, AtLeast: true}}},
 	} {
@@ -328,9 +332,43 @@ func TestRun_ADryRunSpeaksOfWhatWouldBe(t *testing.T) {
 	plan := planOf(7)
 	plan.Counts = map[string]int64{"scheduled_jobs": 1}
 	got := inPipe(t, func(a *terminal) error { return describeRun(a, plan) })
-	if !strings.Contains(got, "  would be scheduled jobs 1\n") || !strings.Contains(got, "KIND   ID  NAME  WOULD  REASON\n") {
+	if !strings.Contains(got, "  counts  would schedule 1 job\n") || !strings.Contains(got, "KIND   ID  NAME  WOULD  REASON\n") {
 		t.Error(got)
 	}
+}
+
+func TestCounts_AreEnglish(t *testing.T) {
+	run := &pb.Run{Counts: map[string]int64{
+		"deleted_rows": 10817, "updated_rows": 2280, "processed_records": 550, "failed_users": 1, "held_groups": 0,
+	}}
+	assert.Equal(t, counts(run), "10,817 rows deleted, 1 user failed, 550 records processed, 2,280 rows updated")
+	run.DryRun = true
+	assert.Equal(t, counts(run), "would delete 10,817 rows and update 2,280 rows (1 user failed, 550 records)")
+	run.Counts = map[string]int64{"held_groups": 2}
+	assert.Equal(t, counts(run), "2 groups held")
+	for n, want := range map[int64]string{0: "0", -1: "-1", 999: "999", -1000: "-1,000", 1234567: "1,234,567"} {
+		assert.Equal(t, number(n), want)
+	}
+}
+
+func TestTables_ShowAsMuchOfAnIDAsTellsRunsApart(t *testing.T) {
+	t.Parallel()
+	runs := func(ids ...string) string {
+		answer := &pb.ListRunsResponse{}
+		for _, id := range ids {
+			answer.Runs = append(answer.Runs, &pb.Run{Id: id})
+		}
+		table := inPipe(t, func(a *terminal) error { return describeRuns(a, answer) })
+		var first []string
+		for line := range strings.Lines(table) {
+			first = append(first, strings.Fields(line)[0])
+		}
+		return strings.Join(first[1:], " ")
+	}
+	const a, b, c = "01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "01a1fbb2-62ff-7420-8c8f-e59373dcf4f4", "01a1fbb3-0000-7420-8c8f-e59373dcf4f4"
+	assert.Equal(t, runs(a), "01a1fbb2")
+	assert.Equal(t, runs(a, c), "01a1fbb2 01a1fbb3")
+	assert.Equal(t, runs(a, b, c, a), "01a1fbb2-62fe 01a1fbb2-62ff 01a1fbb3-0000 01a1fbb2-62fe")
 }
 
 func TestStatus_WhatIsDeadOrDeferredNamesWhereItIsListed(t *testing.T) {

@@ -271,12 +271,14 @@ var shapes = []struct {
 }{
 	// ids, hashes, cut or whole, who holds a lease, who it was and where
 	{regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`), "#"},
+	{regexp.MustCompile(`\b01[0-9a-f]{6}(-[0-9a-f]{1,4})*\b`), "#"},
 	{regexp.MustCompile(`\b[0-9a-f]{6,}…|…[0-9a-f]{4}\b`), "#"},
 	{regexp.MustCompile(`\b[0-9a-f]{16,}\b`), "#"},
 	{regexp.MustCompile(`\b[\w.-]+/\d+/[a-z0-9]{8}\b`), "#"},
 	{regexp.MustCompile(`\b\w+@[\w.-]+`), "#"},
 	// that a run has started, which a terminal shows in a line that changes
 	{regexp.MustCompile(`(?m)^run # of .* started at .*$`), ""},
+	{regexp.MustCompile(`(?m)^\(server .* at .*\)$`), ""},
 	// times, durations, sizes, numbers
 	{regexp.MustCompile(`\b\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z| UTC|[+-]\d\d(:\d\d)?)?`), "#"},
 	{regexp.MustCompile(`\b(\d+(\.\d+)?(ns|µs|ms|s|m|h|d))+\b`), "#"},
@@ -356,8 +358,8 @@ func TestCompare_SeesShapesAlone(t *testing.T) {
 		shown, got string
 		same       bool
 	}{
-		{"deleted rows 100, in 47ms", "deleted  rows 9, in 1m2.5s", true},
-		{"deleted rows 100", "updated rows 100", false},
+		{"100 rows deleted, in 47ms", "9 rows  deleted, in 1m2.5s", true},
+		{"100 rows deleted", "100 rows updated", false},
 		{"RUN  STATE\n…\nlast 1", "RUN STATE\na b c\nlast 7", true},
 		{"RUN  STATE\n…\nlast 1", "RUN STATE\na b c", false},
 		{"A  B\n1  -  -", "A  B\n2 3 2026-11-22 10:00:00", true},

@@ -4,6 +4,7 @@ package format
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -14,7 +15,16 @@ func Pluralize[N ~int | ~int64](n N, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}
-	return fmt.Sprintf("%d %s", n, noun)
+	return Number(n) + " " + noun
+}
+
+// Number returns a number with commas between its thousands: 10,817.
+func Number[N ~int | ~int64](n N) string {
+	text := strconv.FormatInt(int64(n), 10)
+	for at := len(text) - 3; at > 0 && text[at-1] != '-'; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return text
 }
 
 // Misleading reports whether a character can disguise a name or the text around it. Such characters

@@ -89,7 +89,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 			return Run{}, err
 		}
 	}
-	state, err := r.ready(ctx, w, req.DryRun)
+	state, err := ready(ctx, r, w, req.DryRun)
 	turn, refused := state.Now, error(nil)
 	switch {
 	case mainIsSilent(r.Main, err):
@@ -172,7 +172,7 @@ func (r *Runner) validRequest(req Request) (*Worker, error) {
 // ready reads what main knows of a worker, and returns why it must not start now:
 // [*fault.WorkerPausedError] unless it is a dry run, [*fault.NotConfiguredError], or an error of a
 // database.
-func (r *Runner) ready(ctx context.Context, w *Worker, dry bool) (control.StartState, error) {
+func ready(ctx context.Context, r *Runner, w *Worker, dry bool) (control.StartState, error) {
 	state, err := r.Main.Runs.StartState(ctx, w.Name)
 	if err != nil {
 		return state, err

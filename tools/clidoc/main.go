@@ -94,7 +94,7 @@ func available(c *cobra.Command) []*cobra.Command {
 func ownFlags(c *cobra.Command) *pflag.FlagSet {
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
 	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Name != "help" && f.Name != "version" {
+		if f.Name != "help" && f.Name != "version" && !f.Hidden {
 			own.AddFlag(f)
 		}
 	})

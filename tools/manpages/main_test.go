@@ -31,7 +31,11 @@ func TestManual_HasAPageForEveryCommand(t *testing.T) {
 		for line := range strings.Lines(c.Example) {
 			wants = append(wants, strings.TrimSpace(line))
 		}
-		c.LocalFlags().VisitAll(func(f *pflag.Flag) { wants = append(wants, "--"+f.Name) })
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				wants = append(wants, "--"+f.Name)
+			}
+		})
 		text := rendered(t, name, content)
 		for _, want := range wants {
 			if !strings.Contains(text, strings.Join(strings.Fields(want), " ")) {
