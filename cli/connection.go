@@ -178,14 +178,13 @@ func (c *connection) trust(secure *tls.Config) error {
 	}
 	own, err := x509.ParseCertificate(block.Bytes)
 	host, _, _ := net.SplitHostPort(c.address)
-	if err != nil || own.VerifyHostname(host) == nil {
-		return nil
+	if err == nil && own.VerifyHostname(host) != nil {
+		names := own.DNSNames
+		for _, ip := range own.IPAddresses {
+			names = append(names, ip.String())
+		}
+		secure.ServerName = strings.Join(names[:min(len(names), 1)], "")
 	}
-	names := own.DNSNames
-	for _, ip := range own.IPAddresses {
-		names = append(names, ip.String())
-	}
-	secure.ServerName = strings.Join(names[:min(len(names), 1)], "")
 	return nil
 }
 
