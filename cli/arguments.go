@@ -225,7 +225,7 @@ func reasonFlag(command *cobra.Command, reason *string, help string) {
 // defaultLimit is how many entries a list shows. maxPageSize is the limit of the API.
 const defaultLimit, maxPageSize = 20, 1000
 
-// count is a flag with how many entries a list shows; 0 stands for all.
+// count is a flag with how many entries a list shows. 0 stands for all.
 type count int
 
 func (c *count) String() string { return strconv.Itoa(int(*c)) }

@@ -17,7 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/status"
 )
 
-// pausedBy is the name under which a worker is paused, "" if it is not, as a dry run says.
+// pausedBy is the name under which a worker is paused, "" if it is not, by a dry run.
 func pausedBy(t *testing.T, s *service.Service, worker string) string {
 	t.Helper()
 	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: worker, DryRun: true}))(t)

@@ -93,9 +93,9 @@ const (
 	shownIDs = 10
 )
 
-// RunID returns the id of the run that text names: text itself if it has the form of an id, else the
-// only id that begins with it. If several do, it returns a [*fault.InvalidArgumentError] for the
-// field, otherwise [fault.ErrUnknownRun].
+// RunID returns the id of the run that text names. That is text itself if it has the form of an id,
+// else the only id that begins with it. If several do, it returns a [*fault.InvalidArgumentError]
+// for the field, otherwise [fault.ErrUnknownRun].
 func (r *Runner) RunID(ctx context.Context, field, text string) (string, error) {
 	err := ValidRunID(text)
 	digits := strings.ReplaceAll(text, "-", "")

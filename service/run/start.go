@@ -169,7 +169,7 @@ func (r *Runner) validRequest(req Request) (*Worker, error) {
 	return w, err
 }
 
-// ready reads what main knows of a worker, and returns why it must not start now:
+// ready reads what main knows of a worker, and returns why it must not start now. That is
 // [*fault.WorkerPausedError] unless it is a dry run, [*fault.NotConfiguredError], or an error of a
 // database.
 func ready(ctx context.Context, r *Runner, w *Worker, dry bool) (control.StartState, error) {
