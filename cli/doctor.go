@@ -112,9 +112,11 @@ func (d *doctor) examine(ctx context.Context) error {
 	all := runChecks(ctx, "", check{"configuration", d.configuration})
 	if d.config != nil {
 		all = append(all, d.examineDatabases(ctx)...)
-		all = append(all, runChecks(ctx, "", check{"clocks", d.clocks},
-			check{"definitions", d.definitions}, check{"certificate", d.certificate},
-			check{"ports", d.ports})...)
+		checks := []check{{"clocks", d.clocks}, {"certificate", d.certificate}, {"ports", d.ports}}
+		if !unmigrated(all) {
+			checks = append(checks, check{"definitions", d.definitions})
+		}
+		all = append(all, runChecks(ctx, "", checks...)...)
 	}
 	number := map[string]int{}
 	for _, f := range all {
@@ -139,7 +141,7 @@ func runChecks(ctx context.Context, database string, checks ...check) (all findi
 		err := c.run(bounded, &found)
 		cancel()
 		if err != nil {
-			found.failed(oneLine(err.Error()), "mend that, then look again")
+			found.failed(oneLine(err.Error()), "fix this error, then run caretaker doctor again")
 		}
 		if len(found) == 0 {
 			found = findings{{Status: statusOK}}
@@ -203,8 +205,13 @@ func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) f
 	add("clock", d.clock)
 	add("pooler", d.pooler)
 	add("replica", d.replica)
-	add("schema", d.schema)
 	add("application", d.application)
+	add("schema", d.schema)
+	all := runChecks(ctx, database.Name, checks...)
+	if unmigrated(all) {
+		return all
+	}
+	checks = nil
 	add("sequences", d.sequences)
 	if d.service != nil {
 		add("rights", d.rights)
@@ -213,7 +220,14 @@ func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) f
 	if database.Name == mainDatabase && !database.LooseForeignKeysOnly {
 		add("references", d.references)
 	}
-	return runChecks(ctx, database.Name, checks...)
+	return append(all, runChecks(ctx, database.Name, checks...)...)
+}
+
+// unmigrated reports whether a database has no schema for the other checks.
+func unmigrated(all findings) bool {
+	return slices.ContainsFunc(all, func(f finding) bool {
+		return f.Name == "schema" && f.Status == statusError
+	})
 }
 
 // configuration reads the configuration and opens its databases.
@@ -225,7 +239,7 @@ func (d *doctor) configuration(ctx context.Context, found *findings) error {
 	}
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
-			found.failed(strings.TrimSpace(line), "correct the configuration (docs/reference/configuration.md)")
+			found.failed(strings.TrimSpace(line), "correct the configuration: "+docsURL+"reference/configuration.md")
 		}
 	}
 	if d.config == nil {
@@ -237,7 +251,7 @@ func (d *doctor) configuration(ctx context.Context, found *findings) error {
 			err = database.UseReplica(ctx, one.ReplicaURL, slog.New(slog.DiscardHandler))
 		}
 		if err != nil {
-			found.failed(err.Error(), "correct the URL (docs/guides/managed-postgresql.md)")
+			found.failed(err.Error(), "correct the URL: "+docsURL+"guides/managed-postgresql.md")
 		}
 		if database != nil {
 			database.LooseForeignKeysOnly = c.service.LooseForeignKeysOnly()
@@ -251,8 +265,8 @@ func (d *doctor) configuration(ctx context.Context, found *findings) error {
 // build creates the service on the databases that answer, and starts nothing.
 func (d *doctor) build(databases []*repo.Database, found *findings) (err error) {
 	if len(databases) == 0 || databases[0].Name != mainDatabase {
-		found.failed("what the workers need was not checked: main does not answer",
-			"mend that, then look again")
+		found.failed("the requirements of the workers were not checked, because main does not answer",
+			"fix the connection to main, then run caretaker doctor again")
 		return nil
 	}
 	logger := slog.New(slog.DiscardHandler)
@@ -316,7 +330,7 @@ const pageWidth = 80
 func (f *findings) unanswered(name string, err error) {
 	key := "databases." + name + ".url"
 	if same, ok := errors.AsType[*dberr.SameDatabaseError](err); ok {
-		f.failed(same.Error(), "leave it out (docs/guides/managed-postgresql.md)")
+		f.failed(oneLine(same.Error()), "remove databases."+name+" from the configuration")
 	} else if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.Refused() {
 		f.failed(connectionRefused(name, refused).Error(), "correct "+key)
 	} else {

@@ -12,10 +12,15 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/dberr"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
@@ -34,11 +39,11 @@ func (d *doctor) connection(ctx context.Context, database *repo.Database, found 
 	url := "databases." + database.Name + ".url"
 	switch {
 	case facts.Standby:
-		found.failed("it is a standby: nothing can be written",
-			"let "+url+" lead to the primary, and replica_url to the standby")
+		found.failed("the server is a standby, so nothing can be written",
+			"set "+url+" to the primary, and replica_url to the standby")
 	case facts.ReadOnly:
-		found.failed("it is read-only", fmt.Sprintf("take default_transaction_read_only "+
-			"from the server, the database or the role %s", facts.Role))
+		found.failed("the database is read-only", fmt.Sprintf("reset default_transaction_read_only "+
+			"of the server, the database or the role %s", facts.Role))
 	}
 	return nil
 }
@@ -55,8 +60,8 @@ func (f *findings) encryption(facts repo.ServerFacts, key string) {
 	case !facts.Encrypted:
 		f.warning("the connection is not encrypted", "add sslmode=verify-full to "+key)
 	case !facts.Verified:
-		f.warning("nobody checks the certificate of the server: any server that is in "+
-			"between would be believed", "add sslmode=verify-full, and sslrootcert, to "+key)
+		f.warning("the certificate of the server is not verified",
+			"add sslmode=verify-full, and sslrootcert, to "+key)
 	}
 }
 
@@ -71,7 +76,7 @@ func (d *doctor) version(_ context.Context, database *repo.Database, found *find
 	case major < oldestServer:
 		found.failed(problem, "upgrade the server")
 	case major > newestServer:
-		found.warning(problem, "look for a newer caretaker, or try this one on a copy first")
+		found.warning(problem, "install a newer caretaker, or try this one on a copy first")
 	}
 	return nil
 }
@@ -83,12 +88,12 @@ const maxSkew = 2 * time.Second
 func (d *doctor) clock(_ context.Context, database *repo.Database, found *findings) error {
 	f := d.facts[database]
 	if f.TimeZone != "UTC" {
-		found.failed("the session's TimeZone is "+f.TimeZone+", though UTC was asked "+
-			"for: dates would be wrong", "let the pooler pass on TimeZone (docs/guides/managed-postgresql.md)")
+		found.failed("the session's TimeZone is "+f.TimeZone+" instead of UTC: dates would be wrong",
+			"let the pooler pass on TimeZone: "+docsURL+"guides/managed-postgresql.md")
 	}
 	if f.Ahead.Abs() > maxSkew+f.Within {
 		found.warning("its clock is "+apart(f.Ahead)+" that of this machine: times in "+
-			"logs and traces do not fit", "let NTP set both clocks")
+			"logs and traces differ", "let NTP set both clocks")
 	}
 	return nil
 }
@@ -118,9 +123,8 @@ func (d *doctor) clocks(_ context.Context, found *findings) error {
 		if ok && known && by.Abs() > maxSkew+f.Within+main.Within {
 			*found = append(*found, finding{
 				Status: statusWarning, Database: database.Name,
-				Problem: "its clock is " + apart(by) + " that of main: what is postponed in one database " +
-					"is due at another time in the other",
-				Remedy: "let NTP set the clocks of the servers",
+				Problem: "its clock is " + apart(by) + " that of main: due times of the databases differ",
+				Remedy:  "let NTP set the clocks of the servers",
 			})
 		}
 	}
@@ -135,21 +139,21 @@ func (d *doctor) pooler(ctx context.Context, database *repo.Database, found *fin
 	}
 	if err != nil {
 		found.failed("the connection goes through a pooler that may lose prepared statements",
-			err.Error())
+			dberr.PoolerAdvice(database.Name))
 	}
 	f := d.facts[database]
 	for _, name := range f.Harmful {
 		report, value := found.failed, "on"
-		problem := "array_nulls is off: behind a pooler, jobs break"
+		problem := "array_nulls is off: through a pooler, jobs fail"
 		switch name {
 		case "array_nulls":
 		case "bytea_output":
-			problem, value = "bytea_output is escape: behind a pooler, jobs break", "hex"
+			problem, value = "bytea_output is escape: through a pooler, jobs fail", "hex"
 		default:
 			report, value = found.warning, "0"
-			problem = name + " is under a second: small statements may be ended by it"
+			problem = name + " is less than a second: it may cancel short statements"
 		}
-		report(problem, fmt.Sprintf("ALTER ROLE %s SET %s = %s, and leave it out of databases.%s.url",
+		report(problem, fmt.Sprintf("ALTER ROLE %s SET %s = %s, and remove it from databases.%s.url",
 			f.Role, name, value, database.Name))
 	}
 	return nil
@@ -172,29 +176,29 @@ func (d *doctor) replica(ctx context.Context, database *repo.Database, found *fi
 	case errors.Is(err, repo.ErrNoReplica):
 		return nil
 	case pooled != nil && !refused:
-		found.warning("the replica is behind a pooler that may lose prepared statements: "+
-			"the primary is read", oneLine(pooled.Error()))
+		found.warning("the replica is not used, because its pooler may lose prepared statements",
+			dberr.PoolerAdvice(database.Name+dberr.ReplicaSuffix))
 		return nil
 	case err != nil:
-		found.warning("the replica does not answer, the primary is read: "+
-			oneLine(err.Error()), "correct "+key+", or leave it out")
+		found.warning("the replica is not used, because it does not answer: "+oneLine(err.Error()),
+			"start the replica, correct "+key+", or remove the key")
 		return nil
 	}
 	found.encryption(f.ServerFacts, key)
 	if err := database.CheckReplica(ctx); err != nil {
-		found.warning("the primary is read: "+oneLine(err.Error()),
-			"let "+key+" lead to a hot standby of this database's server")
+		found.warning("the replica is not used: "+oneLine(err.Error()),
+			"set "+key+" to a hot standby of this database's server")
 		return nil
 	}
 	if f.Late > lateReplica {
 		found.warning("the replica is "+f.Late.Round(time.Second).String()+
 			" late, the primary is read most of the time",
-			"look at pg_stat_wal_receiver and the log there: what keeps it from replaying?")
+			"check pg_stat_wal_receiver and the log of the replica for what delays the replay")
 	}
 	if f.Patience != nil && *f.Patience < shortReplicaDelay {
-		found.warning(fmt.Sprintf("the replica cancels queries that are in the way of "+
-			"replay after %s: the primary is then read", f.Patience),
-			"hot_standby_feedback = on, or a longer max_standby_streaming_delay, there")
+		found.warning(fmt.Sprintf("the replica cancels queries that delay its replay by more than %s: "+
+			"caretaker then reads the primary", f.Patience),
+			"on the replica, set hot_standby_feedback = on or a longer max_standby_streaming_delay")
 	}
 	return nil
 }
@@ -202,8 +206,9 @@ func (d *doctor) replica(ctx context.Context, database *repo.Database, found *fi
 func (d *doctor) schema(ctx context.Context, database *repo.Database, found *findings) error {
 	err := checkMigrated(ctx, database)
 	if errors.Is(err, dberr.ErrNotMigrated) {
-		found.failed("the schema maintenance is missing or old: "+oneLine(err.Error()),
-			"run caretaker migrate with this configuration, as a role that may create schemas")
+		found.failed("the schema maintenance is missing or outdated: "+oneLine(err.Error()),
+			"run caretaker migrate with this configuration, as a role that may create schemas; "+
+				"caretaker doctor then runs the other checks")
 		return nil
 	}
 	if err != nil {
@@ -212,7 +217,7 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database, found *fin
 	newer, current, known, err := database.NewerSchema(ctx)
 	if newer {
 		found.warning(fmt.Sprintf("the schema maintenance is at %d, this caretaker knows "+
-			"%d: a newer one has migrated it", current, known), "use the newer one")
+			"%d: a newer caretaker has migrated it", current, known), "install the newer caretaker")
 	}
 	return err
 }
@@ -220,26 +225,28 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database, found *fin
 func (d *doctor) application(ctx context.Context, database *repo.Database, found *findings) error {
 	_, err := database.ApplicationSchema(ctx)
 	if none, ok := errors.AsType[*dberr.NoSchemaError](err); ok {
-		found.failed("it has no application schema", none.Advice)
+		found.failed("the database has no application schema", none.Advice)
 		return nil
 	}
 	if err != nil || database.Name != mainDatabase || database.LooseForeignKeysOnly {
 		return err
 	}
+	_, shapeErr := database.Queue.DeletedRecordsShape(ctx)
+	if moved, ok := errors.AsType[*lfkrepo.QueueMovedError](shapeErr); ok {
+		found.failed(moved.Changed(), moved.Advice())
+		return nil
+	}
 	is, err := database.LooksLikeGitLab(ctx)
 	if err != nil || is {
 		return err
 	}
-	_, err = database.Queue.DeletedRecordsShape(ctx)
-	if moved, ok := errors.AsType[*lfkrepo.QueueMovedError](err); ok {
-		found.failed(moved.Changed(), moved.Advice())
-		return nil
-	}
-	if err == nil {
-		found.warning("it has not the tables of GitLab, for which use: gitlab is",
+	if d.config.service.Use == "" {
+		found.failed(noUse, setUse)
+	} else {
+		found.warning("the database has no GitLab tables, although use is gitlab",
 			"set use: loose_foreign_keys")
 	}
-	return err
+	return nil
 }
 
 // sequences checks the sequences of the queue and of the schema maintenance, with or without
@@ -257,8 +264,12 @@ func (d *doctor) sequences(ctx context.Context, database *repo.Database, found *
 // lint adds findings of caretaker lfk lint.
 func (f *findings) lint(all []lfk.Finding) {
 	for _, l := range all {
+		problem, remedy := l.Code+": "+l.Object, l.Advice
+		if at := strings.LastIndex(l.Advice, ": "); at >= 0 {
+			problem, remedy = problem+": "+l.Advice[:at], l.Advice[at+2:]
+		}
 		*f = append(*f, finding{
-			Status: l.Severity, Database: l.Database, Problem: l.Code + ": " + l.Object, Remedy: l.Advice,
+			Status: l.Severity, Database: l.Database, Problem: problem, Remedy: remedy,
 		})
 	}
 }
@@ -286,9 +297,10 @@ func (d *doctor) references(ctx context.Context, database *repo.Database, found 
 	}
 	users := needs.Catalog.Table("users").Table
 	for _, k := range bulk.Forbidding(needs.Catalog, users, ghost.ListedColumns()...) {
-		found.warning(fmt.Sprintf("users to whom %s.%s refers are not deleted: no list names it, and "+
-			"the foreign key %s neither cascades nor sets NULL", k.Child.Name, k.ColumnNames(), k.Name),
-			"give it ON DELETE CASCADE or SET NULL, or empty the column before users go")
+		found.warning(fmt.Sprintf("users to whom %s.%s refers are not deleted: the foreign key %s "+
+			"neither cascades nor sets NULL, and no list has the column",
+			k.Child.Name, k.ColumnNames(), k.Name),
+			"give the key ON DELETE CASCADE or SET NULL, or clear the column before users are deleted")
 	}
 	return nil
 }
@@ -299,16 +311,16 @@ const certificateTime = 14 * 24 * time.Hour
 // certificate checks the server's certificate and its clients' authorities. If one of several
 // authorities has expired, the server refuses only that authority's clients.
 func (d *doctor) certificate(_ context.Context, found *findings) error {
-	const renew = "replace the files that %s, and start the server again"
+	const renew = "replace the files of %s, and restart the server"
 	// Later certificates in the file belong to the authority.
 	if own := certificates(d.config.TLS.CertFile); len(own) > 0 {
 		d.expiry(found, own[0], "the server's certificate",
-			fmt.Sprintf(renew, "tls.cert_file and tls.key_file name"))
+			fmt.Sprintf(renew, "tls.cert_file and tls.key_file"))
 	}
 	authorities := certificates(d.config.TLS.ClientCAFile)
 	for _, c := range authorities {
 		var of findings
-		d.expiry(&of, c, "an authority of clients", fmt.Sprintf(renew, "tls.client_ca_file names"))
+		d.expiry(&of, c, "an authority of clients", fmt.Sprintf(renew, "tls.client_ca_file"))
 		if len(authorities) > 1 && len(of) > 0 {
 			of[0].Status = statusWarning
 		}
@@ -345,7 +357,7 @@ func (d *doctor) expiry(found *findings, c *x509.Certificate, what, renew string
 	}
 }
 
-// ports opens and closes the listeners of a server.
+// ports opens and closes the listeners of a server. A running server may use its own ports.
 func (d *doctor) ports(ctx context.Context, found *findings) error {
 	for _, one := range [][2]string{
 		{"listen", d.config.Listen},
@@ -357,14 +369,38 @@ func (d *doctor) ports(ctx context.Context, found *findings) error {
 			continue
 		}
 		switch err := probe(ctx, address); {
-		case err == nil:
+		case err == nil || errors.Is(err, syscall.EADDRINUSE) && d.serving(ctx):
 		case errors.Is(err, syscall.EADDRINUSE):
-			found.warning(key+": "+address+" is in use, by a server with this "+
-				"configuration or another process",
-				"if no such server runs, set "+config.Variable(key)+" to a free address")
+			found.warning(key+": another program uses "+address,
+				"stop that program, or set "+key+" ("+config.Variable(key)+") to a free address")
 		default:
 			found.failed(strings.TrimSpace(err.Error()), "correct "+key+" ("+config.Variable(key)+")")
 		}
 	}
 	return nil
+}
+
+// askTimeout bounds the question who listens.
+const askTimeout = 3 * time.Second
+
+// serving reports whether a caretaker with this configuration serves. It asks at listen.
+func (d *doctor) serving(ctx context.Context) bool {
+	var own connection
+	own.useServer("the configuration", d.config.Config)
+	transport, err := own.credentials()
+	if err != nil {
+		return false
+	}
+	conn, err := grpc.NewClient(own.address, grpc.WithTransportCredentials(transport))
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var header metadata.MD
+	_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}, grpc.Header(&header))
+	// A server that requires client certificates has shown its own certificate by then.
+	refused := err != nil && strings.Contains(err.Error(), "certificate required")
+	return refused || len(header.Get(server.NameHeader)) > 0
 }

@@ -30,7 +30,7 @@ func (d *doctor) rights(ctx context.Context, database *repo.Database, found *fin
 			who = ", which " + strings.Join(names, ", ") + " " + need
 		}
 		if m.Rights != "" {
-			found.failed(fmt.Sprintf("the role %s lacks %s on %s%s",
+			found.failed(fmt.Sprintf("the role %s has no %s on %s%s",
 				role, m.Rights, objectOf(m.Table), who), m.To(role))
 		}
 		if m.Hiding {
@@ -43,8 +43,9 @@ func (d *doctor) rights(ctx context.Context, database *repo.Database, found *fin
 	}
 	owner, err := database.Queue.RollsQueue(ctx)
 	if owner != "" {
-		found.failed("the queue of deleted records belongs to "+owner+": its partitions "+
-			"cannot be rolled", fmt.Sprintf("GRANT %s TO %s", owner, role))
+		found.warning("the queue belongs to the role "+owner+", so caretaker does not roll its partitions: "+
+			"all records stay in one partition, and only VACUUM reuses its space",
+			fmt.Sprintf("GRANT %s TO %s, or monitor autovacuum of the queue", owner, role))
 	}
 	return err
 }
@@ -129,15 +130,15 @@ func (d *doctor) printGrants(ctx context.Context, role, only string) error {
 // server. With several scripts, the heading shows how to print only one.
 func (d *doctor) describeGrants(scripts []databaseGrants, role string) {
 	d.println("-- The rights that caretaker needs with this configuration.\n" +
-		"-- Run them as the owner of the tables, behind caretaker migrate; again after the\n" +
-		"-- application has got new tables: caretaker doctor says when that is.")
+		"-- Run them as the owner of the tables, after caretaker migrate. Run them again when\n" +
+		"-- the application has new tables: caretaker doctor reports missing rights.")
 	if len(scripts) > 1 {
-		d.println("-- DO NOT RUN ALL OF THIS ON ONE DATABASE: each part below is for its own.\n" +
-			"-- caretaker doctor --grants --database NAME prints one part alone.")
+		d.println("-- DO NOT RUN ALL OF THIS ON ONE DATABASE: each part is for one database.\n" +
+			"-- caretaker doctor --grants --database NAME prints one part.")
 	}
 	d.println("-- CREATE ROLE %s LOGIN PASSWORD '...';", role)
 	for _, s := range scripts {
-		d.println("\n-- To be run on the database %s (databases.%s.url), and on no other:",
+		d.println("\n-- For the database %s only (databases.%s.url):",
 			s.Database, s.Database)
 		for _, grant := range s.Grants {
 			d.println("%s", grant)

@@ -65,7 +65,7 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 	const ciURL, nowhere = "CARETAKER_DATABASES_CI_URL", "postgres://127.0.0.1:1/nowhere"
 	return []fault{
 		{
-			"error", "schema", "the schema maintenance is missing or old", "caretaker migrate", "", "",
+			"error", "schema", "the schema maintenance is missing or outdated", "caretaker migrate", "", "",
 			`ALTER TABLE maintenance.schema_migrations RENAME TO away`, `ALTER TABLE maintenance.away RENAME TO schema_migrations`,
 		},
 		{
@@ -74,12 +74,12 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 			`UPDATE maintenance.schema_migrations SET is_applied = true`,
 		},
 		{
-			"warning", "schema", "is at 9999, this caretaker knows", "use the newer one", "", "",
+			"warning", "schema", "is at 9999, this caretaker knows", "install the newer caretaker", "", "",
 			`INSERT INTO maintenance.schema_migrations_main (version_id, is_applied) VALUES (9999, true)`,
 			`DELETE FROM maintenance.schema_migrations_main WHERE version_id = 9999`,
 		},
 		{
-			"error", "application", "no application schema", "search_path", "", "",
+			"error", "application", "has no application schema", "search_path", "", "",
 			`ALTER SCHEMA public RENAME TO away`, `ALTER SCHEMA away RENAME TO public`,
 		},
 		{
@@ -99,13 +99,13 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 			"error", "sequences", "sequence_behind: maintenance.river_job", "lfk install --database main", "", "",
 			`INSERT INTO maintenance.river_job (id, args, kind, max_attempts) VALUES (9, '{}', 'x', 1)`, `DELETE FROM maintenance.river_job`,
 		},
-		{"warning", "ports", "is in use", "CARETAKER_LISTEN", "CARETAKER_LISTEN", taken, "", ""},
+		{"warning", "ports", "listen: another program uses", "CARETAKER_LISTEN", "CARETAKER_LISTEN", taken, "", ""},
 		{
 			"error", "ports", "192.0.2.1:9999", "correct metrics_listen (CARETAKER_METRICS_LISTEN)",
 			"CARETAKER_METRICS_LISTEN", "192.0.2.1:9999", "", "", // an address of another host
 		},
-		{"warning", "replica", "the replica does not answer", "databases.main.replica_url", "CARETAKER_DATABASES_MAIN_REPLICA_URL", nowhere, "", ""},
-		{"error", "connection", "is the same database as databases.main.url", "leave it out", ciURL, url, "", ""},
+		{"warning", "replica", "the replica is not used, because it does not answer", "databases.main.replica_url", "CARETAKER_DATABASES_MAIN_REPLICA_URL", nowhere, "", ""},
+		{"error", "connection", "is the same database as databases.main.url", "remove databases.ci.url", ciURL, url, "", ""},
 		{"error", "connection", "ci", "databases.ci.url", ciURL, nowhere, "", ""},
 		{"error", "configuration", "auth.token_file", "docs/reference/configuration.md", "CARETAKER_AUTH_TOKEN_FILE", "/nowhere", "", ""},
 		{
@@ -126,13 +126,13 @@ func faultsOfTheServer(main *pgx.Conn) (all []fault) {
 	}
 	for setting, f := range map[string]fault{
 		"default_transaction_read_only = on": {"error", "connection", "read-only", "default_transaction_read_only", "", "", "", ""},
-		"lock_timeout = '900ms'":             {"warning", "pooler", "lock_timeout is under a second", " SET lock_timeout = 0", "", "", "", ""},
+		"lock_timeout = '900ms'":             {"warning", "pooler", "lock_timeout is less than a second", " SET lock_timeout = 0", "", "", "", ""},
 		"array_nulls = off": {
-			"error", "pooler", "array_nulls is off: behind a pooler, jobs break", " SET array_nulls = on",
+			"error", "pooler", "array_nulls is off: through a pooler, jobs fail", " SET array_nulls = on",
 			mainURL, url + "&default_query_exec_mode=exec", "", "",
 		},
 		"bytea_output = escape": {
-			"error", "pooler", "bytea_output is escape: behind a pooler, jobs break", " SET bytea_output = hex",
+			"error", "pooler", "bytea_output is escape: through a pooler, jobs fail", " SET bytea_output = hex",
 			mainURL, url + "&default_query_exec_mode=exec", "", "",
 		},
 	} {
@@ -142,7 +142,7 @@ func faultsOfTheServer(main *pgx.Conn) (all []fault) {
 	for functions, f := range map[string]fault{
 		ahead: {"warning", "clock", "its clock is 1m0s ahead of that of this machine", "let NTP set both clocks", "", "", "", ""},
 		answering("server_version_num", "130014"): {"error", "version", "caretaker is made for 14 to 18", "upgrade the server", "", "", "", ""},
-		answering("server_version_num", "190000"): {"warning", "version", "caretaker is made for 14 to 18", "look for a newer caretaker", "", "", "", ""},
+		answering("server_version_num", "190000"): {"warning", "version", "caretaker is made for 14 to 18", "install a newer caretaker", "", "", "", ""},
 		answering("TimeZone", "Asia/Kolkata"): {
 			"error", "clock", "the session's TimeZone is Asia/Kolkata", "let the pooler pass on TimeZone", "", "", "", "",
 		},
@@ -200,11 +200,11 @@ func TestDoctor_GrantsMakeARoleThatItHasNothingToSayAbout(t *testing.T) {
 	t.Cleanup(func() { execute(t, sql, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
 	script := sh.want(0, "doctor --grants --role "+role, "GRANT SELECT, UPDATE, DELETE ON public.issues TO "+role+";")
 	sh.set("CARETAKER_DATABASES_MAIN_URL", sql.Config().ConnString()+"&options=-c%20role%3D"+role)
-	sh.want(1, "doctor", "application: it has no application schema", "GRANT USAGE ON SCHEMA public TO")
+	sh.want(1, "doctor", "application: the database has no application schema", "GRANT USAGE ON SCHEMA public TO")
 	execute(t, sql, script)
 	sh.want(0, "doctor", "0 errors, 3 warnings")
 	execute(t, sql, "REVOKE DELETE ON issues FROM "+role)
-	sh.want(1, "doctor", "lacks DELETE on", "GRANT DELETE ON public.issues TO "+role, "1 error, 3 warnings")
+	sh.want(1, "doctor", "has no DELETE on", "GRANT DELETE ON public.issues TO "+role, "1 error, 3 warnings")
 	execute(t, sql, "GRANT DELETE ON issues TO "+role+"; ALTER TABLE issues ENABLE ROW LEVEL SECURITY")
 	sh.want(1, "doctor", "row-level security may hide rows of public.issues", "BYPASSRLS", "1 error, 3 warnings")
 	var scripts []struct {
@@ -223,7 +223,7 @@ func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
 	sh.set("CARETAKER_DATABASES_CI_URL", databases.Clone(t, devdb.Template{Name: "bare", Schema: "ci"}))
 	sh.migrate()
 	all := sh.want(0, "doctor --grants", "DO NOT RUN ALL OF THIS ON ONE DATABASE", "doctor --grants --database NAME",
-		"To be run on the database main (databases.main.url), and on no other", "To be run on the database ci (databases.ci.url)")
+		"For the database main only (databases.main.url)", "For the database ci only (databases.ci.url)")
 	parts := map[string]string{}
 	for _, name := range []string{"main", "ci"} {
 		part := sh.want(0, "doctor --grants --database "+name)
@@ -243,4 +243,23 @@ func TestDoctor_AWrongConfigurationIsAnError(t *testing.T) {
 	sh := newShell(t)
 	sh.want(1, "doctor --config /nowhere", "error    configuration:", "/nowhere")
 	sh.want(1, "doctor --grants --config /nowhere", "/nowhere")
+}
+
+func TestDoctor_IsFineWithThePortsOfItsOwnServer(t *testing.T) {
+	sh := newShell(t)
+	sh.applied()
+	r := sh.serving()
+	sh.set("CARETAKER_LISTEN", r.address)
+	sh.set("CARETAKER_METRICS_LISTEN", r.log.field(t, "serving", "metrics_listen"))
+	for _, f := range findings(t, sh.want(0, "doctor --output json")) {
+		assert.That(t, f.Name != "ports" || f.Status == "ok", "%+v", f)
+	}
+}
+
+func TestDoctor_BeforeMigrateSaysToRunIt(t *testing.T) {
+	sh := newShell(t)
+	sh.configured("main")
+	sh.defined(oneKey)
+	sh.set("CARETAKER_USE", "loose_foreign_keys")
+	sh.want(1, "doctor", "the schema maintenance is missing or outdated", "→ run caretaker migrate", "1 error, 0 warnings")
 }

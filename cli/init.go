@@ -38,6 +38,8 @@ type setup struct {
 	force, asking bool
 	input         *bufio.Reader
 	survey        repo.Survey
+	// groupReads: the group of the service can read the configuration.
+	groupReads bool
 }
 
 func initCommand(a *app) *cobra.Command {
@@ -153,9 +155,12 @@ func (s *setup) databases(ctx context.Context) error {
 func (s *setup) differ(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	all := &settings{Config: &config.Config{
-		Databases: append([]config.Database{{Name: mainDatabase, URL: s.URL}}, s.Others...),
-	}}
+	all := &settings{
+		Config: &config.Config{
+			Databases: append([]config.Database{{Name: mainDatabase, URL: s.URL}}, s.Others...),
+		},
+		service: service.Config{Use: service.UseGitLab}, // init asks for it later
+	}
 	_, closeAll, err := databases(ctx, all)
 	if err == nil {
 		closeAll()

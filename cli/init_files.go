@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"text/template"
 
@@ -86,6 +88,9 @@ func (s *setup) writeFiles() error {
 	if replaces {
 		err = errors.Join(err, lfk.KeepOwner(temporary, old))
 	}
+	if mode == 0o600 && letServiceRead(temporary) {
+		mode, s.groupReads = 0o640, true
+	}
 	err = errors.Join(err, temporary.Chmod(mode), temporary.Close())
 	if err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
@@ -111,6 +116,19 @@ func (s *setup) writeFiles() error {
 		return fmt.Errorf("write the configuration: %w", err)
 	}
 	return nil
+}
+
+// serviceGroup is the group of the service, which a package creates.
+const serviceGroup = "caretaker"
+
+// letServiceRead gives a file of root to the group of the service. It reports whether it did.
+func letServiceRead(file *os.File) bool {
+	group, err := user.LookupGroup(serviceGroup)
+	if err != nil || os.Geteuid() != 0 {
+		return false
+	}
+	id, err := strconv.Atoi(group.Gid)
+	return err == nil && file.Chown(-1, id) == nil
 }
 
 // writeDefinitions keeps an existing file.
@@ -142,8 +160,12 @@ func (s *setup) done() error {
 	}
 	s.println("wrote %s (use: %s)", s.file, s.Use)
 	if s.passwords() != nil {
-		s.println("  others cannot read it: it has a password. %s may have the URL instead.",
-			config.Variable("databases.main.url"))
+		readers := "its owner"
+		if s.groupReads {
+			readers += " and the group " + serviceGroup
+		}
+		s.println("  only %s can read it, because it contains a password; %s may have the URL instead",
+			readers, config.Variable("databases.main.url"))
 	}
 	if s.wroteRules {
 		s.println("wrote %s: add your definitions, the examples in it show how", s.Definitions)

@@ -63,7 +63,13 @@ func pageOf(t *testing.T, url string) string {
 
 func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testing.T) {
 	sh := alone(t)
+	sh.set("CARETAKER_USE", "")
 	url, conn := shop(t)
+	sh.set("CARETAKER_DATABASES_MAIN_URL", url)
+	for _, command := range []string{"migrate", "serve", "lfk lint"} {
+		sh.want(1, command, "use is not set, and the database main has no GitLab tables: add the line `use: loose_foreign_keys`")
+	}
+	delete(sh.variables, "CARETAKER_DATABASES_MAIN_URL")
 	dir := t.TempDir()
 	file, definitions := filepath.Join(dir, "caretaker.yml"), filepath.Join(dir, "loose_foreign_keys.yml")
 	with := " --config " + file
@@ -103,11 +109,12 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	// Existing files stay, and the other use adds missing ones.
 	sh.set("CARETAKER_USE", "gitlab")
 	sh.want(0, "migrate"+with, "main/00010_jobs_and_protections.sql", "queue/001")
-	sh.want(0, "doctor"+with, "it has not the tables of GitLab", "set use: loose_foreign_keys")
+	sh.want(0, "doctor"+with, "the database has no GitLab tables, although use is gitlab", "set use: loose_foreign_keys")
 }
 
 func TestDoctor_GrantsOfChildrenOfOtherSchemasSufficeAndNoneIsNamed(t *testing.T) {
 	sh := newShell(t)
+	sh.set("CARETAKER_USE", "loose_foreign_keys")
 	url, conn := shop(t)
 	dir := t.TempDir()
 	with := " --config " + filepath.Join(dir, "caretaker.yml")
@@ -134,9 +141,9 @@ func TestDoctor_GrantsOfChildrenOfOtherSchemasSufficeAndNoneIsNamed(t *testing.T
 	execute(t, conn, script+"GRANT USAGE ON SCHEMA public TO "+role)
 	execute(t, conn, "REVOKE UPDATE ON sales.notes FROM "+role)
 	sh.set("CARETAKER_DATABASES_MAIN_URL", asRole)
-	sh.want(1, "doctor"+with, "lacks UPDATE on sales.notes")
+	sh.want(1, "doctor"+with, "has no UPDATE on sales.notes")
 	execute(t, conn, "GRANT UPDATE ON sales.notes TO "+role)
-	sh.want(1, "doctor"+with, "the queue of deleted records belongs to", "1 error, 0 warnings")
+	sh.want(0, "doctor"+with, "the queue belongs to the role", "0 errors, 1 warning")
 	r := sh.serving("serve", "--config", filepath.Join(dir, "caretaker.yml"))
 	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
 	r.want(0, "run "+worker+with, "1 row deleted", "1 row updated")
@@ -144,13 +151,14 @@ func TestDoctor_GrantsOfChildrenOfOtherSchemasSufficeAndNoneIsNamed(t *testing.T
 
 func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	sh := newShell(t)
+	sh.set("CARETAKER_USE", "")
 	sh.set("CARETAKER_LISTEN", "") // it would win over --listen
 	url, _ := shop(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "caretaker.yml")
 	_, rest, _ := strings.Cut(url, "://")
 	_, password, _ := strings.Cut(strings.Split(rest, "@")[0], ":")
-	out := sh.want(0, "init --config "+file+" --url "+url, "others cannot read it", "CARETAKER_DATABASES_MAIN_URL")
+	out := sh.want(0, "init --config "+file+" --url "+url, "only its owner can read it", "CARETAKER_DATABASES_MAIN_URL")
 	assert.That(t, password != "" && !strings.Contains(out, password), "the password is shown: %s", out)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
@@ -161,7 +169,7 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	if os.Getuid() == 0 {
 		assert.NoError(t, os.Chown(file, 0, 8))
 	}
-	sh.want(0, "init --config "+file+" --force --url "+url, "others cannot read it")
+	sh.want(0, "init --config "+file+" --force --url "+url, "only its owner can read it")
 	info := assert.Must(os.Stat(file))(t)
 	assert.Equal(t, info.Mode().Perm(), 0o640)
 	if is, ok := info.Sys().(*syscall.Stat_t); os.Getuid() == 0 && (!ok || is.Gid != 8) {
@@ -212,6 +220,7 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 
 func TestDev_RefusesAddressesAndDirectoriesOfOthers(t *testing.T) {
 	sh := newShell(t)
+	sh.set("CARETAKER_USE", "")
 	sh.want(1, "dev --listen 0.0.0.0:0 --data-dir "+folder(t), `listen: "0.0.0.0:0" can be reached from other hosts`)
 	sh.want(2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" is not an address`)
 	sh.want(2, "help nonsense", `unknown command "nonsense"`)

@@ -49,7 +49,7 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 		{"install", 0, `{"databases": [{"database": "main", "result": "installed"}]}`},
 		{"lint", 1, `{"findings": [
 			{"severity": "error", "code": "fk_not_indexed", "database": "main", "object": "c.p_id -> p",
-			 "advice": "create an index on c (p_id): without it every statement reads the whole table"},
+			 "advice": "no index on c (p_id), so every statement reads the whole table: create an index on c (p_id)"},
 			{"severity": "error", "code": "trigger_missing", "database": "main", "object": "public.p",
 			 "advice": "deletions from it are not noted: run ` + "`caretaker lfk track p --database main`" + ` (with --column, if its children refer to another column than id)"},
 			{"severity": "error", "code": "child_missing", "database": "", "object": "gone.p_id -> p",

@@ -104,12 +104,36 @@ func databases(
 	}
 	repo.MustDiffer(open)
 	for _, d := range open {
-		if same, ok := errors.AsType[*dberr.SameDatabaseError](d.Ping(ctx)); ok {
+		pingErr := d.Ping(ctx)
+		if same, ok := errors.AsType[*dberr.SameDatabaseError](pingErr); ok {
+			err = same
+		} else if d.Name == mainDatabase && pingErr == nil {
+			err = checkUse(ctx, c, d)
+		}
+		if err != nil {
 			closeAll()
-			return nil, nil, same
+			return nil, nil, err
 		}
 	}
 	return open, closeAll, nil
+}
+
+// noUse and setUse are the problem of a main without GitLab's tables, and its remedy.
+const (
+	noUse  = "use is not set, and the database main has no GitLab tables"
+	setUse = "add the line `use: " + service.UseLooseForeignKeys + "` to the configuration, " +
+		"or set CARETAKER_USE=" + service.UseLooseForeignKeys + " (or gitlab, if GitLab creates its tables later)"
+)
+
+// checkUse refuses a configuration without use for a main without GitLab's tables.
+func checkUse(ctx context.Context, c *settings, main *repo.Database) error {
+	if c.service.Use != "" {
+		return nil
+	}
+	if is, err := main.LooksLikeGitLab(ctx); is || err != nil {
+		return nil //nolint:nilerr // an error of the database is for the command to report
+	}
+	return fmt.Errorf("%s: %s", noUse, setUse)
 }
 
 // withDatabases opens the configured databases for do. A signal ends the context of do.

@@ -58,7 +58,7 @@ func newShell(t *testing.T) *shell {
 func alone(t *testing.T) *shell {
 	t.Helper()
 	return &shell{t: t, databases: &databases, variables: map[string]string{
-		"HOME": t.TempDir(), "CARETAKER_LISTEN": "127.0.0.1:0", "CARETAKER_METRICS_LISTEN": "127.0.0.1:0",
+		"HOME": t.TempDir(), "CARETAKER_USE": "gitlab", "CARETAKER_LISTEN": "127.0.0.1:0", "CARETAKER_METRICS_LISTEN": "127.0.0.1:0",
 	}}
 }
 

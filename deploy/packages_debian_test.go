@@ -168,7 +168,11 @@ func (m machine) wantWorking(said string) {
 	m.Helper()
 	url := databases.Clone(m, devdb.Template{Name: "bare"})
 	m.run("cat >>/etc/caretaker/caretaker.env <<'END'\nCARETAKER_DATABASES_MAIN_URL='" + url + "'\n" +
-		"CARETAKER_LISTEN='127.0.0.1:0'\nCARETAKER_METRICS_LISTEN=''\nEND")
+		"CARETAKER_USE='gitlab'\nCARETAKER_LISTEN='127.0.0.1:0'\nCARETAKER_METRICS_LISTEN=''\nEND")
+	m.run("caretaker init --use gitlab --config /tmp/caretaker.yml --url '" + url + "'")
+	m.run("chown root:root /tmp/caretaker.yml; chmod 600 /tmp/caretaker.yml")
+	m.run("caretaker init --force --use gitlab --config /tmp/caretaker.yml --url '" + url + "'")
+	want(m.T, m.run("stat -c %a:%U:%G /tmp/caretaker.yml; rm /tmp/*.yml"), "640:root:caretaker")
 	found := regexp.MustCompile(`(?s)  (runuser .*?\.yml')`).FindStringSubmatch(said)
 	if found == nil {
 		m.Fatalf("the installation does not say how to migrate: %s", said)

@@ -246,6 +246,9 @@ func (s *session) ownAddresses(command string) string {
 	const cleanup = "CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP"
 	only := cleanup + "_ROTATION=all " + cleanup + "_SCHEDULE='0 0 1 1 *'"
 	variables := only
+	if use, _ := s.run("echo $CARETAKER_USE"); strings.TrimSpace(use) == "loose_foreign_keys" {
+		return s.listening(only)
+	}
 	for _, worker := range []string{
 		"INACTIVE_TOKEN_DELETION", "GHOST_USER_MIGRATION", "ADJOURNED_GROUP_DELETION",
 		"PLACEHOLDER_USER_CLEANUP",
@@ -267,6 +270,11 @@ func (s *session) ownAddresses(command string) string {
 			return variables
 		}
 	}
+	return s.listening(variables)
+}
+
+// listening adds the addresses of the server to its variables.
+func (s *session) listening(variables string) string {
 	return variables + " CARETAKER_LISTEN=127.0.0.1:" + s.ports["50051"] +
 		" CARETAKER_METRICS_LISTEN=127.0.0.1:" + s.ports["9464"]
 }

@@ -24,9 +24,8 @@ type Cascade struct {
 
 const (
 	looksLikeGitLabSQL = `
-SELECT count(*) = 4 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = current_schema() AND c.relkind IN ('r', 'p')
-  AND c.relname IN ('namespaces', 'projects', 'users', 'members')`
+SELECT count(DISTINCT relname) = 4 FROM pg_class
+WHERE relkind IN ('r', 'p') AND relname IN ('namespaces', 'projects', 'users', 'members')`
 
 	cascadesSQL = `
 SELECT c.conrelid::regclass::text, a.attname::text, c.confrelid::regclass::text,
@@ -46,7 +45,7 @@ const (
 	cascadesShown = 5
 )
 
-// LooksLikeGitLab reports whether the application's tables are GitLab's.
+// LooksLikeGitLab reports whether a schema has GitLab's tables.
 func (d *Database) LooksLikeGitLab(ctx context.Context) (is bool, err error) {
 	err = pg.QueryRow(ctx, d.Database, "look for GitLab's tables", []any{&is}, looksLikeGitLabSQL)
 	return is, err

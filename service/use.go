@@ -2,7 +2,7 @@ package service
 
 import "strings"
 
-// Values of the key use: what an installation uses.
+// Values of the key use: what an installation uses. Without the key it is gitlab.
 const (
 	UseGitLab           = "gitlab"
 	UseLooseForeignKeys = "loose_foreign_keys"

@@ -91,9 +91,11 @@ func (d Queue) RepairPartition(
 	return err == nil, err
 }
 
-// rollDueSQL skips an unwritten partition, whose file is empty, however long it has been active.
+// rollDueSQL skips an unwritten partition, whose file is empty, however long it has been active. It
+// skips a queue of another owner, whose partitions our role cannot roll.
 const rollDueSQL = `
 SELECT p.active_since <= now() - interval '24 hours' AND pg_relation_size(leaf.oid) > 0
+  AND pg_has_role((SELECT relowner FROM pg_class WHERE oid = to_regclass($2)), 'USAGE')
 FROM maintenance.queue_partitions p
 JOIN pg_inherits i ON i.inhparent = to_regclass($2)
 JOIN pg_class leaf ON leaf.oid = i.inhrelid AND pg_get_expr(leaf.relpartbound, leaf.oid)

@@ -145,11 +145,11 @@ func (l *lint) queue(d lfk.Inspected) {
 		l.at(d.Name, queue).fail("queue_old", "has no column key_values, which keys other than one "+
 			"integer need: run `caretaker lfk install --database %s`, which adds it", d.Name)
 	case len(d.QueueFaults) > 0:
-		l.at(d.Name, queue).fail("queue_shape", "bring it into GitLab's form: %s",
+		l.at(d.Name, queue).fail("queue_shape", "%s: bring it into GitLab's form",
 			strings.Join(d.QueueFaults, ", "))
 	}
 	for _, table := range slices.Sorted(maps.Keys(d.Routed)) {
-		l.at(d.Name, d.Queue.Schema+"."+table).fail("queue_shape", "bring it into GitLab's form: %s",
+		l.at(d.Name, d.Queue.Schema+"."+table).fail("queue_shape", "%s: bring it into GitLab's form",
 			strings.Join(d.Routed[table], ", "))
 	}
 	for _, function := range d.OldFunctions {
@@ -212,8 +212,8 @@ func (l *lint) children(d lfk.Inspected) {
 			at.fail("type_mismatch", "%s: correct the definition or the table", mismatch)
 		}
 		if !child.Indexed && len(mismatches) == 0 {
-			at.fail("fk_not_indexed", "create an index on %s (%s): without it "+
-				"every statement reads the whole table", key.Table, indexColumns(key))
+			at.fail("fk_not_indexed", "no index on %s (%s), so every statement reads the whole table: "+
+				"create an index on %[1]s (%[2]s)", key.Table, indexColumns(key))
 		}
 		for _, k := range child.Keepers {
 			at.warn("row_trigger", "the %s may keep rows from being deleted or "+

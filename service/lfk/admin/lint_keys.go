@@ -24,9 +24,9 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 		func(r admin.Relation) bool { return r.Trigger != nil && !r.Trigger.Idle })
 	if len(parent.Columns) < len(parent.Key) {
 		if tracked {
-			at.fail("key_type", "has no column %s, which its trigger records: deletions from it fail: "+
-				"if it was renamed, run `caretaker lfk track %s --column` with the new names in this order: %s; "+
-				"else `caretaker lfk untrack %[2]s`", missingColumn(parent), catalog.Argument(at.object),
+			at.fail("key_type", "has no column %s, which its trigger records: so deletions fail: if it was "+
+				"renamed, run `caretaker lfk track %s --column` with the new names in the order of %s; "+
+				"otherwise run `caretaker lfk untrack %[2]s`", missingColumn(parent), catalog.Argument(at.object),
 				strings.Join(parent.Key, ","))
 		}
 		return
@@ -34,12 +34,12 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 	for _, c := range parent.Columns {
 		switch asInteger := tracked && !parent.Values; {
 		case c.Class == "":
-			at.fail("key_type", "its key %s is of type %s: only %s can be recorded, "+
-				"so it cannot have definitions", c.Name, c.Exact, recordable(d))
+			at.fail("key_type", "its key %s is of type %s, but only %s can be recorded: "+
+				"remove its definitions", c.Name, c.Exact, recordable(d))
 		case c.Class == repo.ClassInteger:
 		case !d.Queue.Managed:
-			at.fail("key_type", "its key %s is of type %s: only %s can be recorded in GitLab's queue, "+
-				"so it cannot have definitions", c.Name, c.Exact, integerKinds)
+			at.fail("key_type", "its key %s is of type %s, but only %s can be recorded in "+
+				"GitLab's queue: remove its definitions", c.Name, c.Exact, integerKinds)
 		case asInteger:
 			at.fail("key_type", "its key %s is of type %s, which its trigger does not record: deletions "+
 				"from it fail: run `caretaker lfk untrack %s`, and track it again", c.Name, c.Exact,

@@ -26,9 +26,10 @@ func (l *lint) missing() {
 		if !parent && !parents[key.Parent] {
 			parents[key.Parent] = true
 			if at := l.at("", key.Parent); l.others[key.Parent] != "" {
-				at.fail("parent_missing", "%s, and track that: deletions are not recorded", l.others[key.Parent])
+				at.fail("parent_missing", "deletions are not recorded: %s, and track that", l.others[key.Parent])
 			} else {
-				at.warn("parent_missing", "is in no configured database: its definitions get no records")
+				at.warn("parent_missing", "is in no configured database, so its definitions get no records: "+
+					"configure its database, or remove the definitions")
 			}
 		}
 		switch {
@@ -68,7 +69,7 @@ func (l *lint) shared() {
 		}
 		if len(homes) > 1 && len(tracked) > 0 && len(children) > 0 {
 			l.at("", key.String()).warn("key_in_several_databases", "%s is in %s, and a deletion in one of them "+
-				"is carried out in all that have %s: %s. Make sure that no key of %[1]s is used in two "+
+				"is carried out in all that have %s (%s): make sure that no key of %[1]s is used in two "+
 				"databases, and untrack %[1]s where it is a copy", key.Parent, format.List(homes), key.Table,
 				format.List(children))
 		}
@@ -176,8 +177,8 @@ func (l *lint) parents(d lfk.Inspected) {
 			on.others(name, relation)
 		}
 		if len(parent.Heirs) > 0 {
-			at.warn("parent_inherited", "%s inherit from it: deletions that name one of them, and not %s, "+
-				"are not recorded", format.List(parent.Heirs), name)
+			at.warn("parent_inherited", "%s inherit from it, and their own deletions are not recorded: "+
+				"delete from %s instead", format.List(parent.Heirs), name)
 		}
 		l.keyType(d, at, parent)
 	}
