@@ -86,7 +86,7 @@ func develop(ctx context.Context, a *app, d demo) (err error) {
 		return err
 	}
 	avoidPortsInUse(ctx, c.Config)
-	taken, err := listen(ctx, c.Config)
+	taken, err := listen(ctx, c.Config, ", or start dev with --listen")
 	if err != nil {
 		return err
 	}

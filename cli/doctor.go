@@ -330,7 +330,8 @@ const pageWidth = 80
 func (f *findings) unanswered(name string, err error) {
 	key := "databases." + name + ".url"
 	if same, ok := errors.AsType[*dberr.SameDatabaseError](err); ok {
-		f.failed(oneLine(same.Error()), "remove databases."+name+" from the configuration")
+		f.failed(fmt.Sprintf("databases.%s.url is the same database as databases.%s.url", same.Name, same.First),
+			"remove databases."+same.Name+".url")
 	} else if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.Refused() {
 		f.failed(connectionRefused(name, refused).Error(), "correct "+key)
 	} else {

@@ -113,7 +113,7 @@ func TestDoctor_LooksHowLongCertificatesAreValid(t *testing.T) {
 	}{
 		"good":               {good, goodKey, good, fault{}},
 		"ending":             {ending, endingKey, good, fault{status: "warning", problem: server + " expires on", remedy: "tls.cert_file and tls.key_file"}},
-		"expired":            {gone, goneKey, good, fault{status: "error", problem: server + " has expired on", remedy: "start the server again"}},
+		"expired":            {gone, goneKey, good, fault{status: "error", problem: server + " has expired on", remedy: "restart the server"}},
 		"not yet valid":      {early, earlyKey, good, fault{status: "error", problem: server + " is valid from", remedy: "or set the clock"}},
 		"behind the first":   {join(good, gone), goodKey, good, fault{}},
 		"authority ending":   {good, goodKey, ending, fault{status: "warning", problem: clients + " expires on", remedy: "tls.client_ca_file"}},

@@ -104,7 +104,7 @@ func (i *instance) open(ctx context.Context, c *settings) (err error) {
 		return err
 	}
 	if i.listening == nil {
-		if i.listening, err = listen(ctx, c.Config); err != nil {
+		if i.listening, err = listen(ctx, c.Config, ""); err != nil {
 			return err
 		}
 		i.closers = append(i.closers, i.listening.close)

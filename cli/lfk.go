@@ -219,8 +219,8 @@ func (l *lfkCommands) untrack() *cobra.Command {
 					l.println("%s: dropped trigger %s", d.Database, t)
 				}
 				for _, key := range d.Unfed {
-					l.note("warning: %s: %s gets no more records; pending records are cleaned if their key "+
-						"is known", d.Database, key)
+					l.note("warning: %s: %s gets no more records: deletions from %s now orphan its children; "+
+						"pending records are cleaned if their key is known", d.Database, key, args[0])
 				}
 			})
 		}),

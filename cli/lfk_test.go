@@ -30,7 +30,7 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 	assert.Equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
 	execute(t, sql, "ALTER TABLE p ENABLE TRIGGER p_loose_fk_trigger")
 	sh.want(0, "lfk lint", "warning  trigger_not_always  main  public.p", "0 errors, 1 warning\n")
-	sh.want(0, "lfk untrack p", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: main: c.p_id -> p gets no more records")
+	sh.want(0, "lfk untrack p", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: main: c.p_id -> p gets no more records: deletions from p now orphan its children")
 	sh.want(1, "lfk untrack p", "caretaker: main: public.p is not tracked")
 }
 
@@ -173,7 +173,7 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 		"track n --column nix --database ci": "public.n has no column nix", "track n --column id,id --database ci": "the column id is named twice",
 		"track n --column a,b,c,d,e --database ci": "a key has at most 4 columns",
 		"track a.b.c": "has more than one dot", "untrack a.b.c": "has more than one dot", `dead --table "p`: "a quote that is not closed", `track "p`: "a quote that is not closed",
-		"adopt n.nix --plan": "there is no foreign key of n.nix", "revert n.nix": "there is no foreign key of n.nix",
+		"adopt n.nix --plan": "there is no foreign key of n.nix", "revert n.nix": "caretaker has never adopted it",
 		"adopt n.id --on-delete drop": "--on-delete drop: allowed are",
 	} {
 		sh.want(2, "lfk "+command, words)

@@ -106,8 +106,9 @@ type listeners struct {
 	metrics, web net.Listener
 }
 
-// listen opens the configured listeners. Its error names the configuration key.
-func listen(ctx context.Context, c *config.Config) (l *listeners, err error) {
+// listen opens the configured listeners. Its error names the configuration key, and adds the
+// alternative of the command for the address of the API.
+func listen(ctx context.Context, c *config.Config, alternative string) (l *listeners, err error) {
 	l = &listeners{}
 	for _, want := range []struct {
 		key, address string
@@ -122,24 +123,22 @@ func listen(ctx context.Context, c *config.Config) (l *listeners, err error) {
 		}
 		if *want.to, err = new(net.ListenConfig).Listen(ctx, "tcp", want.address); err != nil {
 			l.close()
-			return nil, notListening(want.key, want.address, err)
+			if want.key != "listen" {
+				alternative = ", or leave it empty to switch it off"
+			}
+			return nil, notListening(want.key, want.address, alternative, err)
 		}
 	}
 	return l, nil
 }
 
 // notListening returns the error for an unavailable address, and how to fix it.
-func notListening(key, address string, err error) error {
+func notListening(key, address, alternative string, err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%s (%s): %w", key, config.Variable(key), err)
 	}
-	alternative := "start dev with --listen"
-	if key != "listen" {
-		alternative = "leave it empty to switch it off"
-	}
 	return fmt.Errorf("%s: %s is in use by another process, perhaps another caretaker: set %s, "+
-		"or %[1]s in the configuration file, to a free address, such as 127.0.0.1:0 for any free port, "+
-		"or %[4]s",
+		"or %[1]s in the configuration file, to a free address, such as 127.0.0.1:0 for any free port%[4]s",
 		key, address, config.Variable(key), alternative)
 }
 

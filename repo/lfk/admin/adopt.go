@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -113,12 +112,8 @@ func scanRealKey(row pgx.CollectableRow) (k RealKey, err error) {
 	return k, err
 }
 
-// RealKeys returns the foreign keys of a table that refer by these columns, in any order, also
-// those that [Admin.Drop] has dropped.
-func (a Admin) RealKeys(
-	ctx context.Context, table string, columns []string,
-) (keys []RealKey, err error) {
-	wanted := slices.Sorted(slices.Values(columns))
+// RealKeys returns the foreign keys of a table, also those that [Admin.Drop] has dropped.
+func (a Admin) RealKeys(ctx context.Context, table string) (keys []RealKey, err error) {
 	err = a.read(ctx, "look for foreign keys of "+table, func(ctx context.Context, tx pgx.Tx) error {
 		found, err := a.locate(ctx, tx, table)
 		if err != nil {
@@ -130,9 +125,7 @@ func (a Admin) RealKeys(
 		keys, err = list(ctx, tx, scanRealKey, realKeysSQL, found.OID)
 		return err
 	})
-	return slices.DeleteFunc(keys, func(k RealKey) bool {
-		return !slices.Equal(wanted, slices.Sorted(slices.Values(k.Columns)))
-	}), err
+	return keys, err
 }
 
 // TrackingSQL returns the statements that Track would run, none if the table is already tracked.

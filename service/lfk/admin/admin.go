@@ -87,7 +87,7 @@ func (l Admin) Track(ctx context.Context, table string, columns ...string) (Trac
 		return Tracked{}, fmt.Errorf("%s is in %s: say with --database in which to track it", table,
 			run.DatabaseNames(homes))
 	case len(homes) == 0:
-		return Tracked{}, fmt.Errorf("%w%s", l.unknownTable(table), l.meant(ctx, table))
+		return Tracked{}, l.unknownTable(ctx, table)
 	}
 	tracked, err := admin.New(homes[0].Database).Track(ctx, table, columns...)
 	return Tracked{homes[0].Name, tracked}, err
@@ -106,16 +106,17 @@ func (l Admin) homesOf(ctx context.Context, table string) (homes []*repo.Databas
 }
 
 // unknownTable returns the error for a table that no selected database has.
-func (l Admin) unknownTable(table string) error {
+func (l Admin) unknownTable(ctx context.Context, table string) error {
 	selected, _ := l.selected()
-	return fmt.Errorf("%w %s in %s", ErrUnknownTable, table, run.DatabaseNames(selected))
+	return fmt.Errorf("%w %s in %s%s", ErrUnknownTable, table, run.DatabaseNames(selected),
+		l.meant(ctx, table))
 }
 
 // knownTable returns [ErrUnknownTable] if no selected database has a table.
 func (l Admin) knownTable(ctx context.Context, table string) error {
 	homes, err := l.homesOf(ctx, table)
 	if err == nil && len(homes) == 0 {
-		err = l.unknownTable(table)
+		err = l.unknownTable(ctx, table)
 	}
 	return err
 }
@@ -137,7 +138,7 @@ func (l Admin) meant(ctx context.Context, table string) (hint string) {
 		return err
 	})
 	if len(names) > 0 {
-		hint = ": there is " + strings.Join(names, ", ") + "; case and schema count"
+		hint = ": did you mean " + strings.Join(names, " or ") + "?"
 	}
 	return hint + protected
 }
@@ -178,7 +179,7 @@ func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	switch {
 	case err != nil || len(done) > 0:
 	case !known:
-		err = l.unknownTable(table)
+		err = l.unknownTable(ctx, table)
 	default:
 		err = errors.Join(refused...)
 	}

@@ -87,7 +87,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	case err != nil:
 		return nil, err
 	case len(homes) == 0:
-		return nil, l.unknownTable(r.Table)
+		return nil, l.unknownTable(ctx, r.Table)
 	case len(homes) > 1:
 		return nil, fmt.Errorf("%s is in %s: say with --database which is meant", r.Table,
 			run.DatabaseNames(homes))
@@ -95,11 +95,11 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	a := &Adoption{
 		Database: homes[0].Name, admin: l, at: admin.New(homes[0].Database), home: homes[0], holder: r.Holder,
 	}
-	found, err := a.at.RealKeys(ctx, r.Table, r.Columns)
+	all, err := a.at.RealKeys(ctx, r.Table)
 	if err != nil {
 		return nil, err
 	}
-	if a.real, err = choose(found, r); err != nil {
+	if a.real, err = choose(all, r); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.Database, err)
 	}
 	a.Constraint = a.real.Name
@@ -119,11 +119,17 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 }
 
 // choose returns the one foreign key that the request names.
-func choose(found []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
+func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 	named := r.Table + "." + lfkrepo.ColumnList(r.Columns)
-	names := make([]string, len(found))
-	for i, k := range found {
-		names[i] = k.Name
+	wanted := slices.Sorted(slices.Values(r.Columns))
+	var found []admin.RealKey
+	var names, others []string
+	for _, k := range all {
+		if slices.Equal(wanted, slices.Sorted(slices.Values(k.Columns))) {
+			found, names = append(found, k), append(names, k.Name)
+		} else {
+			others = append(others, lfkrepo.ColumnList(k.Columns))
+		}
 	}
 	if r.Constraint != "" && len(found) > 0 {
 		found = slices.DeleteFunc(found, func(k admin.RealKey) bool { return k.Name != r.Constraint })
@@ -134,7 +140,11 @@ func choose(found []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 	}
 	switch len(found) {
 	case 0:
-		return admin.RealKey{}, fmt.Errorf("%w of %s", ErrUnknownKey, named)
+		hint := ""
+		if len(others) > 0 {
+			hint = ": the foreign keys of " + r.Table + " are of " + strings.Join(others, ", ")
+		}
+		return admin.RealKey{}, fmt.Errorf("%w of %s%s", ErrUnknownKey, named, hint)
 	case 1:
 		if of := found[0].CopyOf; of != "" {
 			return found[0], fmt.Errorf("%s of %s is a copy of the foreign key of %s: name that",

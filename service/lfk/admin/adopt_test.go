@@ -252,7 +252,7 @@ func TestTrack_AsksForTheDatabaseOnlyIfThereIsAChoice(t *testing.T) {
 	e.Exec("main", `CREATE TABLE "Customers" (id int); CREATE SCHEMA sales; CREATE TABLE sales.customers (id int)`)
 	e.Exec("ci", `CREATE SCHEMA sales; CREATE TABLE sales.customers (id int)`)
 	_, err = keys.Track(ctx, "customers", "")
-	servicetest.WantError(t, err, "there is no table customers in main, ci: there is Customers, sales.customers; case and schema count")
+	servicetest.WantError(t, err, "there is no table customers in main, ci: did you mean Customers or sales.customers?")
 	if tracked, err := keys.Track(ctx, "here", ""); err != nil || tracked.Database != "main" || tracked.Table != "public.here" {
 		t.Errorf("got %+v, %v", tracked, err)
 	}

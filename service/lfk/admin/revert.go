@@ -20,6 +20,9 @@ var ErrPending = errors.New("records of the parent are pending")
 // nothing.
 func (l Admin) PlanReversion(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	a, err := l.find(ctx, r)
+	if errors.Is(err, ErrUnknownKey) {
+		err = fmt.Errorf("%w: caretaker has never adopted it", err)
+	}
 	if err != nil {
 		return nil, err
 	}
