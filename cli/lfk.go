@@ -177,30 +177,31 @@ func (l *lfkCommands) install() *cobra.Command {
 func (l *lfkCommands) track() *cobra.Command {
 	var columns []string
 	command := &cobra.Command{
-		Use:   "track TABLE",
+		Use:   "track TABLE...",
 		Short: "Create the triggers that queue a table's deleted rows, in all its partitions",
-		Args:  between(1, 1),
+		Args:  between(1, maxNamed),
 		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, args []string) error {
-			done, err := keys.Track(ctx, args[0], columns...)
-			if err != nil {
-				return err
-			}
-			return l.report(nil, done, func() {
-				if len(done.Triggers)+len(done.Dropped) == 0 {
-					l.println("%s: %s: already tracked", done.Database, done.Table)
-				}
-				for _, t := range done.Dropped {
-					l.println("%s: dropped trigger %s", done.Database, t)
-				}
-				for _, t := range done.Triggers {
-					l.println("%s: trigger %s", done.Database, t)
-				}
+			return eachNamed(l, args, func(table string) (admin.Tracked, func(), error) {
+				done, err := keys.Track(ctx, table, columns...)
+				return done, func() { l.showTracked(done) }, err
 			})
 		}),
 	}
 	command.Flags().StringSliceVar(&columns, "column", nil,
 		"`name` of the key to queue, or up to four, separated by commas; default id")
 	return command
+}
+
+func (l *lfkCommands) showTracked(done admin.Tracked) {
+	if len(done.Triggers)+len(done.Dropped) == 0 {
+		l.println("%s: %s: already tracked", done.Database, done.Table)
+	}
+	for _, t := range done.Dropped {
+		l.println("%s: dropped trigger %s", done.Database, t)
+	}
+	for _, t := range done.Triggers {
+		l.println("%s: trigger %s", done.Database, t)
+	}
 }
 
 func (l *lfkCommands) untrack() *cobra.Command {

@@ -40,19 +40,22 @@ func (f *adopting) request(argument string) (admin.AdoptRequest, error) {
 func (l *lfkCommands) adopt() *cobra.Command {
 	f := &adopting{}
 	command := &cobra.Command{
-		Use:   "adopt TABLE.COLUMN",
-		Short: "Turn a real foreign key into a loose one, in two steps",
-		Args:  between(1, 1),
+		Use:   "adopt TABLE.COLUMN...",
+		Short: "Turn real foreign keys into loose ones, in two steps",
+		Args:  between(1, maxNamed),
 		RunE: l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
-			request, err := f.request(args[0])
-			if err != nil {
-				return err
-			}
-			a, err := keys.PlanAdoption(ctx, request)
-			if err != nil {
-				return err
-			}
-			return l.adopted(ctx, a, f)
+			return eachNamed(l, args, func(name string) (*admin.Adoption, func(), error) {
+				request, err := f.request(name)
+				if err != nil {
+					return nil, nil, err
+				}
+				a, err := keys.PlanAdoption(ctx, request)
+				if err != nil {
+					return nil, nil, err
+				}
+				text, err := l.adopted(ctx, a, f)
+				return a, text, err
+			})
 		}),
 	}
 	flags := f.addTo(command)
@@ -63,44 +66,42 @@ func (l *lfkCommands) adopt() *cobra.Command {
 	return command
 }
 
-// adopted continues an adoption as far as possible.
-func (l *lfkCommands) adopted(ctx context.Context, a *admin.Adoption, f *adopting) error {
+// adopted continues an adoption as far as possible. It returns the text of the result.
+func (l *lfkCommands) adopted(
+	ctx context.Context, a *admin.Adoption, f *adopting,
+) (text func(), err error) {
 	if a.Dropped() {
-		return l.report(nil, a, func() {
-			l.println("%s: %s: already loose", a.Database, a.Definition)
-		})
+		return func() { l.println("%s: %s: already loose", a.Database, a.Definition) }, nil
 	}
 	if f.plan {
-		return l.report(nil, a, func() { l.plannedSteps(a) })
+		return func() { l.plannedSteps(a) }, nil
 	}
 	ready := a.Ready()
 	if err := a.Prepare(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	l.doneSteps(a, 0, 1)
 	if !ready {
-		return l.report(nil, a, func() {
+		return func() {
 			l.note("send SIGHUP to every server, so that it knows the definition, then run this command "+
 				"again: it drops %s", a.Constraint)
-		})
+		}, nil
 	}
 	if !f.yes {
 		if err := l.agree("nothing was dropped: send SIGHUP to every server, so that it knows the "+
 			"definition, then run this command again with --yes",
 			"drop %s on %s? Every server must have read the definition (SIGHUP) [y/N] ",
 			a.Constraint, a.Database); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if err := a.Drop(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	// The operator has confirmed that the servers know the definition.
 	a.Steps[2].Done = true
 	l.doneSteps(a, 3)
-	return l.report(nil, a, func() {
-		l.println("%s: %s: loose from now on", a.Database, a.Definition)
-	})
+	return func() { l.println("%s: %s: loose from now on", a.Database, a.Definition) }, nil
 }
 
 // agree asks for consent on a terminal. Without a terminal it returns the error refused.
@@ -192,6 +193,34 @@ func (l *lfkCommands) reverted(ctx context.Context, a *admin.Adoption) error {
 		l.note("%s stays tracked for %s; send SIGHUP to the servers, so that they forget the definition",
 			a.Parent(), strings.Join(others, ", "))
 	})
+}
+
+// maxNamed is how many tables or columns a command takes.
+const maxNamed = 1000
+
+// eachNamed calls do for each argument until an error, and prints the results. As JSON it prints
+// the result of one argument, or the list of several.
+func eachNamed[T any](
+	l *lfkCommands, names []string, do func(name string) (result T, text func(), err error),
+) error {
+	var done []T
+	var err error
+	for _, name := range names {
+		result, text, failed := do(name)
+		if err = failed; err != nil {
+			break
+		}
+		if done = append(done, result); !l.asJSON {
+			text()
+		}
+	}
+	switch {
+	case !l.asJSON || len(done) == 0:
+		return err
+	case len(names) == 1:
+		return l.json(done[0])
+	}
+	return errors.Join(err, l.json(done))
 }
 
 // reference is the argument TABLE.COLUMN or TABLE.COLUMN,COLUMN. Each name may have PostgreSQL

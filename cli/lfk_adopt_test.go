@@ -52,6 +52,8 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sql(`CREATE INDEX ON orders (customer_id)`)
 	sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file, "- table: customers", "2. track customers",
 		"CREATE TRIGGER", "3. send SIGHUP to every server", `4. drop the foreign key fk`, `ALTER TABLE "public"."orders" DROP CONSTRAINT "fk"`)
+	sh.want(2, "lfk adopt orders.customer_id orders.nope --plan", "1. add the definition to "+file,
+		"there is no foreign key of orders.nope: the foreign keys of orders are of customer_id")
 	assert.Equal(t, fileText(t, file), before, "--plan has written")
 	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "track customers: done", "send SIGHUP to every server")
 	after := "# kept\norders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n" + strings.TrimPrefix(before, "# kept\n")

@@ -25,7 +25,7 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 	sh.want(0, "lfk install", "main: managed by caretaker")
 	sh.want(1, "lfk lint", "error    trigger_missing  main  public.p", "error    fk_not_indexed  main  c.p_id -> p", "2 errors, 0 warnings")
 	sh.want(0, "lfk track p", "main: trigger p_loose_fk_trigger on public.p")
-	sh.want(0, "lfk track p", "main: public.p: already tracked")
+	sh.want(0, "lfk track p p", "main: public.p: already tracked\nmain: public.p: already tracked\n")
 	execute(t, sql, "CREATE INDEX ON c (p_id)")
 	assert.Equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
 	execute(t, sql, "ALTER TABLE p ENABLE TRIGGER p_loose_fk_trigger")

@@ -40,9 +40,9 @@ ORDER BY child.reltuples DESC, 1, 2 LIMIT $2`
 
 const (
 	// manyChildren is the number of rows from which a cascade may take long.
-	manyChildren = 100_000
+	manyChildren = 1_000
 	// cascadesShown is the maximum number of cascades in a survey.
-	cascadesShown = 5
+	cascadesShown = 20
 )
 
 // LooksLikeGitLab reports whether a schema has GitLab's tables.
