@@ -157,6 +157,7 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"WatchRun": func(ctx context.Context) error {
 			return a.WatchRun(ctx, a.run, func(run.Run) error { return nil })
 		},
+		"RunID":             func(ctx context.Context) error { return second(a.RunID(ctx, "id", a.run[:35])) },
 		"CancelRun":         func(ctx context.Context) error { return second(a.CancelRun(ctx, a.run, "test")) },
 		"RunDue":            a.RunDue,
 		"ResumeRuns":        a.ResumeRuns,
@@ -318,7 +319,7 @@ func wantLookups(t *testing.T, nodes []node, text string) {
 
 // engineMethods are those of the engine that the calls use in turn.
 const engineMethods = " Add AtWork CloseAbandoned Database FailedJobs Go Health Heartbeat IsStopping Join NotUsed " +
-	"Planning Prune Ready ResumesAfterLoad SlowedBy Unfinished Worker "
+	"Planning Prune ReadDatabases ResumesAfterLoad SlowedBy Unfinished Worker "
 
 // TestPlans_NothingReadsALongHistory must not run in parallel: the provider of meters is the process's.
 func TestPlans_NothingReadsALongHistory(t *testing.T) {
