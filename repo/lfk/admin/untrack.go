@@ -23,16 +23,7 @@ type Untracked struct {
 	Triggers []string `json:"triggers"`
 }
 
-const (
-	// unusedFunctionsSQL finds the functions of one table that no trigger calls any more.
-	unusedFunctionsSQL = `
-SELECT f.oid::regprocedure::text FROM pg_proc f
-JOIN pg_namespace n ON n.oid = f.pronamespace AND n.nspname = current_schema()
-WHERE f.pronargs = 0 AND f.proname = ANY ($1) AND (starts_with(f.proname, $2) OR starts_with(f.proname, $3))
-  AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = f.oid)`
-
-	dropFunctionSQL = `DROP FUNCTION {function}`
-)
+const dropFunctionSQL = `DROP FUNCTION {function}`
 
 const dropTriggerSQL = `DROP TRIGGER {trigger} ON {table}`
 
@@ -166,21 +157,16 @@ func (r tracking) checkLeft(
 
 // dropUnused drops the functions of one table that only these triggers called.
 func dropUnused(ctx context.Context, tx pgx.Tx, dropped []Trigger) error {
-	names := make([]string, len(dropped))
-	for i, t := range dropped {
-		names[i] = t.Function
-	}
-	rows, _ := tx.Query(ctx, unusedFunctionsSQL, names, valuesFunctionPrefix, integerFunctionPrefix)
-	functions, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err
-	}
-	for _, f := range functions {
-		if err := run(ctx, tx, fill(dropFunctionSQL, "{function}", f)); err != nil {
-			return err
+	all, err := readFunctions(ctx, tx)
+	for _, f := range all {
+		unused := !f.Called && slices.ContainsFunc(dropped, func(t Trigger) bool {
+			return t.ofTable() && t.functionSchema == f.Schema && t.Function == f.Name
+		})
+		if err == nil && unused {
+			err = run(ctx, tx, fill(dropFunctionSQL, "{function}", quote(f.Schema, f.Name)+"()"))
 		}
 	}
-	return nil
+	return err
 }
 
 // trackedBelow finds the triggers on a table and on its partitions.
