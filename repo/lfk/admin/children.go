@@ -12,7 +12,6 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/dberr"
-	"github.com/caretaker-go/caretaker/repo/internal/pg"
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
@@ -29,7 +28,7 @@ type Child struct {
 	// a scan can walk the keys. It implies Indexed.
 	Ordered bool
 	// Columns are the referring columns, unless some are missing.
-	Columns []KeyColumn
+	Columns []catalog.KeyColumn
 	// NeverNull are columns that the definition sets to NULL but that cannot be NULL.
 	NeverNull []string
 	// Generated lists columns that the definition changes but that only PostgreSQL sets.
@@ -41,28 +40,22 @@ type Child struct {
 	Keepers []catalog.KeepingTrigger
 }
 
-// childColumn is a column of a child. Its NOT NULL and checks include those of partitions.
-type childColumn struct {
-	Table uint32
-	KeyColumn
-	// Type is without modifiers.
-	Type           string
-	NotNull, Check bool
-	// Generated means that no statement can set the column.
-	Generated bool
+// treeColumns returns the columns of a tree's root. NOT NULL, checks and generated columns include
+// those of the tables below.
+func treeColumns(tree []relation, of map[uint32][]catalog.KeyColumn) map[string]catalog.KeyColumn {
+	columns := map[string]catalog.KeyColumn{}
+	for _, r := range tree {
+		for _, c := range of[r.OID] {
+			above, known := columns[c.Name]
+			c.NotNull, c.Check = c.NotNull || above.NotNull, c.Check || above.Check
+			c.Generated = c.Generated || above.Generated
+			if known || r.OID == tree[0].OID {
+				columns[c.Name] = c
+			}
+		}
+	}
+	return columns
 }
-
-const childColumnsSQL = `
-SELECT b.root, a.attname::text, min(format_type(a.atttypid, a.atttypmod)),
-  min(` + pg.KeyClassSQL + `), min(format_type(a.atttypid, -1)), bool_or(a.attnotnull OR t.typnotnull),
-  bool_or(EXISTS (
-    SELECT FROM pg_constraint k
-    WHERE k.conrelid = a.attrelid AND k.contype = 'c' AND a.attnum = ANY (k.conkey))),
-  bool_or(a.attgenerated <> '' OR a.attidentity = 'a')
-FROM unnest($1::oid[], $2::oid[]) AS b (root, oid)
-JOIN pg_attribute a ON a.attrelid = b.oid AND a.attnum > 0 AND NOT a.attisdropped
-JOIN pg_type t ON t.oid = a.atttypid
-GROUP BY b.root, a.attname HAVING bool_or(a.attrelid = b.root)`
 
 // inspectChildren inspects the definitions whose child is here, nil for the others.
 func inspectChildren(
@@ -75,16 +68,13 @@ func inspectChildren(
 		}
 	}
 	of, oids := trees.members(roots)
-	found, err := list(ctx, tx, pgx.RowToStructByPos[childColumn], childColumnsSQL, of, oids)
+	found, err := catalog.KeyColumns(ctx, tx, oids)
 	if err != nil {
 		return nil, err
 	}
-	columns := map[uint32]map[string]childColumn{}
+	columns := map[uint32][]catalog.KeyColumn{}
 	for _, c := range found {
-		if columns[c.Table] == nil {
-			columns[c.Table] = map[string]childColumn{}
-		}
-		columns[c.Table][c.Name] = c
+		columns[c.Table] = append(columns[c.Table], c)
 	}
 	indexes, err := readIndexes(ctx, tx, trees, roots)
 	if err != nil {
@@ -94,9 +84,11 @@ func inspectChildren(
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
 		if home, ok := homes[key.Table]; ok && err == nil {
-			c := childCheck{tx: tx, key: key, home: home, columns: columns[home.OID], indexes: indexes}
+			c := childCheck{tx: tx, key: key, home: home, indexes: indexes}
+			c.columns = treeColumns(trees[home.OID], columns)
 			if children[i], err = c.inspect(ctx); err == nil {
-				children[i].Unidentified = unidentifiedTables(published).of(home.OID, key.OnDelete == lfk.AsyncDelete)
+				deletes := key.OnDelete == lfk.AsyncDelete
+				children[i].Unidentified = unidentifiedTables(published).of(home.OID, deletes)
 			}
 		}
 	}
@@ -108,7 +100,7 @@ type childCheck struct {
 	tx      pgx.Tx
 	key     lfk.Definition
 	home    relation
-	columns map[string]childColumn
+	columns map[string]catalog.KeyColumn
 	indexes indexesByTable
 	// ordered counts only indexes that have the columns in the definition's order.
 	ordered bool
@@ -130,7 +122,7 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 		if !ok {
 			return child, nil
 		}
-		child.Columns = append(child.Columns, column.KeyColumn)
+		child.Columns = append(child.Columns, column)
 	}
 	for _, v := range values {
 		fits, err := c.fits(ctx, v)
@@ -214,7 +206,7 @@ func (c childCheck) neverNull(ctx context.Context) (never []string, err error) {
 		column := c.columns[name]
 		proved := column.NotNull
 		if !proved && column.Check {
-			proved, err = c.never(ctx, c.home.sql(), quote(name)+" IS NULL", nil)
+			proved, err = c.never(ctx, c.home.SQL(), quote(name)+" IS NULL", nil)
 		}
 		if proved {
 			never = append(never, name)

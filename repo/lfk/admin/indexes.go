@@ -8,36 +8,18 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-)
 
-// childIndex is a valid, ready btree index.
-type childIndex struct {
-	// columns of the key, in order, "" for an expression.
-	columns []string
-	// predicate of a partial index, as PostgreSQL writes it.
-	predicate string
-}
+	"github.com/caretaker-go/caretaker/repo/catalog"
+)
 
 // indexedTable is a child, or a table below it.
 type indexedTable struct {
 	relation
 	below   []uint32
-	indexes []childIndex
+	indexes []catalog.Index
 }
 
 type indexesByTable map[uint32]*indexedTable
-
-const childIndexesSQL = `
-SELECT i.indrelid, coalesce(pg_get_expr(i.indpred, i.indrelid), ''),
-  ARRAY(SELECT coalesce(a.attname::text, '') FROM generate_series(0, i.indnkeyatts - 1) AS k (n)
-        LEFT JOIN pg_attribute a
-          ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.n] AND a.attnum > 0
-        ORDER BY k.n)
-FROM pg_index i
-JOIN pg_class ic ON ic.oid = i.indexrelid
-JOIN pg_am am ON am.oid = ic.relam AND am.amname = 'btree'
-WHERE i.indrelid = ANY ($1::oid[]) AND i.indisvalid AND i.indisready AND i.indislive
-ORDER BY i.indexrelid`
 
 // readIndexes reads the indexes of some tables and of all tables below them.
 func readIndexes(
@@ -54,12 +36,10 @@ func readIndexes(
 			}
 		}
 	}
-	_, err := list(ctx, tx, func(row pgx.CollectableRow) (index childIndex, err error) {
-		var table uint32
-		err = row.Scan(&table, &index.predicate, &index.columns)
-		found[table].indexes = append(found[table].indexes, index)
-		return index, err
-	}, childIndexesSQL, slices.Collect(maps.Keys(found)))
+	indexes, err := catalog.Indexes(ctx, tx, slices.Collect(maps.Keys(found))...)
+	for _, i := range indexes {
+		found[i.Table].indexes = append(found[i.Table].indexes, i)
+	}
 	return found, err
 }
 
@@ -100,11 +80,12 @@ func notNullColumn(predicate string) string {
 	return column
 }
 
-// usable reports whether an index serves the definition. Up to the definition's last column, it has
-// only columns of the definition or its conditions. Its predicate, if any, holds for all the rows.
-func (c childCheck) usable(ctx context.Context, table relation, index childIndex) (bool, error) {
+// usable reports whether a btree index serves the definition. Up to the definition's last column,
+// it has only columns of the definition or its conditions. Its predicate, if any, holds for all the
+// rows.
+func (c childCheck) usable(ctx context.Context, table relation, index catalog.Index) (bool, error) {
 	conditions, left := columnsOf(c.key.Conditions), slices.Clone(c.key.Columns)
-	for _, column := range index.columns {
+	for _, column := range index.Columns {
 		if len(left) == 0 {
 			break
 		}
@@ -117,16 +98,16 @@ func (c childCheck) usable(ctx context.Context, table relation, index childIndex
 		}
 		left = slices.DeleteFunc(left, func(l string) bool { return l == column })
 	}
-	if len(left) > 0 {
+	if len(left) > 0 || !index.Btree {
 		return false, nil
 	}
-	if index.predicate == "" {
+	if index.Predicate == "" {
 		return true, nil
 	}
 	var where []string
 	for _, column := range c.key.Columns {
 		// Most partial indexes have such a predicate: do not ask the planner for each partition.
-		if slices.Contains([]string{column, quote(column)}, notNullColumn(index.predicate)) {
+		if slices.Contains([]string{column, quote(column)}, notNullColumn(index.Predicate)) {
 			return true, nil
 		}
 		where = append(where, quote(column)+" IS NOT NULL")
@@ -137,6 +118,6 @@ func (c childCheck) usable(ctx context.Context, table relation, index childIndex
 			c.columns[v.Column].Type))
 		values = append(values, v.Value)
 	}
-	where = append(where, "("+index.predicate+") IS NOT TRUE")
-	return c.never(ctx, table.sql(), strings.Join(where, " AND "), values)
+	where = append(where, "("+index.Predicate+") IS NOT TRUE")
+	return c.never(ctx, table.SQL(), strings.Join(where, " AND "), values)
 }

@@ -75,21 +75,11 @@ func (a Admin) Inspect(ctx context.Context, keys []lfk.Definition) (Inspection, 
 			continue
 		}
 		home := homes[keys[n].Table]
-		child.Keepers, err = catalog.NewSchema(a.database).KeepingTriggers(ctx,
-			catalog.Table{Schema: home.Schema, Name: home.Name}, keys[n].OnDelete == lfk.AsyncDelete)
+		child.Keepers, err = catalog.NewSchema(a.database).KeepingTriggers(ctx, home.Table,
+			keys[n].OnDelete == lfk.AsyncDelete)
 	}
 	return i, err
 }
-
-// queueIndexSQL checks for the index without which loading records takes seconds, not milliseconds.
-const queueIndexSQL = `
-SELECT EXISTS (
-  SELECT FROM pg_index i WHERE i.indrelid = to_regclass($1) AND i.indisvalid AND i.indisready
-    AND pg_get_expr(i.indpred, i.indrelid) = '(status = 1)'
-    AND ARRAY(
-      SELECT a.attname::text FROM generate_series(0, 3) AS k (n)
-      JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.n] ORDER BY k.n)
-      = ARRAY['partition', 'fully_qualified_table_name', 'consume_after', 'id'])`
 
 // InspectSequences reads the queue and the sequences alone.
 func (a Admin) InspectSequences(ctx context.Context) (i Inspection, err error) {
@@ -125,40 +115,44 @@ func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) error
 	slices.Sort(i.OldFunctions)
 	i.OldFunctions = slices.Compact(i.OldFunctions)
 	i.ActiveMissing = i.Queue.ActiveMissing()
-	if i.QueueFaults, err = indexFaults(ctx, tx, i.Queue, 0); err != nil {
-		return err
-	}
+	tables, err := named(ctx, tx, lfk.QueueTables()...)
 	i.Routed = map[string][]string{}
 	for n, t := range i.Queue.Existing() {
-		if n == 0 {
-			continue
+		var faults []string
+		if n > 0 && err == nil {
+			faults, err = shapeFaults(ctx, tx, i.Queue, n)
 		}
-		faults, err := shapeFaults(ctx, tx, i.Queue, n)
 		if err == nil && len(faults) == 0 {
-			faults, err = indexFaults(ctx, tx, i.Queue, n)
+			faults, err = indexFaults(ctx, tx, tables[t.Name])
 		}
-		if err != nil {
-			return err
-		}
-		if len(faults) == 0 && t.ActiveMissing() {
-			faults = []string{"its column partition has a default that names none of its partitions"}
-		}
-		if len(faults) > 0 {
+		switch {
+		case n == 0:
+			i.QueueFaults = faults
+		case len(faults) > 0:
 			i.Routed[t.Name] = faults
+		case t.ActiveMissing():
+			i.Routed[t.Name] = []string{
+				"its column partition has a default that names none of its partitions",
+			}
 		}
 	}
-	return nil
+	return err
 }
 
-// indexFaults reports that a table of the queue is missing the index of runs.
-func indexFaults(
-	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, i int,
-) (faults []string, err error) {
-	var indexed bool
-	err = tx.QueryRow(ctx, queueIndexSQL, quote(q.Schema, lfk.QueueTables()[i])).Scan(&indexed)
-	if err == nil && !indexed {
-		faults = []string{"it has no valid index (partition, fully_qualified_table_name, consume_after, id) " +
-			"WHERE status = 1"}
+// indexFaults reports that a table of the queue is missing the index without which loading records
+// takes seconds, not milliseconds.
+func indexFaults(ctx context.Context, tx pgx.Tx, table []relation) (faults []string, err error) {
+	var oids []uint32
+	for _, t := range table {
+		oids = append(oids, t.OID)
+	}
+	indexes, err := catalog.Indexes(ctx, tx, oids...)
+	wanted := []string{"partition", "fully_qualified_table_name", "consume_after", "id"}
+	if err == nil && !slices.ContainsFunc(indexes, func(i catalog.Index) bool {
+		return i.Predicate == "(status = 1)" && slices.Equal(i.Columns[:min(len(i.Columns), 4)], wanted)
+	}) {
+		faults = []string{"it has no valid index " +
+			"(partition, fully_qualified_table_name, consume_after, id) WHERE status = 1"}
 	}
 	return faults, err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
@@ -23,7 +24,7 @@ type Parent struct {
 	// Key lists the recorded columns. If nothing is recorded, it lists those that the definitions
 	// name, or id. Columns are those that exist.
 	Key     []string
-	Columns []KeyColumn
+	Columns []catalog.KeyColumn
 	// Values means that the key is recorded as texts, otherwise as one integer.
 	Values bool
 }
@@ -91,16 +92,23 @@ func inspectParents(ctx context.Context, tx pgx.Tx, keys []lfk.Definition,
 	for _, t := range existing {
 		byTable[t.OID] = append(byTable[t.OID], t)
 	}
-	parents, recorded := map[string]Parent{}, map[uint32][]string{}
+	parents, tables, names := map[string]Parent{}, []uint32{}, []string{}
 	for _, k := range keys {
 		if home, here := homes[k.Parent]; here && parents[k.Parent].Key == nil {
 			p := parentOf(home, trees[home.OID], byTable, wantedKey(keys, k.Parent))
-			parents[k.Parent], recorded[home.OID] = p, p.Key
+			parents[k.Parent] = p
+			tables, names = append(tables, home.OID), append(names, p.Key...)
 		}
 	}
-	columns, err := keyColumns(ctx, tx, recorded)
+	columns, err := catalog.KeyColumns(ctx, tx, tables, names...)
 	for name, p := range parents {
-		p.Columns = columns[homes[name].OID]
+		for _, key := range p.Key {
+			for _, c := range columns {
+				if c.Table == homes[name].OID && c.Name == key {
+					p.Columns = append(p.Columns, c)
+				}
+			}
+		}
 		parents[name] = p
 	}
 	return parents, err

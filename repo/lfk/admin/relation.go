@@ -7,8 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/repo/catalog"
-	"github.com/caretaker-go/caretaker/repo/internal/pg"
-	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
 // Kinds of relations, as in PostgreSQL's relkind.
@@ -20,9 +18,9 @@ const (
 
 // relation is a table named by an operator or a definition, or a table below it.
 type relation struct {
-	OID          uint32
-	Schema, Name string
-	Kind         string
+	catalog.Table
+	OID  uint32
+	Kind string
 	// Partition means a partition of Parent, its topmost partitioned table. Otherwise Parent is the
 	// name of the table itself. The name has no schema if that is the application's.
 	Partition bool
@@ -42,8 +40,6 @@ type relation struct {
 }
 
 func (r relation) String() string { return r.Schema + "." + r.Name }
-
-func (r relation) sql() string { return quote(r.Schema, r.Name) }
 
 // relationsSQL finds relations by their names $1 in commands and definitions, with their schemas
 // $2, empty for the application's, and their names there $3. Otherwise it finds a partition of a
@@ -224,63 +220,4 @@ func (t trees) members(roots []uint32) (of, oids []uint32) {
 // replicated reports whether logical replication fills a table or one of its partitions.
 func replicated(tree []relation) bool {
 	return slices.ContainsFunc(tree, func(r relation) bool { return r.Replicated && !r.Inherited })
-}
-
-// KeyColumn is a column that may be part of a key, or refer to one.
-type KeyColumn struct {
-	Name string
-	// Exact is the type with its modifiers. Class is what the column can be compared with: see
-	// [pg.KeyClassSQL].
-	Exact, Class string
-}
-
-// keyColumnsSQL reads columns of tables by their names, in the order of the arguments.
-const keyColumnsSQL = `
-SELECT a.attrelid, a.attname::text, format_type(a.atttypid, a.atttypmod), ` + pg.KeyClassSQL + `
-FROM unnest($1::oid[], $2::text[]) WITH ORDINALITY AS w (oid, name, n)
-JOIN pg_attribute a ON a.attrelid = w.oid AND a.attname::text = w.name
-WHERE a.attnum > 0 AND NOT a.attisdropped ORDER BY w.n`
-
-// keyColumns finds the existing columns of tables by their literal names, in that order.
-func keyColumns(
-	ctx context.Context, tx pgx.Tx, keys map[uint32][]string,
-) (map[uint32][]KeyColumn, error) {
-	var tables []uint32
-	var names []string
-	for table, key := range keys {
-		for _, name := range key {
-			tables, names = append(tables, table), append(names, name)
-		}
-	}
-	columns := map[uint32][]KeyColumn{}
-	_, err := list(ctx, tx, func(row pgx.CollectableRow) (c KeyColumn, err error) {
-		var table uint32
-		err = row.Scan(&table, &c.Name, &c.Exact, &c.Class)
-		columns[table] = append(columns[table], c)
-		return c, err
-	}, keyColumnsSQL, tables, names)
-	return columns, err
-}
-
-// severalKeysSQL reports whether a table has several unique keys.
-const severalKeysSQL = `SELECT ` + lfk.UniqueKeysSQL + ` > 1 FROM pg_class c WHERE c.oid = $1`
-
-// uniqueKeySQL reports whether some columns, in any order, are the primary key or all columns of an
-// index that never allows two equal values.
-const uniqueKeySQL = `
-SELECT EXISTS (
-  SELECT FROM pg_index i
-  WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-    AND (i.indisprimary OR i.indimmediate) AND i.indnkeyatts = cardinality($2::text[])
-    AND (
-      SELECT count(DISTINCT a.attname) FROM generate_series(0, i.indnkeyatts - 1) AS k (n)
-      JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.n] AND a.attnum > 0
-      WHERE a.attname::text = ANY ($2::text[])
-    ) = cardinality($2::text[]))`
-
-func isUnique(
-	ctx context.Context, tx pgx.Tx, table uint32, columns []string,
-) (unique bool, err error) {
-	err = tx.QueryRow(ctx, uniqueKeySQL, table, columns).Scan(&unique)
-	return unique, err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
@@ -49,7 +50,7 @@ func (a Admin) Track(ctx context.Context, table string, columns ...string) (Trac
 		if plan.root.Replicated {
 			mode = "ACCESS EXCLUSIVE"
 		}
-		lock := "LOCK TABLE ONLY " + plan.root.sql() + " IN " + mode + " MODE"
+		lock := "LOCK TABLE ONLY " + plan.root.SQL() + " IN " + mode + " MODE"
 		if err := run(ctx, tx, lock); err != nil {
 			return err
 		}
@@ -110,7 +111,11 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 	}
 	tree := trees[p.root.OID]
 	p.root.Replicated = replicated(tree)
-	if p.function, err = r.choose(ctx, tx, p.queue, p.root); err != nil {
+	indexes, err := catalog.Indexes(ctx, tx, p.root.OID)
+	if err != nil {
+		return p, err
+	}
+	if p.function, err = r.choose(ctx, tx, p.queue, p.root, indexes); err != nil {
 		return p, err
 	}
 	if err := r.checkTree(p.function, tree); err != nil {
@@ -131,7 +136,7 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 		}
 	}
 	if err == nil {
-		err = r.checkLeft(ctx, tx, p, existing)
+		err = r.checkLeft(ctx, tx, p, existing, indexes)
 	}
 	return p, err
 }
@@ -164,7 +169,7 @@ func (r tracking) checkRoot(t relation, q lfk.DeletedRecords) error {
 // rows: a second row of the same key would lose its children with the first. The id of a
 // partitioned table counts as unique, because no index could prove that.
 func (r tracking) choose(
-	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, t relation,
+	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, t relation, indexes []catalog.Index,
 ) (f captureFunction, err error) {
 	columns, err := r.key(ctx, tx, t)
 	if err != nil {
@@ -176,7 +181,7 @@ func (r tracking) choose(
 	}
 	names := namesOf(columns)
 	if !byID || t.Kind != kindPartitioned {
-		if err := r.checkUnique(ctx, tx, t, names); err != nil {
+		if err := r.checkUnique(t, names, indexes); err != nil {
 			return f, err
 		}
 	}
@@ -201,7 +206,7 @@ func (r tracking) choose(
 }
 
 // key returns the requested columns.
-func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]KeyColumn, error) {
+func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]catalog.KeyColumn, error) {
 	names := r.columns
 	if len(names) == 0 {
 		names = []string{"id"}
@@ -210,16 +215,15 @@ func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]KeyColumn, 
 		return nil, r.misnamed("a key has at most %d columns: %s of %s cannot be recorded",
 			lfk.MaxKeyColumns, lfk.ColumnList(names), t)
 	}
-	found, err := keyColumns(ctx, tx, map[uint32][]string{t.OID: names})
+	columns, err := catalog.KeyColumns(ctx, tx, []uint32{t.OID}, names...)
 	if err != nil {
 		return nil, err
 	}
-	columns := found[t.OID]
 	for i, name := range names {
 		switch {
 		case slices.Contains(names[:i], name):
 			return nil, r.misnamed("the column %s is named twice", name)
-		case slices.ContainsFunc(columns, func(c KeyColumn) bool { return c.Name == name }):
+		case slices.ContainsFunc(columns, func(c catalog.KeyColumn) bool { return c.Name == name }):
 		case len(r.columns) == 0:
 			return nil, r.refuse("%s has no column id: name the key with --column", t)
 		default:
@@ -229,7 +233,7 @@ func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]KeyColumn, 
 	return columns, nil
 }
 
-func namesOf(columns []KeyColumn) []string {
+func namesOf(columns []catalog.KeyColumn) []string {
 	names := make([]string, len(columns))
 	for i, c := range columns {
 		names[i] = c.Name
@@ -238,7 +242,7 @@ func namesOf(columns []KeyColumn) []string {
 }
 
 // checkTypes refuses keys that the queue cannot take.
-func (r tracking) checkTypes(columns []KeyColumn, q lfk.DeletedRecords, t relation) error {
+func (r tracking) checkTypes(columns []catalog.KeyColumn, q lfk.DeletedRecords, t relation) error {
 	wide := len(columns) > 1
 	for _, c := range columns {
 		switch {
@@ -267,13 +271,10 @@ func (r tracking) checkTypes(columns []KeyColumn, q lfk.DeletedRecords, t relati
 // makeUnique is the advice about a key that is not unique.
 const makeUnique = ": make it unique, or name a unique key with --column"
 
-func (r tracking) checkUnique(
-	ctx context.Context, tx pgx.Tx, t relation, names []string,
-) error {
-	unique, err := isUnique(ctx, tx, t.OID, names)
+func (r tracking) checkUnique(t relation, names []string, indexes []catalog.Index) error {
 	switch {
-	case err != nil || unique:
-		return err
+	case catalog.Unique(indexes, names):
+		return nil
 	case len(names) == 1:
 		return r.refuse("%s of %s is neither the primary key nor alone in a valid unique index "+
 			"that is neither partial nor deferrable: another row of the same key would lose its children"+

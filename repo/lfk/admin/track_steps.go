@@ -45,8 +45,8 @@ func renamedKey(
 	if len(old) != len(key) || slices.Equal(old, key) {
 		return nil, nil
 	}
-	there, err := keyColumns(ctx, tx, map[uint32][]string{root.OID: old})
-	names := namesOf(there[root.OID])
+	there, err := catalog.KeyColumns(ctx, tx, []uint32{root.OID}, old...)
+	names := namesOf(there)
 	if err != nil || len(names) == len(old) {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (p trackPlan) sql() (all []string) {
 	}
 	for _, s := range p.steps {
 		t := capture.DeleteTrigger{
-			Name: s.trigger, Table: catalog.Table{Schema: s.relation.Schema, Name: s.relation.Name},
+			Name: s.trigger, Table: s.relation.Table,
 			Function:  catalog.Table{Schema: p.queue.Schema, Name: p.function.name},
 			Arguments: p.function.arguments, Row: p.function.row,
 		}

@@ -128,7 +128,7 @@ func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop
 // have another key, and would count as values of this one. --column id confirms that the records
 // hold ids. A table with no other unique key needs no confirmation.
 func (r tracking) checkLeft(
-	ctx context.Context, tx pgx.Tx, p trackPlan, existing []Trigger,
+	ctx context.Context, tx pgx.Tx, p trackPlan, existing []Trigger, indexes []catalog.Index,
 ) error {
 	tracked := func(t Trigger) bool {
 		return t.OID == p.root.OID && strings.HasPrefix(t.Function, plainFunctionName)
@@ -137,12 +137,8 @@ func (r tracking) checkLeft(
 	if byID && (len(r.columns) > 0 || !p.queue.Managed) || slices.ContainsFunc(existing, tracked) {
 		return nil
 	}
-	if byID {
-		several := false
-		err := tx.QueryRow(ctx, severalKeysSQL, p.root.OID).Scan(&several)
-		if err != nil || !several {
-			return err
-		}
+	if byID && catalog.UniqueKeys(indexes) < 2 {
+		return nil
 	}
 	if left, err := leftRecords(ctx, tx, p.queue, p.root, ""); err != nil || !left {
 		return err

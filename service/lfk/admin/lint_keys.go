@@ -71,7 +71,7 @@ func (l *lint) needsValues(d lfk.Inspected) bool {
 	return slices.ContainsFunc(l.Keys, func(key lfkrepo.Definition) bool {
 		parent, here := d.Parents[key.Parent]
 		return here && (len(parent.Key) > 1 ||
-			slices.ContainsFunc(parent.Columns, func(c admin.KeyColumn) bool {
+			slices.ContainsFunc(parent.Columns, func(c catalog.KeyColumn) bool {
 				return c.Class != repo.ClassInteger
 			}))
 	})
@@ -79,7 +79,7 @@ func (l *lint) needsValues(d lfk.Inspected) bool {
 
 // recordedKey returns the key of a definition's parent: the columns that the definition's refer to,
 // one by one. Nil: no database has the parent, or its key differs from the definition's.
-func (l *lint) recordedKey(key lfkrepo.Definition) (columns []admin.KeyColumn) {
+func (l *lint) recordedKey(key lfkrepo.Definition) (columns []catalog.KeyColumn) {
 	for _, d := range l.Seen {
 		parent, here := d.Parents[key.Parent]
 		places, err := key.Places(parent.Key)
