@@ -88,6 +88,8 @@ type ForeignKey struct {
 	Partitioned bool
 	// Readable: our role may read all rows of the parent.
 	Readable bool
+	// Enforced is false for a key without effect, which PostgreSQL 18 allows.
+	Enforced bool
 	// Key is the key of the child's rows: see [pg.KeyOfSQL].
 	Key string
 }
@@ -169,7 +171,7 @@ func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys boo
 	batch := &pgx.Batch{}
 	c.QueueTables(batch, wanted)
 	if keys {
-		c.QueueKeys(batch, allActions)
+		c.QueueKeys(batch, AllActions)
 	}
 	err := pg.PoolOf(d).SendBatch(ctx, batch).Close()
 	o.End(ctx, err)
@@ -334,10 +336,13 @@ func (k ForeignKey) Required() string {
 func (k ForeignKey) ColumnNames() string { return JoinColumns(k.Columns) }
 
 // JoinColumns lists names of columns, separated by commas.
-func JoinColumns(columns []Column) string {
+func JoinColumns(columns []Column) string { return strings.Join(NamesOf(columns), ",") }
+
+// NamesOf returns the names of columns.
+func NamesOf(columns []Column) []string {
 	names := make([]string, len(columns))
 	for i, c := range columns {
 		names[i] = c.Name
 	}
-	return strings.Join(names, ",")
+	return names
 }

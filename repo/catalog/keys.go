@@ -17,7 +17,8 @@ SELECT k.conname,
   CASE WHEN k.confdeltype = 'n' AND cardinality(k.conkey) > 1 THEN ARRAY(
     SELECT jsonb_array_elements_text(nullif(to_jsonb(k) -> 'confdelsetcols', 'null'))::int2) END,
   (pk.indkey::int2[])[:pk.indnkeyatts - 1],
-  has_table_privilege(pt.oid, 'SELECT') AND has_schema_privilege(pt.relnamespace, 'USAGE') AND NOT row_security_active(pt.oid)
+  has_table_privilege(pt.oid, 'SELECT') AND has_schema_privilege(pt.relnamespace, 'USAGE') AND NOT row_security_active(pt.oid),
+  k.convalidated OR coalesce((to_jsonb(k) ->> 'conenforced')::boolean, true)
 FROM pg_constraint k
 JOIN pg_class c ON c.oid = k.conrelid JOIN pg_class pt ON pt.oid = k.confrelid
 LEFT JOIN pg_index pk ON pk.indrelid = k.conrelid AND pk.indisprimary
@@ -54,8 +55,8 @@ type numberedKey struct {
 	set, primary  []int16
 }
 
-// allActions are all actions on delete, as in pg_constraint.
-const allActions = "acdnr"
+// AllActions are all actions on delete, as in pg_constraint.
+const AllActions = "acdnr"
 
 // QueueKeys adds to a batch the query for foreign keys with these actions on delete, one letter
 // each.
@@ -67,7 +68,7 @@ func (c *Catalog) QueueKeys(batch *pgx.Batch, actions string) {
 				&k.Name, &k.Child.Schema, &k.Child.Name, &k.Partitioned,
 				&k.Parent.Schema, &k.Parent.Name, &k.OnDelete,
 				&k.child.table, &k.parent.table, &k.child.numbers, &k.parent.numbers, &k.set, &k.primary,
-				&k.Readable,
+				&k.Readable, &k.Enforced,
 			)
 			return k, err
 		})

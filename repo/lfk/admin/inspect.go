@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -64,7 +65,10 @@ func (a Admin) Inspect(ctx context.Context, keys []lfk.Definition) (Inspection, 
 		if i.Children, err = inspectChildren(ctx, tx, keys, homes, trees); err != nil {
 			return err
 		}
-		i.ForeignKeys, err = inspectForeignKeys(ctx, tx, homes, trees)
+		snapshot, batch := catalog.NewCatalog(a.database), &pgx.Batch{}
+		snapshot.QueueKeys(batch, catalog.AllActions)
+		err = tx.SendBatch(ctx, batch).Close()
+		i.ForeignKeys = foreignKeysOf(snapshot.Keys, trees)
 		return err
 	})
 	if err == nil {
@@ -212,57 +216,39 @@ func wantedKey(keys []lfk.Definition, parent string) []string {
 
 // ForeignKey is a real foreign key to a table that definitions name.
 type ForeignKey struct {
-	Name  string
-	Table catalog.Table
-	// Columns that refer.
-	Columns []string
-	// Child is the table of the definitions, with its schema, that has the foreign key itself or in
-	// a table below. "" means none.
-	Child string
-	// Parent is the table of the definitions, with its schema, that it refers to, itself or one of
-	// its partitions.
-	Parent string
-	// Blocks means that a referenced row cannot be deleted. If the foreign key is deferrable, that
-	// shows at the commit.
-	Blocks bool
+	catalog.ForeignKey
+	// From, "" if none, and To are tables of definitions, with their schemas. The foreign key is of
+	// From or a table below it, and refers to To or a table below it.
+	From, To string
 }
+
+// Blocks reports whether a referenced row cannot be deleted. If the foreign key is deferrable, that
+// shows at the commit.
+func (f ForeignKey) Blocks() bool { return f.OnDelete == "a" || f.OnDelete == "r" }
 
 // String returns the foreign key with its table.
-func (f ForeignKey) String() string {
-	return f.Name + " on " + f.Table.Schema + "." + f.Table.Name
-}
+func (f ForeignKey) String() string { return f.Name + " on " + f.Child.Recorded("") }
 
-// realForeignKeysSQL ignores the copies for partitions of a foreign key of or to a partitioned
-// table. A foreign key that is not enforced (PostgreSQL 18) has no effect.
-const realForeignKeysSQL = `
-WITH below (root, oid) AS MATERIALIZED (SELECT root, oid FROM unnest($1::oid[], $2::oid[]) AS b (root, oid))
-SELECT k.conname, n.nspname, c.relname,
-  ARRAY(
-    SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY AS col (number, place)
-    JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = col.number ORDER BY col.place),
-  coalesce(child.root, 0), parent.root, k.confdeltype IN ('a', 'r')
-FROM pg_constraint k
-JOIN below parent ON parent.oid = k.confrelid
-LEFT JOIN below child ON child.oid = k.conrelid
-JOIN pg_class c ON c.oid = k.conrelid
-JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE k.contype = 'f' AND k.conparentid = 0
-  AND coalesce((to_jsonb(k) ->> 'conenforced')::boolean, true)
-ORDER BY n.nspname, c.relname, k.conname`
-
-// inspectForeignKeys finds the real foreign keys to the tables that definitions name.
-func inspectForeignKeys(
-	ctx context.Context, tx pgx.Tx, homes map[string]relation, trees trees,
-) ([]ForeignKey, error) {
-	names := map[uint32]string{}
-	for _, home := range homes {
-		names[home.OID] = home.String()
+// foreignKeysOf returns the enforced foreign keys to the tables of some trees.
+func foreignKeysOf(keys []catalog.ForeignKey, trees trees) (found []ForeignKey) {
+	roots := map[catalog.Table][]string{}
+	for _, root := range slices.Sorted(maps.Keys(trees)) {
+		for _, r := range trees[root] {
+			roots[r.Table] = append(roots[r.Table], trees[root][0].String())
+		}
 	}
-	of, oids := trees.members(rootsOf(homes))
-	return list(ctx, tx, func(row pgx.CollectableRow) (f ForeignKey, err error) {
-		var child, parent uint32
-		err = row.Scan(&f.Name, &f.Table.Schema, &f.Table.Name, &f.Columns, &child, &parent, &f.Blocks)
-		f.Child, f.Parent = names[child], names[parent]
-		return f, err
-	}, realForeignKeysSQL, of, oids)
+	for _, k := range keys {
+		children := roots[k.Child]
+		if len(children) == 0 {
+			children = []string{""}
+		}
+		for _, to := range roots[k.Parent] {
+			for _, from := range children {
+				if k.Enforced {
+					found = append(found, ForeignKey{k, from, to})
+				}
+			}
+		}
+	}
+	return found
 }

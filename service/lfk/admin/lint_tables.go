@@ -111,15 +111,15 @@ func revokeCommand(children []string) string {
 func (l *lint) foreignKeys(d lfk.Inspected) {
 	for _, f := range d.ForeignKeys {
 		if key := l.definition(d, func(k lfkrepo.Definition) bool {
-			return f.Blocks && d.Is(k.Table, f.Parent) && k.OnDelete == lfkrepo.AsyncDelete
+			return f.Blocks() && d.Is(k.Table, f.To) && k.OnDelete == lfkrepo.AsyncDelete
 		}); key != nil {
 			l.at(d.Name, f.String()).fail("fk_blocks_deletion", "rows of %s that it refers to cannot be "+
 				"deleted by %s (23503): give it ON DELETE CASCADE or SET NULL, or replace it by a "+
 				"definition", key.Table, key)
 		}
 		if key := l.definition(d, func(k lfkrepo.Definition) bool {
-			return d.Is(k.Table, f.Child) && d.Is(k.Parent, f.Parent) &&
-				slices.Contains(f.Columns, k.Columns[0])
+			return d.Is(k.Table, f.From) && d.Is(k.Parent, f.To) &&
+				slices.Contains(catalog.NamesOf(f.Columns), k.Columns[0])
 		}); key != nil {
 			l.at(d.Name, f.String()).warn("fk_beside_definition", "is a real foreign key beside %s, "+
 				"which finds nothing to do as long as it is there: %s", key, finish(d, f, *key))
@@ -130,8 +130,9 @@ func (l *lint) foreignKeys(d lfk.Inspected) {
 // finish returns what to do about a real foreign key beside a definition. If an adoption may have
 // left both, the operator must finish it or undo it.
 func finish(d lfk.Inspected, f admin.ForeignKey, key lfkrepo.Definition) string {
-	same := slices.Equal(slices.Sorted(slices.Values(f.Columns)), slices.Sorted(slices.Values(key.Columns)))
-	if !same || len(key.Conditions) > 0 || !d.Is(key.Table, f.Table.Recorded("")) {
+	columns := slices.Sorted(slices.Values(catalog.NamesOf(f.Columns)))
+	same := slices.Equal(columns, slices.Sorted(slices.Values(key.Columns)))
+	if !same || len(key.Conditions) > 0 || !d.Is(key.Table, f.Child.Recorded("")) {
 		return "drop one of the two"
 	}
 	reference := catalog.ReferenceArgument(key.Table, key.Columns)
