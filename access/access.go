@@ -139,7 +139,7 @@ func (k *Keys) Reload() {
 	if k.singleFile != "" {
 		switch changed, err := k.readSingle(); {
 		case err != nil:
-			k.logger.Error("token not read, that of before stays valid", "error", err.Error())
+			k.logger.Error("token not read, previous token stays valid", "error", err.Error())
 		case changed:
 			k.logger.Info("token read again")
 		}

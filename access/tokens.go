@@ -96,7 +96,7 @@ func (f *tokensFile) read() error {
 	f.checked = time.Now()
 	_, err := f.readLocked()
 	if err == nil && len(f.tokens) == 0 {
-		return fmt.Errorf("auth.tokens_file: %s: has no tokens: nobody could do anything", f.path)
+		return fmt.Errorf("auth.tokens_file: %s: has no tokens: add one", f.path)
 	}
 	return err
 }
@@ -146,7 +146,7 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 	}
 	// A partly written file may be empty, so only [] removes all tokens.
 	if entries == nil {
-		return nil, errors.New("has no tokens: [] lets nobody in")
+		return nil, errors.New("has no tokens: [] admits no client")
 	}
 	var second yaml.Node
 	if !errors.Is(decoder.Decode(&second), io.EOF) {

@@ -43,7 +43,7 @@ func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
 	r.want(0, "status", "all workers are paused by")
 	r.want(0, "resume "+worker, "all workers are paused by")
 	r.want(0, "resume *", "the global pause has ended")
-	r.want(0, "resume --all", "there is no global pause")
+	r.want(0, "resume --all", "no global pause is active")
 	r.want(0, "resume "+worker, "not configured")
 	r.want(2, "pause "+worker+" --reason r --for 9999h", "--for: from 1s to 8760h")
 }
@@ -219,7 +219,7 @@ func TestClient_SendsItsToken(t *testing.T) {
 	profile := "profiles: {here: {address: " + r.address + ", token_file: " + token + "}}"
 	assert.NoError(t, os.WriteFile(profiles, []byte(profile), 0o600))
 	sh.want(0, "status --profile here", worker)
-	sh.want(1, "status --profile there", `there is no profile "there", there are: here`)
+	sh.want(1, "status --profile there", `profile "there" not found, known are: here`)
 }
 
 // runID is the id in the answer of a run.
@@ -241,7 +241,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	sh.want(0, "receipts verify -o json", `"findings": []`, `"unchecked": []`, `"moreFindings": 0`)
 	execute(t, sql, `INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
 		VALUES (1, now(), 7, 'delete_user', 'members', 'deleted', 'delete user', 1, '', 'alice', 'x')`)
-	sh.want(1, "receipts verify", "main: receipt 1 is not as it was written, or the one before it is not\n",
+	sh.want(1, "receipts verify", "main: receipt 1 was changed after it was written, or the one before it was\n",
 		"main: the head says 0, the last receipt is 1", "main: 1 receipt, the last is 1: NOT as they were written\n")
 	sh.want(1, "receipts verify --output json", `"receipts": 1`, `"findings": [`, `"database": "main"`)
 	sh.want(2, "receipts verify --database sec", `there is no database "sec" in the configuration`)

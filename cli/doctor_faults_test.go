@@ -162,7 +162,7 @@ func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
 	t.Run("the replica is none", func(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", sql.Config().ConnString())
-		sh.wantFault("warning", "replica", "it is no standby", "hot standby of this database's server")
+		sh.wantFault("warning", "replica", "the server is not a standby", "hot standby of this database's server")
 	})
 	sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", standby.URL(name))
 	sh.wantFault("warning", "replica", "cancels queries that are in the way of replay after 2s", "hot_standby_feedback = on")

@@ -69,7 +69,7 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 			`ALTER TABLE maintenance.schema_migrations RENAME TO away`, `ALTER TABLE maintenance.away RENAME TO schema_migrations`,
 		},
 		{
-			"error", "schema", "needed is", "run caretaker migrate", "", "",
+			"error", "schema", "is required", "run caretaker migrate", "", "",
 			`UPDATE maintenance.schema_migrations SET is_applied = version_id < (SELECT max(version_id) FROM maintenance.schema_migrations)`,
 			`UPDATE maintenance.schema_migrations SET is_applied = true`,
 		},

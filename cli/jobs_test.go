@@ -207,7 +207,7 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 	sh.set("CARETAKER_JOBS_ENABLED", "false")
 	r := sh.serving()
 	assert.Equal(t, anyDigest.ReplaceAllString(r.want(0, "plan user 7"), "DIGEST"), planOfUser)
-	r.want(0, "plan group 100", "group 100 acme\n  refused NO_LONGER_MARKED: it is not marked for deletion", "namespaces         0      0          1        0\n")
+	r.want(0, "plan group 100", "group 100 acme\n  refused NO_LONGER_MARKED: the group is not marked for deletion", "namespaces         0      0          1        0\n")
 	r.want(0, "plan placeholder 9", "placeholder 9 placeholder_9\n  jobs    delete_user\n", "users  0      0          1        0\n")
 	for command, message := range map[string]string{
 		"plan user 4711":        "user 4711 not found: check the id in the table users",

@@ -264,7 +264,7 @@ func (l *lfkCommands) orphans() *cobra.Command {
 		Args:  between(0, 1),
 		RunE: l.withAll(func(ctx context.Context, keys admin.Admin, args []string) error {
 			if keys.Definitions == nil {
-				return errors.New("there are no definitions: set " +
+				return errors.New("no definitions found: set " +
 					"workers.loose_foreign_keys_cleanup.definitions to their file")
 			}
 			search, err := l.search(keys, args)

@@ -53,7 +53,7 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file, "- table: customers", "2. track customers",
 		"CREATE TRIGGER", "3. send SIGHUP to every server", `4. drop the foreign key fk`, `ALTER TABLE "public"."orders" DROP CONSTRAINT "fk"`)
 	sh.want(2, "lfk adopt orders.customer_id orders.nope --plan", "1. add the definition to "+file,
-		"there is no foreign key of orders.nope: the foreign keys of orders are of customer_id")
+		"unknown foreign key of orders.nope: the foreign keys of orders are of customer_id")
 	assert.Equal(t, fileText(t, file), before, "--plan has written")
 	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "track customers: done", "send SIGHUP to every server")
 	after := "# kept\norders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n" + strings.TrimPrefix(before, "# kept\n")
@@ -91,9 +91,9 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sh.want(1, "lfk adopt orders.customer_id", "fk is ON DELETE NO ACTION", "--on-delete async_delete or async_nullify")
 	sh.want(1, "lfk adopt orders.customer_id --on-delete async_nullify", "customer_id cannot become NULL")
 	sh.want(2, "lfk adopt orders.customer_id --on-delete drop", "--on-delete drop: allowed are async_delete, async_nullify")
-	sh.want(2, "lfk adopt orders.id", "there is no foreign key of orders.id")
+	sh.want(2, "lfk adopt orders.id", "unknown foreign key of orders.id")
 	sh.want(2, "lfk adopt orders", "write TABLE.COLUMN")
-	sh.want(2, "lfk adopt nowhere.x", "there is no table nowhere in main")
+	sh.want(2, "lfk adopt nowhere.x", "unknown table nowhere in main")
 	sql(`ALTER TABLE orders ADD CONSTRAINT fk2 FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`)
 	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: say with --constraint")
 	assert.Equal(t, fileText(t, file), before, "the file")
@@ -126,7 +126,7 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	sh.want(0, "lfk adopt orders.customer_id --yes --on-delete async_nullify", "loose from now on")
 	sh.want(1, "lfk adopt orders.customer_id --on-delete async_delete", "not async_delete: correct the definition")
 	sh.want(0, "lfk adopt orders.customer_id", "already loose")
-	sh.want(2, "lfk adopt orders.customer_id --constraint nope", "there is no foreign key nope of orders.customer_id: --constraint may be fk")
+	sh.want(2, "lfk adopt orders.customer_id --constraint nope", "unknown foreign key nope of orders.customer_id: --constraint may be fk")
 }
 
 func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
@@ -135,7 +135,7 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 	sql(`INSERT INTO z SELECT i % 10 FROM generate_series(1, 40) i; INSERT INTO customers VALUES (3); INSERT INTO z VALUES (NULL)`)
 	sh.want(0, "lfk orphans --limit 4", "z.customer_id -> customers  main      at least 4  at least 16  0",
 		"more may be left of z.customer_id -> customers on main",
-		"customers is not tracked on main: its rows were looked for by id, which is a guess")
+		"customers is not tracked on main: its rows were found by id, which is a guess")
 	sh.want(0, "lfk orphans z.customer_id -o json", `"keys": 9`, `"rows": 36`, `"more": false`)
 	sh.want(2, "lfk orphans --limit 0", "--limit is at least 1")
 	sh.want(2, "lfk orphans z.customer_id --parent orders", "no such definition")
@@ -154,7 +154,7 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 	sh.want(0, `lfk adopt "Kid.Table"."Cust.Id" --yes`, `loose from now on`)
 	sh.want(0, `lfk orphans "Kid.Table"."Cust.Id"`, "no orphans")
 	sh.want(0, `lfk orphans "z"."customer_id"`, "no orphans")
-	sh.want(2, `lfk adopt "Kid.Table"."a""b,c","Cust.Id"`, `there is no foreign key of "Kid.Table".(a"b,c, Cust.Id)`)
+	sh.want(2, `lfk adopt "Kid.Table"."a""b,c","Cust.Id"`, `unknown foreign key of "Kid.Table".(a"b,c, Cust.Id)`)
 	for _, wrong := range []string{`"Kid.Table"`, `.a`, `a.`, `a.b,`, `"a.b`} {
 		sh.want(2, "lfk orphans "+wrong, "write TABLE.COLUMN")
 	}

@@ -51,9 +51,9 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 			{"severity": "error", "code": "fk_not_indexed", "database": "main", "object": "c.p_id -> p",
 			 "advice": "no index on c (p_id), so every statement reads the whole table: create an index on c (p_id)"},
 			{"severity": "error", "code": "trigger_missing", "database": "main", "object": "public.p",
-			 "advice": "deletions from it are not noted: run ` + "`caretaker lfk track p --database main`" + ` (with --column, if its children refer to another column than id)"},
+			 "advice": "deletions from it are not recorded: run ` + "`caretaker lfk track p --database main`" + ` (with --column, if its children refer to another column than id)"},
 			{"severity": "error", "code": "child_missing", "database": "", "object": "gone.p_id -> p",
-			 "advice": "gone is in no configured database, so records of p are held: configure the database that has it, or, if there is none, run ` + "`caretaker lfk accept-absent gone`" + `"}],
+			 "advice": "gone is in no configured database, so records of p are held: configure the database that has it, or run ` + "`caretaker lfk accept-absent gone`" + `"}],
 			"errors": 3, "warnings": 0}`},
 		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": ["p_loose_fk_trigger on public.p"]}`},
 		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": []}`},
@@ -88,8 +88,8 @@ func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 		SELECT 'public.p', n, 'c.p_id -> p', 'P0001', E'no,\nnever', 10, '2026-01-01 01:02:03Z', '2026-01-02 01:02:03Z' FROM generate_series(7, 9) n`)
 	sh.want(0, "lfk dead", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  RECORDED (UTC)       DEAD SINCE (UTC)     MESSAGE\n",
 		"main      1   public.p  7    c.p_id -> p  P0001     10        2026-01-01 01:02:03  2026-01-02 01:02:03  no, never\n")
-	sh.want(2, "lfk retry --id 9", "there is no dead record 9: `caretaker lfk dead` lists them")
-	sh.want(2, "lfk retry --table nowhere", "there is no table nowhere in main")
+	sh.want(2, "lfk retry --id 9", "unknown dead record 9: `caretaker lfk dead` lists them")
+	sh.want(2, "lfk retry --table nowhere", "unknown table nowhere in main")
 	sh.want(0, "lfk retry --id 2", "main: 1 put back")
 	sh.want(0, "lfk retry --table p", "main: 2 put back")
 	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY); TRUNCATE loose_foreign_keys_deleted_records RESTART IDENTITY")
@@ -116,7 +116,7 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 	sql := sh.configured("main")
 	sh.want(1, "lfk accept-absent --list", "run `caretaker migrate` first")
 	sh.migrate()
-	sh.want(1, "lfk accept-absent --all", "there are no definitions: set workers.loose_foreign_keys_cleanup.definitions")
+	sh.want(1, "lfk accept-absent --all", "no definitions found: set workers.loose_foreign_keys_cleanup.definitions")
 	sh.defined("a: [{table: p, column: p_id, on_delete: async_delete}]\nb: [{table: p, column: p_id, on_delete: async_delete}]\n" +
 		"c: [{table: p, column: p_id, on_delete: async_delete}]")
 	execute(t, sql, "CREATE TABLE c (p_id bigint)")
@@ -165,15 +165,15 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	execute(t, main, "CREATE TABLE p (id numeric PRIMARY KEY); CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE "+strings.Repeat("n", 50)+" (id int PRIMARY KEY)")
 	execute(t, ci, "CREATE TABLE q (id int PRIMARY KEY, code int); CREATE TABLE n (id int PRIMARY KEY)")
 	for _, command := range []string{"track", "untrack"} {
-		sh.want(2, "lfk "+command+" nowhere", "there is no table nowhere in main, ci")
+		sh.want(2, "lfk "+command+" nowhere", "unknown table nowhere in main, ci")
 	}
 	sh.defined("{}")
 	for command, words := range map[string]string{
-		"dead --table nowhere": "there is no table nowhere in main, ci", "dead --failing --table nowhere": "there is no table nowhere in main, ci",
+		"dead --table nowhere": "unknown table nowhere in main, ci", "dead --failing --table nowhere": "unknown table nowhere in main, ci",
 		"track n --column nix --database ci": "public.n has no column nix", "track n --column id,id --database ci": "the column id is named twice",
 		"track n --column a,b,c,d,e --database ci": "a key has at most 4 columns",
 		"track a.b.c": "has more than one dot", "untrack a.b.c": "has more than one dot", `dead --table "p`: "a quote that is not closed", `track "p`: "a quote that is not closed",
-		"adopt n.nix --plan": "there is no foreign key of n.nix", "revert n.nix": "caretaker has never adopted it",
+		"adopt n.nix --plan": "unknown foreign key of n.nix", "revert n.nix": "caretaker has never adopted it",
 		"adopt n.id --on-delete drop": "--on-delete drop: allowed are",
 	} {
 		sh.want(2, "lfk "+command, words)
@@ -191,7 +191,7 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.want(1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor alone",
 		"would lose its children: make it unique, or name a unique key with --column\n")
 	sh.want(1, "lfk track "+strings.Repeat("n", 50), strings.Repeat("n", 50)+"_loose_fk_trigger would have 67 bytes")
-	sh.want(1, "lfk lint", "there are no definitions to check: set workers.loose_foreign_keys_cleanup.definitions")
+	sh.want(1, "lfk lint", "no definitions to check: set workers.loose_foreign_keys_cleanup.definitions")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
 	sh.want(1, "lfk install", "main: managed by caretaker", "ci: unreachable")
 	sh.set("CARETAKER_DATABASES_MAIN_URL", "")

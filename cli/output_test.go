@@ -272,10 +272,10 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 
 func TestExplain_CallsAreCommandsAndNoneIsSaidTwice(t *testing.T) {
 	for text, want := range map[string]string{
-		"run 7 is at work, WatchRun (caretaker watch 7) follows it":  "run 7 is at work, caretaker watch 7 follows it",
-		"end the pause with ResumeWorker * (caretaker resume --all)": "end the pause with caretaker resume --all",
-		"end the pause with ResumeWorker":                            "end the pause with caretaker resume",
-		"WatchRun follows it, CancelRun stops it":                    "caretaker watch follows it, caretaker cancel stops it",
+		"run 7 is active, follow it with WatchRun (caretaker watch 7)": "run 7 is active, follow it with caretaker watch 7",
+		"end the pause with ResumeWorker * (caretaker resume --all)":   "end the pause with caretaker resume --all",
+		"end the pause with ResumeWorker":                              "end the pause with caretaker resume",
+		"WatchRun follows it, CancelRun stops it":                      "caretaker watch follows it, caretaker cancel stops it",
 	} {
 		assert.Equal(t, asCommands(text), want)
 	}

@@ -87,11 +87,11 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		there.Path = "/nowhere"
 		sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
 		for _, command := range []string{"serve", "migrate"} {
-			sh.want(1, command, "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it has no database of that name", "nowhere")
+			sh.want(1, command, "databases.main.url (CARETAKER_DATABASES_MAIN_URL): database not found", "nowhere")
 		}
 		there.User = url.UserPassword("nobody", "secret")
 		sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
-		assert.Lacks(t, sh.want(1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it refuses our user or its password"), "secret")
+		assert.Lacks(t, sh.want(1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): authentication failed: check user and password"), "secret")
 	})
 }
 
@@ -175,7 +175,7 @@ func TestServe_StartsBeforeItsDatabase(t *testing.T) {
 	_ = closed.Close()
 	sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
 	r := sh.serving()
-	r.log.field(t, "database unreachable, the server starts and keeps trying", "database")
+	r.log.field(t, "database unreachable at the start, retrying", "database")
 	r.want(0, "status", "failing", "not known       not known           -    -         -", "class UNREACHABLE: check the database", "backlog of main not known")
 	r.want(1, "run "+worker, "cannot be reached")
 	forward(t, there.Host, home)
@@ -203,10 +203,10 @@ func TestMigrate_ReportsWhatItApplied(t *testing.T) {
 func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
 	sh, sql := newPrepared(t)
 	for url, words := range map[string][]string{
-		"postgres://nobody@127.0.0.1:1/none?sslmode=disable": {"replica not readable, reading from the primary until it is", "unreachable"},
+		"postgres://nobody@127.0.0.1:1/none?sslmode=disable": {"replica not readable, reading from the primary", "unreachable"},
 		"host=x port=many":                   {"replica not used, reading from the primary", "databases.main.replica_url"},
-		sql.Config().ConnString():            {"replica not readable", "it is no standby"},
-		databases.Cluster(t).URL("postgres"): {"replica not readable", "it is no standby"},
+		sql.Config().ConnString():            {"replica not readable", "the server is not a standby"},
+		databases.Cluster(t).URL("postgres"): {"replica not readable", "the server is not a standby"},
 	} {
 		sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", url)
 		r := sh.serving()
@@ -272,7 +272,7 @@ func TestLog_IsInUTCAndInOneFormatWhereverTheHostIsAndWhoeverSpeaks(t *testing.T
 				_ = asked.Wait()
 				wantUTC(t, command, out.String())
 			}
-			eventually(t, "fires are missed", log, func() bool { return strings.Contains(log.String(), "missed fires") })
+			eventually(t, "fires are missed", log, func() bool { return strings.Contains(log.String(), "scheduled runs missed") })
 			signal(t, server, syscall.SIGTERM)
 			_ = server.Wait()
 			wantUTC(t, "the log", log.String())

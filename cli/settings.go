@@ -189,14 +189,14 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 		refused, ok := errors.AsType[*dberr.Error](err)
 		switch {
 		case err == nil:
-			i.logWarning("the connection seems to go through a pooler", d.CheckPooler(ctx),
+			i.logWarning("pooler without the required URL parameter", d.CheckPooler(ctx),
 				"database", d.Name)
-			i.logWarning("replica not readable, reading from the primary until it is", d.CheckReplica(ctx),
+			i.logWarning("replica not readable, reading from the primary", d.CheckReplica(ctx),
 				"database", d.Name)
 		case ok && refused.Refused():
 			return connectionRefused(d.Name, refused)
 		case errors.Is(err, dberr.ErrUnreachable):
-			i.logWarning("database unreachable, the server starts and keeps trying", err, "database", d.Name)
+			i.logWarning("database unreachable at the start, retrying", err, "database", d.Name)
 		case errors.Is(err, dberr.ErrNotMigrated):
 			missing = append(missing, d.Name)
 		default:
@@ -255,7 +255,7 @@ func (i *instance) logDatabase(
 		}
 	case errors.Is(err, dberr.ErrNotMigrated):
 		if state = "not migrated"; state != logged {
-			logger.ErrorContext(ctx, "database is not migrated: run caretaker migrate",
+			logger.ErrorContext(ctx, "database not migrated",
 				"error", err.Error())
 		}
 	default:

@@ -146,7 +146,7 @@ func (p *pair) wantPrimary(r *repo.Reader, why string) {
 	}
 }
 
-const isBehind = "it has not replayed the last write yet"
+const isBehind = "the replica has not replayed the last write yet"
 
 func TestFault_Reader_TheReplicaIsReadOnceItHasReplayedTheLastWriteOfARun(t *testing.T) {
 	p := newPair(servicetest.Parallel(t), "main")
@@ -246,12 +246,12 @@ func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 	p.wantReplica(p.Reader(someWorker, 0))
 	assert.NoError(t, p.CheckReplica(t.Context()))
 	for name, c := range map[string]struct{ url, why, check string }{
-		"the primary itself":   {p.url, "it is no standby", "no standby"},
+		"the primary itself":   {p.url, "the server is not a standby", "not a standby"},
 		"another cluster":      {databases.Clone(t, servicetest.Migrated("main")), "another cluster", "another cluster"},
-		"nobody there":         {"postgres://nobody@127.0.0.1:1/none?sslmode=disable", "it cannot be reached", "unreachable"},
-		"another database":     {p.standby.URL("postgres"), "it refuses the query: 42P01", ""},
-		"a wrong password":     {strings.Replace(p.mirrorURL(), "caretaker:", "caretaker:not", 1), "it", "password"},
-		"a database not there": {p.standby.URL("none"), "it", "none"},
+		"nobody there":         {"postgres://nobody@127.0.0.1:1/none?sslmode=disable", "the replica is unreachable", "unreachable"},
+		"another database":     {p.standby.URL("postgres"), "the replica refuses the query: 42P01", ""},
+		"a wrong password":     {strings.Replace(p.mirrorURL(), "caretaker:", "caretaker:not", 1), "the replica", "password"},
+		"a database not there": {p.standby.URL("none"), "the replica", "none"},
 	} {
 		d := p.opened(p.url, c.url)
 		p.wantTrouble(d, c.why)
@@ -292,8 +292,8 @@ func TestFault_Replica_PromotedIsNoReplicaAnyMore(t *testing.T) {
 	p := newPair(servicetest.Parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
 	p.onMirror(`SELECT pg_promote()`)
-	p.wantTrouble(p.Database, "it is no standby")
-	servicetest.WantError(t, p.CheckReplica(t.Context()), "no standby")
+	p.wantTrouble(p.Database, "the server is not a standby")
+	servicetest.WantError(t, p.CheckReplica(t.Context()), "not a standby")
 }
 
 func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
@@ -307,12 +307,12 @@ func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
 			t.Error("no error from the primary")
 		}
 		_, why := r.Source()
-		return strings.Contains(why, "it refuses the query: 42P01")
+		return strings.Contains(why, "the replica refuses the query: 42P01")
 	})
 	p.exec(`ALTER TABLE maintenance.hidden RENAME TO river_job`)
 	p.caughtUp()
 	p.wantReplica(p.Reader(someWorker, 0))
-	assert.Equal(t, strings.Count(p.said.String(), "replica is read again"), 1, "lines in", p.said)
+	assert.Equal(t, strings.Count(p.said.String(), "replica read again"), 1, "lines in", p.said)
 }
 
 func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing.T) {

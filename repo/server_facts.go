@@ -74,7 +74,7 @@ func serverFacts(ctx context.Context, d *pg.Database) (f ServerFacts, err error)
 		}
 		return nil
 	})
-	return f, pg.Wrap(ctx, d, "look at the server", err)
+	return f, pg.Wrap(ctx, d, "read the server", err)
 }
 
 // local reports whether an address is one of this machine.
@@ -119,7 +119,7 @@ func (d *Database) ReplicaFacts(ctx context.Context) (f ReplicaFacts, err error)
 	}
 	var seconds float64
 	var patience *float64
-	err = pg.QueryRow(ctx, d.Replica.Database, "look how late the replica is", []any{&seconds, &patience}, replicaLagSQL)
+	err = pg.QueryRow(ctx, d.Replica.Database, "measure the replica's lag", []any{&seconds, &patience}, replicaLagSQL)
 	if late {
 		f.Late = time.Duration(seconds * float64(time.Second))
 	}

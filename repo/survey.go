@@ -47,7 +47,7 @@ const (
 
 // LooksLikeGitLab reports whether a schema has GitLab's tables.
 func (d *Database) LooksLikeGitLab(ctx context.Context) (is bool, err error) {
-	err = pg.QueryRow(ctx, d.Database, "look for GitLab's tables", []any{&is}, looksLikeGitLabSQL)
+	err = pg.QueryRow(ctx, d.Database, "find GitLab's tables", []any{&is}, looksLikeGitLabSQL)
 	return is, err
 }
 
@@ -56,7 +56,7 @@ func (d *Database) Survey(ctx context.Context) (s Survey, err error) {
 	if s.GitLab, err = d.LooksLikeGitLab(ctx); err != nil {
 		return s, err
 	}
-	q := pg.NewQuery("look for cascades", cascadesSQL, manyChildren, cascadesShown)
+	q := pg.NewQuery("find cascades", cascadesSQL, manyChildren, cascadesShown)
 	s.Cascades, err = pg.Collect(ctx, d.Database, q, pgx.RowToStructByPos[Cascade])
 	return s, err
 }

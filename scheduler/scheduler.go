@@ -109,9 +109,9 @@ func (s *Scheduler) tick() {
 	switch {
 	case !changed:
 	case err != nil:
-		s.logger.ErrorContext(s.running, "checking for due fires failed, retrying", "error", err.Error())
+		s.logger.ErrorContext(s.running, "check for due runs failed, retrying", "error", err.Error())
 	default:
-		s.logger.InfoContext(s.running, "checking for due fires works again")
+		s.logger.InfoContext(s.running, "check for due runs works again")
 	}
 }
 

@@ -66,7 +66,7 @@ func (r *readiness) check(ctx context.Context) {
 	case ctx.Err() != nil:
 	case err == nil:
 		if !r.ready && !r.failingSince.IsZero() {
-			r.logger.InfoContext(ctx, "ready: main can work, health is SERVING")
+			r.logger.InfoContext(ctx, "health changed to SERVING")
 		}
 		r.failingSince = time.Time{}
 		if !r.ready {
@@ -75,7 +75,7 @@ func (r *readiness) check(ctx context.Context) {
 	case r.failingSince.IsZero():
 		r.failingSince = began
 	case r.ready && time.Since(r.failingSince) >= gracePeriod:
-		r.logger.ErrorContext(ctx, "not ready, health is NOT_SERVING",
+		r.logger.ErrorContext(ctx, "health changed to NOT_SERVING",
 			"error", err.Error())
 		r.set(false)
 	}

@@ -219,7 +219,7 @@ func TestFault_Outage_NoConnectionIsLeftOnTheServer(t *testing.T) {
 			hogs = append(hogs, hog)
 		}
 	})
-	r.wantExplained(t, " (53300 too_many_connections): it has no connection left: max_connections, or CONNECTION LIMIT of the role or the database")
+	r.wantExplained(t, " (53300 too_many_connections): no connection is free: check max_connections and CONNECTION LIMIT of the role and the database")
 	released := time.Now()
 	for _, hog := range hogs {
 		_ = hog.Close(ctx)
@@ -240,7 +240,7 @@ func TestFault_Outage_PoolIsFull(t *testing.T) {
 		conn := assert.Must(r.main.Jobs.Pool().Acquire(ctx))(t)
 		taken = append(taken, conn)
 	}
-	r.wantExplained(t, ": all connections of its pool are in use")
+	r.wantExplained(t, ": all connections of the pool are in use")
 	e.Insert(servicetest.Placeholders(1)...)
 	released := time.Now()
 	for _, conn := range taken {

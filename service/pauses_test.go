@@ -77,7 +77,7 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	servicetest.Resume(t, s, fault.AllWorkers)
 	assert.Equal(t, pausedBy(t, s, servicetest.AdjournedGroups), "", "paused by")
 	// The second time there is nothing to resume.
-	assert.Equal(t, servicetest.Resume(t, s, fault.AllWorkers).ConditionDetail, "there is no global pause", "a second end")
+	assert.Equal(t, servicetest.Resume(t, s, fault.AllWorkers).ConditionDetail, "no global pause is active", "a second end")
 }
 
 func pauseBySQLWithoutAReasonStopsARunAtWork(e *servicetest.Estate) {

@@ -312,7 +312,7 @@ func (p planned) refused() {
 			"%s: %+v, before it was refused %+v", kind, after, before)
 		want := map[string]string{
 			"group": fmt.Sprintf("PROTECTED group %d is protected by ann: evidence", child),
-			"user":  "INTERNAL_USER users of this type are accounts of the system, which are not deleted",
+			"user":  "INTERNAL_USER users of this type are system accounts and are not deleted",
 		}[kind]
 		r := after.Refused
 		assert.That(t, r != nil && r.Reason+" "+r.Detail == want, "%s: %+v, want %s", kind, r, want)

@@ -26,7 +26,7 @@ var ErrUnknownProtection = errors.New("unknown protection")
 const maxProtection = 10 * 365 * 24 * time.Hour
 
 // AllowedProtection describes the valid ttl of a protection.
-const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out to protect for good"
+const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out to protect permanently"
 
 // Protect keeps a user or group and every group above it from being deleted for ttl, or permanently
 // if ttl is 0. See docs/guides/protect-and-audit.md. Only a longer protection replaces one in

@@ -206,7 +206,7 @@ func userIsSkippedByTheWorkerAndRefusedByEveryJob(e *servicetest.Estate) {
 	}
 	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=4 scheduled_jobs=1")
 	e.Want("main", servicetest.QueuedUsers, "1")
-	assert.Equal(t, len(log.Lines("user passed over")), 2, "lines for bots 2 and 4")
+	assert.Equal(t, len(log.Lines("user skipped")), 2, "lines for bots 2 and 4")
 	dry := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
 	assert.That(t, fmt.Sprint(dry.Candidates) == "[{user 2 u2 hold PROTECTED: user 2"+byAnn+"} {user 4 u4 hold PROTECTED: user 77"+byAnn+throughManager+"}]", "%v", dry.Candidates)
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
@@ -321,7 +321,7 @@ func userInTheQueueOfTheGhostMigrationIsPostponed(e *servicetest.Estate) {
 	s := g.Service()
 	protect(t, s, "user", 27)
 	r := g.Run(s, "migrated_users=1 deferred_users=1 deleted_rows=4")
-	assert.That(t, r.Reason == "1 user kept, who is protected" && !r.OverLimit, "reason %q, over_limit %t", r.Reason, r.OverLimit)
+	assert.That(t, r.Reason == "1 protected user kept" && !r.OverLimit, "reason %q, over_limit %t", r.Reason, r.OverLimit)
 	g.WantLater(27, 30*time.Minute)
 	g.WantLog(1, `"msg":"user kept`, `"user_id":27`, `"reason":"PROTECTED"`, "is protected by ann: evidence")
 	g.Want("main", `SELECT string_agg(id::text, ' ') FROM users WHERE id IN (27, 28)`, "27")

@@ -51,27 +51,27 @@ func TestVerifyReceipts_FindsEveryTampering(t *testing.T) {
 		`UPDATE maintenance.receipt_head SET sequence = 8`:                        "the head says 8, the last receipt is 9",
 		`UPDATE maintenance.receipt_head SET hash = 'x'`:                          "the hash of the head",
 		`UPDATE maintenance.receipt_head SET pruned_sequence = 2`:                 "receipt 1 was inserted",
-		`UPDATE maintenance.receipt_head SET pruned_hash = 'x'`:                   "receipt 1 is not as it was",
-		fmt.Sprintf(insert, "10"):                                                 "receipt 10 is not as it was",
+		`UPDATE maintenance.receipt_head SET pruned_hash = 'x'`:                   "receipt 1 was changed",
+		fmt.Sprintf(insert, "10"):                                                 "receipt 10 was changed",
 		fmt.Sprintf(insert, "0"):                                                  "receipt 0 was inserted",
 		fmt.Sprintf(insert, "-9223372036854775808"):                               "receipt -9223372036854775808 was inserted: the first one is 1",
 		fmt.Sprintf(insert, "9223372036854775807"):                                "receipts 10 to 9223372036854775806 are missing",
 		`UPDATE maintenance.receipts SET sequence = -sequence WHERE sequence = 4`: "receipt -4 was inserted",
 		`UPDATE maintenance.receipts SET keys = '{7}' WHERE sequence = 4`:         "the keys of receipt 4",
-		`UPDATE maintenance.receipts SET hash = 'x' WHERE sequence = 9`:           "receipt 9 is not as it was",
+		`UPDATE maintenance.receipts SET hash = 'x' WHERE sequence = 9`:           "receipt 9 was changed",
 		`WITH two AS (DELETE FROM maintenance.receipts WHERE sequence IN (3, 4) RETURNING *)
 			SELECT count(*) FROM two`: "receipts 3 to 4 are missing",
 		`UPDATE maintenance.receipts SET sequence = 70 - sequence WHERE sequence IN (3, 4);
-			UPDATE maintenance.receipts SET sequence = sequence - 63 WHERE sequence > 60`: "receipt 3 is not as it was",
+			UPDATE maintenance.receipts SET sequence = sequence - 63 WHERE sequence > 60`: "receipt 3 was changed",
 		`UPDATE maintenance.receipt_head SET pruned_sequence = 20`:                                                     "receipt 1 was inserted: the first one is 21",
 		`UPDATE maintenance.receipt_head SET pruned_sequence = -5`:                                                     "receipts -4 to 0 are missing",
-		`DELETE FROM maintenance.receipts WHERE sequence < 4; UPDATE maintenance.receipt_head SET pruned_sequence = 3`: "receipt 4 is not as it was written, or the one before it is not",
+		`DELETE FROM maintenance.receipts WHERE sequence < 4; UPDATE maintenance.receipt_head SET pruned_sequence = 3`: "receipt 4 was changed after it was written, or the one before it was",
 		`UPDATE maintenance.receipts SET sequence = sequence + 1 WHERE sequence = 9`:                                   "receipt 9 is missing",
-		`UPDATE maintenance.receipts SET keys = '{9}', keys_digest = sha256('{9}') WHERE sequence = 3`:                 "receipt 3 is not as it was written, or the one before it is not",
-		`UPDATE maintenance.receipts SET run_id = NULL, job_id = 5, requested_by = run_id WHERE sequence = 3`:          "receipt 3 is not as it was written, or the one before it is not",
-		`UPDATE maintenance.receipts SET at = at AT TIME ZONE 'UTC' AT TIME ZONE 'Asia/Kathmandu' WHERE sequence = 3`:  "receipt 3 is not as it was written, or the one before it is not",
-		`UPDATE maintenance.receipts SET lowest_key = highest_key || ',', highest_key = '' WHERE sequence = 3`:         "receipt 3 is not as it was written, or the one before it is not",
-		`UPDATE maintenance.receipts SET hash = NULL`:                                                                  "receipt 1 is not as it was written, or the one before it is not",
+		`UPDATE maintenance.receipts SET keys = '{9}', keys_digest = sha256('{9}') WHERE sequence = 3`:                 "receipt 3 was changed after it was written, or the one before it was",
+		`UPDATE maintenance.receipts SET run_id = NULL, job_id = 5, requested_by = run_id WHERE sequence = 3`:          "receipt 3 was changed after it was written, or the one before it was",
+		`UPDATE maintenance.receipts SET at = at AT TIME ZONE 'UTC' AT TIME ZONE 'Asia/Kathmandu' WHERE sequence = 3`:  "receipt 3 was changed after it was written, or the one before it was",
+		`UPDATE maintenance.receipts SET lowest_key = highest_key || ',', highest_key = '' WHERE sequence = 3`:         "receipt 3 was changed after it was written, or the one before it was",
+		`UPDATE maintenance.receipts SET hash = NULL`:                                                                  "receipt 1 was changed after it was written, or the one before it was",
 		`INSERT INTO maintenance.receipts SELECT * FROM maintenance.receipts WHERE sequence = 3`:                       "receipt 3 was inserted",
 	}
 	for _, set := range []string{
@@ -79,7 +79,7 @@ func TestVerifyReceipts_FindsEveryTampering(t *testing.T) {
 		"action = 'updated'", "rule = ''", "worker = worker || action, action = ''", "rows = 2", "lowest_key = '3'",
 		"highest_key = NULL", "keys_digest = 'x'", "keys = NULL", "requested_by = 'bob'",
 	} {
-		tampering["UPDATE maintenance.receipts SET "+set+" WHERE sequence = 4"] = "receipt 4 is not as it was"
+		tampering["UPDATE maintenance.receipts SET "+set+" WHERE sequence = 4"] = "receipt 4 was changed"
 	}
 	// Without its constraints the table takes what a forger writes.
 	e.Exec("main", `ALTER TABLE maintenance.receipts DROP CONSTRAINT receipts_pkey, ALTER hash DROP NOT NULL`)
@@ -108,7 +108,7 @@ func verifyReceiptsHeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(e *servicetest.Es
 	second := func(h *service.ReceiptHead) { h.Sequence, h.Hash = 2, "ab" }
 	verify("", same)
 	verify("", func(h *service.ReceiptHead) { h.Database = "ci" })
-	verify("receipt 5 is not that of the head that was given: the chain was written anew",
+	verify("receipt 5 is not that of the head that was given: the chain was rewritten",
 		func(h *service.ReceiptHead) { h.Hash = strings.Repeat("0", 64) })
 	// A checkpoint that fits is what pruning leaves, unless it came too early.
 	e.Exec("main", copyReceipts)
@@ -206,7 +206,7 @@ func verifyReceiptsARestoredBackupIsSeenByTheHeadsOfAfterIt(e *servicetest.Estat
 		assert.NoError(t, sweepRow(d, "t", 1, aJob))
 	}
 	wantVerified(t, d, "", early, headOf(t, d))
-	wantVerified(t, d, "receipt 7 is not that of the head that was given: the chain was written anew", early, late)
+	wantVerified(t, d, "receipt 7 is not that of the head that was given: the chain was rewritten", early, late)
 }
 
 func TestVerifyReceipts_ChainsOfTwoDatabasesAreNotExchanged(t *testing.T) {
@@ -221,13 +221,13 @@ func TestVerifyReceipts_ChainsOfTwoDatabasesAreNotExchanged(t *testing.T) {
 	}
 	one.Exec("main", copyReceipts)
 	move(other, one, "sequence = 2")
-	wantVerified(t, one.Open[0], "receipt 2 is not as it was written, or the one before it is not\nreceipt 3 is not as it was written, or the one before it is not")
+	wantVerified(t, one.Open[0], "receipt 2 was changed after it was written, or the one before it was\nreceipt 3 was changed after it was written, or the one before it was")
 	move(other, one, "true")
 	wantVerified(t, one.Open[0], "the hash of the head is not that of receipt 4")
 	// With the head it is a chain. It is the heads kept elsewhere that say whose.
 	one.Exec("main", `UPDATE maintenance.receipt_head SET hash = (SELECT hash FROM maintenance.receipts WHERE sequence = 4)`)
 	wantVerified(t, one.Open[0], "", second)
-	wantVerified(t, one.Open[0], "receipt 4 is not that of the head that was given: the chain was written anew", first)
+	wantVerified(t, one.Open[0], "receipt 4 is not that of the head that was given: the chain was rewritten", first)
 	one.Exec("main", restoreReceipts)
 	wantVerified(t, one.Open[0], "", first)
 }

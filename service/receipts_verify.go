@@ -118,7 +118,7 @@ func (v *verification) run(ctx context.Context) (end control.ReceiptHead, err er
 		}
 		end, err = v.database.Receipts.ReceiptHead(ctx)
 		if errors.Is(err, dberr.ErrNotFound) {
-			v.find("the head has gone from maintenance.receipt_head")
+			v.find("the head is missing from maintenance.receipt_head")
 			return v.begin, nil
 		}
 		if err != nil || end.Newest <= max(last, v.begin.PrunedSequence) {
@@ -140,7 +140,7 @@ func (v *verification) check(r control.CheckedReceipt) {
 	case r.Sequence > expected:
 		v.find("receipt %d is missing", expected)
 	case !r.Intact:
-		v.find("receipt %d is not as it was written, or the one before it is not", r.Sequence)
+		v.find("receipt %d was changed after it was written, or the one before it was", r.Sequence)
 	}
 	if !r.KeysIntact {
 		v.find("the keys of receipt %d are not those of its digest", r.Sequence)
@@ -153,7 +153,7 @@ func (v *verification) check(r control.CheckedReceipt) {
 func (v *verification) checkKnown(sequence int64, hash string) {
 	for _, k := range v.known {
 		if k.Database == v.Database && k.Sequence == sequence && k.Hash != hash {
-			v.find("receipt %d is not that of the head that was given: the chain was written anew",
+			v.find("receipt %d is not that of the head that was given: the chain was rewritten",
 				sequence)
 		}
 	}
@@ -165,7 +165,7 @@ func (v *verification) checkEnd(end control.ReceiptHead) {
 	case end.Sequence > v.Sequence:
 		v.find("receipts %d to %d are missing at the end", v.Sequence+1, end.Sequence)
 	case end.Sequence < v.Sequence:
-		v.find("the head says %d, the last receipt is %d: one of them is not as it was written",
+		v.find("the head says %d, the last receipt is %d: one of them was changed",
 			end.Sequence, v.Sequence)
 	case end.Hash != v.Hash:
 		v.find("the hash of the head is not that of receipt %d", v.Sequence)

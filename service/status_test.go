@@ -332,7 +332,7 @@ func TestFault_DestroyGroup_ItsProgressCanBeSeenWhileItWorks(t *testing.T) {
 	g.Exec("main", `UPDATE maintenance.river_job SET state = 'available'`)
 	p := g.Start("doomed", "", servicetest.WorksGroups)
 	g.Eventually("main", `SELECT removed_rows > 0 FROM maintenance.group_removals`, "true")
-	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "removal of group 10, begun 20", " rows, 0 projects and 0 groups are gone")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "removal of group 10, started 20", " rows, 0 projects and 0 groups removed")
 	g.Killed(p)
 }
 

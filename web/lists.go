@@ -143,7 +143,7 @@ type waitingPage struct {
 func (p *pages) waiting(w http.ResponseWriter, r *http.Request) {
 	name, what := r.PathValue("name"), r.PathValue("what")
 	if what != "dead" && what != "deferred" {
-		p.renderError(w, r, http.StatusNotFound, "There is no such page.")
+		p.renderError(w, r, http.StatusNotFound, "Page not found.")
 		return
 	}
 	body := &waitingPage{Worker: name, Dead: what == "dead"}

@@ -98,7 +98,7 @@ func (p *pages) routes() http.Handler {
 	}
 	mux.HandleFunc("GET /static/{file}", p.asset)
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
-		p.renderError(w, r, http.StatusNotFound, "There is no such page.")
+		p.renderError(w, r, http.StatusNotFound, "Page not found.")
 	})
 	return mux
 }
@@ -110,7 +110,7 @@ func (p *pages) hasJobs() bool { return !p.config.Service.LooseForeignKeysOnly }
 func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
 	a, known := p.assets[r.URL.Path]
 	if !known {
-		p.renderError(w, r, http.StatusNotFound, "There is no such page.")
+		p.renderError(w, r, http.StatusNotFound, "Page not found.")
 		return
 	}
 	w.Header().Set("Content-Type", a.kind)

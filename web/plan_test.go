@@ -58,7 +58,7 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 	}{
 		"/plan/user/4711": {404, "user 4711 not found"}, "/plan/group/4711": {404, "group 4711 not found"},
 		"/plan/project/7": {400, "kind: is not user, group or placeholder"}, "/plan/user/x": {400, "/plan/user/ID"},
-		"/plan/user/0": {400, "id: is required"}, "/plan/user": {404, "no such page"},
+		"/plan/user/0": {400, "id: is required"}, "/plan/user": {404, "Page not found"},
 	} {
 		if answer, body := f.request(http.MethodGet, path); answer.StatusCode != want.code || !strings.Contains(body, want.words) {
 			t.Errorf("%s: %s, %s", path, answer.Status, body)

@@ -105,7 +105,7 @@ func (s *Site) sample() {
 		err := s.config.Service.SampleBacklogs(s.sampling)
 		if err != nil && !failed && s.sampling.Err() == nil {
 			s.config.Logger.WarnContext(s.sampling,
-				"backlogs not saved for the charts of the status page, retrying", "error", err.Error())
+				"backlog samples not saved, retrying", "error", err.Error())
 		}
 		failed = err != nil
 		select {

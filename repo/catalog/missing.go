@@ -49,7 +49,7 @@ func (d Schema) Lacking(ctx context.Context, grants []Grant) ([]Lacking, error) 
 			columns[i] = append(columns[i], value)
 		}
 	}
-	q := pg.NewQuery("look for missing rights", lackingSQL, columns[0], columns[1], columns[2], columns[3])
+	q := pg.NewQuery("find missing rights", lackingSQL, columns[0], columns[1], columns[2], columns[3])
 	return pg.Collect(ctx, d.db, q, func(row pgx.CollectableRow) (l Lacking, err error) {
 		var n int
 		err = row.Scan(&n, &l.Table.Schema, &l.Table.Name, &l.object, &l.Rights, &l.Hiding)
@@ -101,7 +101,7 @@ func (d Schema) Unindexed(ctx context.Context, lookUps []LookUp) ([]Unindexed, e
 			columns[i] = append(columns[i], value)
 		}
 	}
-	q := pg.NewQuery("look for missing indexes", unindexedSQL, columns[0], columns[1], columns[2], columns[3])
+	q := pg.NewQuery("find missing indexes", unindexedSQL, columns[0], columns[1], columns[2], columns[3])
 	return pg.Collect(ctx, d.db, q, func(row pgx.CollectableRow) (u Unindexed, err error) {
 		var n int
 		err = row.Scan(&n, &u.Wanted)

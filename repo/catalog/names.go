@@ -28,7 +28,7 @@ func ParseTable(name string) (Table, error) {
 	case 2:
 		return Table{Schema: parts[0], Name: parts[1]}, nil
 	}
-	return Table{}, errors.New(`has more than one dot: put a name that has one in quotes, as in ` +
+	return Table{}, errors.New(`has more than one dot: put a name with a dot in quotes, as in ` +
 		`sales."a.b"`)
 }
 
@@ -49,7 +49,7 @@ func nextPart(name string) (part, rest string, more bool, err error) {
 		case behind[0] == '.':
 			return part, behind[1:], true, nil
 		case behind[0] != '"':
-			return "", "", false, errors.New("has something behind a closing quote that is no dot")
+			return "", "", false, errors.New("has no dot after a closing quote")
 		}
 		part, rest = part+`"`, behind[1:]
 	}

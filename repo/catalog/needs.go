@@ -127,7 +127,7 @@ func (n *Needs) AddUses(ctx context.Context, uses []Use, remove func(Table)) err
 		Number int
 		Table
 	}
-	q := pg.NewQuery("look for tables", writtenTablesSQL, schemas, tables)
+	q := pg.NewQuery("find tables", writtenTablesSQL, schemas, tables)
 	all, err := pg.Collect(ctx, n.Catalog.Database, q, func(row pgx.CollectableRow) (f found, err error) {
 		err = row.Scan(&f.Number, &f.Schema, &f.Name)
 		return f, err
@@ -175,7 +175,7 @@ type fired struct {
 // AddTriggers adds the effects of triggers on changed tables.
 func (n *Needs) AddTriggers(ctx context.Context) error {
 	n.Begin("")
-	all, err := pg.Collect(ctx, n.Catalog.Database, pg.NewQuery("look what triggers do", firedSQL),
+	all, err := pg.Collect(ctx, n.Catalog.Database, pg.NewQuery("read triggers", firedSQL),
 		func(row pgx.CollectableRow) (f fired, err error) {
 			var verb string
 			var conflict bool
@@ -285,7 +285,7 @@ func (n *Needs) Grants(ctx context.Context) ([]Grant, error) {
 			inserts[0], inserts[1] = append(inserts[0], t.Schema), append(inserts[1], t.Name)
 		}
 	}
-	q := pg.NewQuery("look for sequences", sequencesSQL, inserts[0], inserts[1])
+	q := pg.NewQuery("find sequences", sequencesSQL, inserts[0], inserts[1])
 	sequences, err := pg.Collect(ctx, n.Catalog.Database, q, pgx.RowToStructByPos[Table])
 	if err != nil {
 		return nil, err

@@ -131,7 +131,7 @@ func (p Presence) Unsuitable(ctx context.Context, c Reference, value string) (st
 	if slices.Contains([]string{"", "text", "character varying"}, column.Type) {
 		return "", nil
 	}
-	holds, operation := false, "look at the type of "+c.Table+"."+c.Column
+	holds, operation := false, "read the type of "+c.Table+"."+c.Column
 	sql := stmt.Fill(typeHoldsSQL, "{value}", "$2")
 	err := pg.QueryRow(ctx, p.Database, operation, []any{&holds}, sql, column.Type, value)
 	if err != nil || holds {

@@ -267,7 +267,7 @@ ORDER BY runs.id DESC LIMIT 1`
 // RunAtWork returns the id of the running run with the same worker and database as this one, in the
 // process that holds the lease. Otherwise the error is [dberr.ErrNotFound].
 func (d Runs) RunAtWork(ctx context.Context, run Run, holder string) (id string, err error) {
-	err = pg.QueryRow(ctx, d.db, "find the run at work", []any{&id}, runAtWorkSQL, run.Worker, run.Database, holder, run.ID)
+	err = pg.QueryRow(ctx, d.db, "find the active run", []any{&id}, runAtWorkSQL, run.Worker, run.Database, holder, run.ID)
 	return id, err
 }
 

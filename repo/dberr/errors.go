@@ -134,27 +134,27 @@ func (e *Error) Why() string {
 	case isSame:
 		return same.Error()
 	case e.PoolFull:
-		return "all connections of its pool are in use"
+		return "all connections of the pool are in use"
 	case code == ReadOnlyState:
-		return "it is read-only: a standby, or default_transaction_read_only"
+		return "the server is read-only: check for a standby and default_transaction_read_only"
 	case code == diskFullState:
-		return "its disk is full"
+		return "the disk of the server is full"
 	case code == "53300":
-		return "it has no connection left: max_connections, or CONNECTION LIMIT of the role or the database"
+		return "no connection is free: check max_connections and CONNECTION LIMIT of the role and the database"
 	case code == "57P03":
-		return "it is starting up, shutting down or recovering"
+		return "the server is starting up, shutting down or recovering"
 	case e.Refused() && HasPrefix(code, "3D"):
-		return "it has no database of that name: correct the URL, or create the database"
+		return "database not found: correct the URL, or create the database"
 	case e.Refused():
-		return "it refuses our user or its password: correct the URL, or the server's roles and pg_hba.conf"
+		return "authentication failed: check user and password in databases." + urlKey(e.Database) + " and pg_hba.conf"
 	case e.fromPooler():
-		return "a pooler before it refuses: check the limits and the log of the pooler"
+		return "the pooler refuses connections: check the limits and the log of the pooler"
 	case code == "55P03":
-		return "another transaction holds a lock on a table or row that this needs: check pg_stat_activity"
+		return "another transaction holds a lock on a table or row that the statement needs: check pg_stat_activity"
 	case code == "P0001":
-		return "a trigger or function raises it: its message is in PostgreSQL's log"
+		return "a trigger or function raised the error: check PostgreSQL's log"
 	case code == "57014":
-		return "it took too long or was cancelled: check pg_stat_activity for locks and load"
+		return "the statement timed out or was cancelled: check pg_stat_activity for locks and load"
 	}
 	return ""
 }
@@ -339,15 +339,15 @@ const ErrNoTargetTable = TextError(NoTargetTableText)
 
 // ErrChildChanged means that a statement might miss rows, because the child table has changed since
 // the start of the run. The transaction changed nothing.
-const ErrChildChanged = TextError("the child table has changed since the run began: it has a new trigger or rule, a table " +
+const ErrChildChanged = TextError("the child table has changed since the run started: it has a new trigger or rule, a table " +
 	"inherits from it, or a partition is being detached. The next run takes that into account")
 
 // ErrLivingParent means that the parent of a key exists. The transaction changed nothing.
-const ErrLivingParent = TextError("the parent of a key is alive")
+const ErrLivingParent = TextError("the parent of a key exists")
 
 // ErrBusy means that another transaction holds the advisory lock of a [fencing.Guard]. The transaction
 // changed nothing.
-var ErrBusy = errors.New("somebody else is at work on it")
+var ErrBusy = errors.New("another transaction is changing it")
 
 // ErrUnguarded is a bug of ours: a write whose permit has no guard.
 var ErrUnguarded = errors.New("a write without a guard, nothing was changed")
@@ -368,12 +368,16 @@ func (e *SameDatabaseError) Error() string {
 // PoolerAdvice returns the fix for a pooler that prepares statements on one connection and uses
 // them on another.
 func PoolerAdvice(database string) string {
-	key := database + ".url"
-	if primary, ok := strings.CutSuffix(database, ReplicaSuffix); ok {
-		key = primary + ".replica_url"
-	}
 	return "behind a pooler in transaction mode add default_query_exec_mode=exec to databases." +
-		key + " (docs/guides/managed-postgresql.md)"
+		urlKey(database) + " (docs/guides/managed-postgresql.md)"
+}
+
+// urlKey returns the configuration key of a database's URL, without "databases.".
+func urlKey(database string) string {
+	if primary, ok := strings.CutSuffix(database, ReplicaSuffix); ok {
+		return primary + ".replica_url"
+	}
+	return database + ".url"
 }
 
 // ErrJobCancelled means that an operator has cancelled the job. Its attempts write nothing more.

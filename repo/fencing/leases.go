@@ -20,7 +20,7 @@ type Lease struct {
 // Holding names the holder of the lease and its expiry, for messages.
 func (l *Lease) Holding() string {
 	if l.ExpiresAt.Equal(stmt.Latest()) {
-		return fmt.Sprintf("%s is held by %s and never expires: if nobody is at work, set its expires_at in maintenance.leases to now()",
+		return fmt.Sprintf("%s is held by %s and never expires: if no run is active, set its expires_at in maintenance.leases to now()",
 			l.Name, l.Holder)
 	}
 	return fmt.Sprintf("%s is held by %s until %s", l.Name, l.Holder, l.ExpiresAt.UTC().Format(time.RFC3339))
@@ -46,7 +46,7 @@ type LeaseHeldError struct {
 func (e *LeaseHeldError) Error() string {
 	text := "lease " + e.Lease.Holding()
 	if e.RunID != "" {
-		text += fmt.Sprintf(": run %s is at work, WatchRun (caretaker watch %s) follows it", e.RunID, e.RunID)
+		text += fmt.Sprintf(": run %s is active, follow it with WatchRun (caretaker watch %s)", e.RunID, e.RunID)
 	}
 	return text
 }

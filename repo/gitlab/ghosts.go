@@ -148,7 +148,7 @@ WHERE q.id = $1::bigint AND coalesce(q.user_id, 0) = $2::bigint
 func (d Ghosts) GhostTarget(
 	ctx context.Context, q GhostQueue, m GhostMigration, l fencing.Limits,
 ) (t GhostTarget, err error) {
-	read := pg.NewQuery("look at a user of the queue", q.fill(ghostTargetSQL), m.ID, m.UserID)
+	read := pg.NewQuery("read a user of the queue", q.fill(ghostTargetSQL), m.ID, m.UserID)
 	found, err := pg.ReadRows(ctx, d.db, l, read, pgx.RowToStructByPos[GhostTarget])
 	if len(found) > 0 {
 		t = found[0]
@@ -176,7 +176,7 @@ func (d Ghosts) PlanGhostTarget(
 	ctx context.Context, q GhostQueue, user int64, l fencing.Limits,
 ) (t GhostTarget, err error) {
 	l.ReadOnly = true
-	read := pg.NewQuery("look at a user", q.fill(planGhostTargetSQL), user)
+	read := pg.NewQuery("read a user", q.fill(planGhostTargetSQL), user)
 	found, err := pg.ReadRows(ctx, d.db, l, read, pgx.RowToStructByPos[GhostTarget])
 	if len(found) > 0 {
 		t = found[0]

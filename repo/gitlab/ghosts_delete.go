@@ -30,7 +30,7 @@ func (d Ghosts) HasPersonalProjects(
 	ctx context.Context, q GhostQueue, user int64, l fencing.Limits,
 ) (has bool, err error) {
 	if q.projects {
-		read := pg.NewQuery("look for personal projects", personalProjectExistsSQL, user)
+		read := pg.NewQuery("find personal projects", personalProjectExistsSQL, user)
 		err = pg.ReadRow(ctx, d.db, l, read, &has)
 	}
 	return has, err
@@ -43,7 +43,7 @@ ORDER BY group_id LIMIT 100`
 // ScheduledGroups reads the first 100 groups that the user has marked for deletion. A foreign key
 // deletes the marks with the user.
 func (d Ghosts) ScheduledGroups(ctx context.Context, user int64, l fencing.Limits) ([]int64, error) {
-	read := pg.NewQuery("look for groups marked by the user", scheduledGroupsSQL, user)
+	read := pg.NewQuery("find groups marked by the user", scheduledGroupsSQL, user)
 	return pg.ReadRows(ctx, d.db, l, read, pgx.RowTo[int64])
 }
 

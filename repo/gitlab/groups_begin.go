@@ -296,7 +296,7 @@ FROM maintenance.group_removals ORDER BY begun_at, group_id LIMIT $1`
 
 // GroupRemovals reads up to limit started removals, the oldest first.
 func (d Groups) GroupRemovals(ctx context.Context, limit int, l fencing.Limits) ([]GroupRemoval, error) {
-	read := pg.NewQuery("read the removals that have begun", groupRemovalsSQL, limit)
+	read := pg.NewQuery("read the started removals", groupRemovalsSQL, limit)
 	return pg.ReadRows(ctx, d.db, l, read, func(row pgx.CollectableRow) (r GroupRemoval, err error) {
 		err = row.Scan(&r.GroupID, &r.Groups, &r.Projects, &r.Rows, &r.Bots, &r.BegunAt)
 		return r, err

@@ -45,7 +45,7 @@ const isGroupSQL = `SELECT EXISTS (SELECT FROM namespaces WHERE id = $1::bigint 
 
 // IsGroup reports whether there is a group with this id.
 func (d Groups) IsGroup(ctx context.Context, id int64, l fencing.Limits) (is bool, err error) {
-	err = pg.ReadRow(ctx, d.db, l, pg.NewQuery("look for the group", isGroupSQL, id), &is)
+	err = pg.ReadRow(ctx, d.db, l, pg.NewQuery("find the group", isGroupSQL, id), &is)
 	return is, err
 }
 

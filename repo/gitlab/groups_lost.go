@@ -55,7 +55,7 @@ func (d Groups) LostMarks(
 	ctx context.Context, s GroupStores, after int64, l fencing.Limits,
 ) (lost []int64, next int64, err error) {
 	groups, err := pg.ConfirmedReplicaRows(ctx, d.db, l,
-		pg.NewQuery("look for lost marks", s.fill(lostMarksSQL), after, groupPage),
+		pg.NewQuery("find lost marks", s.fill(lostMarksSQL), after, groupPage),
 		pgx.RowToStructByPos[perhapsLost])
 	for _, g := range groups {
 		if next = g.ID; g.Lost {

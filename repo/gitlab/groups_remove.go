@@ -132,7 +132,7 @@ func (d Groups) HasBots(ctx context.Context, which Memberships, l fencing.Limits
 	if which.SourceType == "" {
 		condition = namespaceMembersSQL
 	}
-	q := pg.NewQuery("look for project bots", stmt.Fill(memberBotsSQL, "{which}", condition),
+	q := pg.NewQuery("find project bots", stmt.Fill(memberBotsSQL, "{which}", condition),
 		which.SourceType, which.SourceID)
 	err = pg.ReadRow(ctx, d.db, l, q, &has)
 	return has, err
@@ -218,7 +218,7 @@ func (Groups) FindProject(
 		routed = "true"
 	}
 	sql := stmt.Fill(projectToRemoveSQL, "{namespace}", namespace, "{routed}", routed)
-	read := pg.NewQuery("look for the project", sql, id)
+	read := pg.NewQuery("find the project", sql, id)
 	rows, err := pg.ReadRows(ctx, c.Database, l, read, pgx.RowToStructByPos[ProjectToRemove])
 	if err == nil && len(rows) == 0 {
 		return p, dberr.ErrNotFound

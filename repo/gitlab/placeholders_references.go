@@ -203,7 +203,7 @@ func (p placeholderLook) first(
 				if c == main {
 					return p.tx.QueryRow(ctx, sql, p.userID).Scan(n)
 				}
-				return pg.ReadRow(ctx, c.Database, p.limits, pg.NewQuery("look for references", sql, p.userID), n)
+				return pg.ReadRow(ctx, c.Database, p.limits, pg.NewQuery("find references", sql, p.userID), n)
 			})
 			if err != nil || found != nil {
 				return found, err

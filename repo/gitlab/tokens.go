@@ -202,7 +202,7 @@ func (d Tokens) InactiveBots(
 	judge := func(bots string, which any) pg.Query {
 		sql := stmt.Fill(inactiveBotsSQL, "{bots}", bots, "{organization}", organization,
 			"{ghosts}", stmt.Quote(f.ghosts))
-		return pg.NewQuery("look for inactive bots", sql, rules.args(page.After, which)...)
+		return pg.NewQuery("find inactive bots", sql, rules.args(page.After, which)...)
 	}
 	whole := judge(botRangeSQL, page.Limit)
 	stale, err := pg.ReplicaRow(ctx, d.db, l, whole, r.columns()...)
@@ -236,7 +236,7 @@ func (d Tokens) AdminBots(
 		sql, args = adminBotsSQL, []any{organizations}
 	}
 	type pair struct{ Organization, Bot int64 }
-	q := pg.NewQuery("look for admin bots", sql, args...)
+	q := pg.NewQuery("find admin bots", sql, args...)
 	pairs, err := pg.ReadRows(ctx, d.db, l, q, pgx.RowToStructByPos[pair])
 	bots := map[int64]int64{}
 	for _, p := range pairs {

@@ -162,7 +162,7 @@ SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE id::text = $1 AND fini
 func (d Tokens) TokenPassUnfinished(
 	ctx context.Context, id string,
 ) (unfinished bool, err error) {
-	err = pg.QueryRow(ctx, d.db, "look at the pass over the bots", []any{&unfinished},
+	err = pg.QueryRow(ctx, d.db, "read the pass over the bots", []any{&unfinished},
 		unfinishedTokenPassSQL, id)
 	return unfinished, err
 }
@@ -181,7 +181,7 @@ ORDER BY bot.id`
 func (d Tokens) NewDeletions(
 	ctx context.Context, users []int64, reason string, l fencing.Limits,
 ) ([]int64, error) {
-	q := pg.NewQuery("look for jobs not yet waiting", newJobsSQL, users, reason)
+	q := pg.NewQuery("find jobs not yet waiting", newJobsSQL, users, reason)
 	return pg.ReadRows(ctx, d.db, l, q, pgx.RowTo[int64])
 }
 
@@ -236,7 +236,7 @@ SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE finished_at IS NULL)
 func (d Tokens) TokenPassAbandoned(
 	ctx context.Context, worker string,
 ) (abandoned bool, err error) {
-	err = pg.QueryRow(ctx, d.db, "look for a pass that nobody is at work on", []any{&abandoned},
+	err = pg.QueryRow(ctx, d.db, "find an abandoned pass", []any{&abandoned},
 		abandonedTokenPassSQL, worker)
 	return abandoned, err
 }

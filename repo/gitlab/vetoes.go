@@ -88,7 +88,7 @@ func groupVetoes(
 		}
 	}
 	// They come last: they also hold started removals.
-	q := pg.NewQuery("look for cancelled removals of groups", cancelledGroupsSQL, groups)
+	q := pg.NewQuery("find cancelled removals of groups", cancelledGroupsSQL, groups)
 	cancelled, err := listVetoes(ctx, d, l, q)
 	for i := range cancelled {
 		vetoes[cancelled[i].Target] = &cancelled[i]
@@ -127,7 +127,7 @@ func (d Users) CancelledBots(
 	ctx context.Context, f UserFeatures, r TokenRules, behind, last int64,
 ) ([]Veto, error) {
 	sql := stmt.Fill(cancelledBotsSQL, "{ghosts}", stmt.Quote(f.ghosts))
-	q := pg.NewQuery("look for bots that are passed over", sql, r.args(behind, last, vetoesNamed)...)
+	q := pg.NewQuery("find skipped bots", sql, r.args(behind, last, vetoesNamed)...)
 	return listVetoes(ctx, d.db, fencing.Limits{Statement: stmt.StatementTimeout}, q)
 }
 
@@ -145,7 +145,7 @@ ORDER BY v.user_id LIMIT $6`
 // VetoedPlaceholders returns the first 100 skipped placeholder users that would be due.
 func (d Users) VetoedPlaceholders(ctx context.Context, r PlaceholderRules) ([]Veto, error) {
 	_, words := listed(r.Kept, control.KindUser)
-	q := pg.NewQuery("look for placeholder users that are passed over", vetoedPlaceholdersSQL,
+	q := pg.NewQuery("find skipped placeholder users", vetoedPlaceholdersSQL,
 		r.args(words, vetoesNamed)...)
 	return listVetoes(ctx, d.db, fencing.Limits{Statement: stmt.StatementTimeout}, q)
 }

@@ -52,7 +52,7 @@ func (d Jobs) JobCancelled(ctx context.Context, id int64) (words string, err err
 
 // cancellation returns the cancellation of a job, nil if it has none.
 func cancellation(ctx context.Context, d *pg.Database, id int64) (*Cancellation, error) {
-	q := pg.NewQuery("look whether the job was cancelled", cancellationSQL, id)
+	q := pg.NewQuery("check whether the job was cancelled", cancellationSQL, id)
 	found, err := pg.Collect(ctx, d, q, pgx.RowToAddrOfStructByPos[Cancellation])
 	if len(found) == 0 {
 		return nil, err

@@ -53,7 +53,7 @@ type In struct {
 func (d Jobs) DueJobs(ctx context.Context, in In) ([]QueueDue, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
 	defer cancel()
-	ctx, o := pg.BeginRoutine(ctx, d.db, "look for due jobs")
+	ctx, o := pg.BeginRoutine(ctx, d.db, "find due jobs")
 	var readOnly bool
 	var due []QueueDue
 	scan := func(row pgx.CollectableRow) (QueueDue, error) { return scanQueueDue(row, &readOnly) }
@@ -68,7 +68,7 @@ func (d Jobs) DueJobs(ctx context.Context, in In) ([]QueueDue, error) {
 		err = pg.NoteWritable(d.db, readOnly)
 	}
 	o.End(ctx, err)
-	return due, pg.Wrap(ctx, d.db, "look for due jobs", err)
+	return due, pg.Wrap(ctx, d.db, "find due jobs", err)
 }
 
 func scanQueueDue(row pgx.CollectableRow, readOnly *bool) (due QueueDue, err error) {

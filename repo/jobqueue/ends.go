@@ -35,7 +35,7 @@ EXECUTE FUNCTION maintenance.keep_job_end()`
 // regardless of the job's state. If main was down, that is seconds after another attempt has
 // finished the job. Call it after River's migrations, within [repo.Database.WhileMigrating].
 func (d Jobs) KeepJobEnds(ctx context.Context) (made bool, err error) {
-	err = pg.QueryRow(ctx, d.db, "look for the trigger of the jobs", []any{&made}, jobEndsKeptSQL)
+	err = pg.QueryRow(ctx, d.db, "find the trigger of the jobs", []any{&made}, jobEndsKeptSQL)
 	if made = !made; err != nil || !made {
 		return false, err
 	}

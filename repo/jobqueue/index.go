@@ -20,7 +20,7 @@ CREATE INDEX river_job_by_kind_and_state ON maintenance.river_job (kind, state, 
 // seconds for a million jobs. Meanwhile jobs can be read, but inserting or running one waits. Call
 // it after River's migrations, within [repo.Database.WhileMigrating].
 func (d Jobs) IndexJobs(ctx context.Context) (made bool, err error) {
-	err = pg.QueryRow(ctx, d.db, "look for the index of the jobs", []any{&made}, jobsIndexedSQL)
+	err = pg.QueryRow(ctx, d.db, "find the index of the jobs", []any{&made}, jobsIndexedSQL)
 	if made = !made; err != nil || !made {
 		return false, err
 	}

@@ -237,9 +237,9 @@ type DuplicateJobError struct{ ID int64 }
 // Error explains what to do.
 func (e *DuplicateJobError) Error() string {
 	if e.ID == 0 {
-		return "another job for the same was waiting until just now: try again"
+		return "another job for the same target has just ended: try again"
 	}
-	return fmt.Sprintf("job %d does the same and waits or runs already: retry that one", e.ID)
+	return fmt.Sprintf("job %d for the same target waits or runs already: retry that one", e.ID)
 }
 
 // Details returns the reason and the metadata for clients.

@@ -172,8 +172,8 @@ func (c *Child) CheckKey(key Key) error {
 			len(c.Key.Columns), key.Columns())}
 	case len(c.Key.Key) > 1 && c.Order == nil:
 		// In another order the values would find the rows of other parents.
-		return &KeyMismatchError{fmt.Sprintf("%s is no longer tracked, so nobody knows the order in which "+
-			"its columns %s were recorded: leave key out of the definition and give column in that order",
+		return &KeyMismatchError{fmt.Sprintf("%s is no longer tracked, so the order of its "+
+			"recorded columns %s is unknown: leave key out of the definition and give column in that order",
 			c.Key.Parent, ColumnList(c.Key.Key))}
 	}
 	return nil

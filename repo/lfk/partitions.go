@@ -224,7 +224,7 @@ func (d Queue) RollsQueue(ctx context.Context) (owner string, err error) {
 		return "", err
 	}
 	var may bool
-	err = pg.QueryRow(ctx, d.db, "look whose the queue is", []any{&owner, &may}, queueOwnerSQL, q.SQL)
+	err = pg.QueryRow(ctx, d.db, "read the owner of the queue", []any{&owner, &may}, queueOwnerSQL, q.SQL)
 	if may {
 		owner = ""
 	}

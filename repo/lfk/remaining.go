@@ -77,7 +77,7 @@ func (c *Child) encodable(ctx context.Context, keys []Key, l fencing.Limits) ([]
 		values = append(values, k.Values()...)
 	}
 	var n int
-	err := pg.ReadRow(ctx, c.Database, l, pg.NewQuery("look for characters", encodableSQL, values), &n)
+	err := pg.ReadRow(ctx, c.Database, l, pg.NewQuery("find characters", encodableSQL, values), &n)
 	switch {
 	case !dberr.Unencodable(err):
 		return keys, err

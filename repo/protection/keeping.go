@@ -139,13 +139,13 @@ func keeping(
 	if known, err := pg.ProtectedTargets(ctx, d); err != nil || known.Check == "" {
 		return nil, err
 	}
-	q := pg.NewQuery("look for protections", inForceTargetsSQL)
+	q := pg.NewQuery("find protections", inForceTargetsSQL)
 	found, err := pg.ReadRows(ctx, d, l, q, pgx.RowToStructByPos[pg.Protection])
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
 	l.ReadOnly = true
-	err = pg.Transaction(ctx, d, "look for what protections keep", fencing.Permit{Limits: l},
+	err = pg.Transaction(ctx, d, "find rows that protections keep", fencing.Permit{Limits: l},
 		func(ctx context.Context, tx *pg.Changing) (err error) {
 			kept, err = keep(ctx, tx, steps, keys...)
 			return err

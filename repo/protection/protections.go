@@ -29,7 +29,7 @@ type DeletionBegunError struct {
 
 // Error returns the failure and what to do.
 func (e *DeletionBegunError) Error() string {
-	return fmt.Sprintf("the deletion of %s %d has begun, it is too late to protect it; "+
+	return fmt.Sprintf("the deletion of %s %d has started, it is too late to protect it; "+
 		"ListJobs (caretaker jobs) has its job, CancelJob (caretaker jobs cancel) stops it where it is",
 		e.Kind, e.ID)
 }
@@ -212,7 +212,7 @@ func (d Protections) Protecting(
 func (d Protections) OwnProtection(
 	ctx context.Context, kind string, id int64, l fencing.Limits,
 ) (*pg.Protection, error) {
-	q := pg.NewQuery("look for a protection", protectedTargetSQL, kind, id)
+	q := pg.NewQuery("find a protection", protectedTargetSQL, kind, id)
 	found, err := pg.ReadRows(ctx, d.db, l, q, pgx.RowToStructByPos[pg.Protection])
 	if err != nil || len(found) == 0 {
 		return nil, err

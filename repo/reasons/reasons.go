@@ -40,7 +40,7 @@ const (
 // text.
 const (
 	ProcessGone     = "PROCESS_GONE"
-	ProcessGoneText = "the process that worked it has died or lost the database"
+	ProcessGoneText = "the process of this attempt died or lost the database"
 )
 
 // KeptByTrigger is the reason of the rows of a [rowset.KeptError].

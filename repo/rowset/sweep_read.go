@@ -20,9 +20,9 @@ const probesAtOnce = 100
 
 // Any returns for each of the rows whether any exist. All are of this database.
 func (d Sweeps) Any(ctx context.Context, rows []Rows, l fencing.Limits) (has []bool, err error) {
-	operation := "look for rows"
+	operation := "find rows"
 	if len(rows) == 1 {
-		operation = "look for rows of " + rows[0].String()
+		operation = "find rows of " + rows[0].String()
 	}
 	for _, probe := range Probes(rows) {
 		var found []bool
@@ -109,7 +109,7 @@ func (r Rows) Refer(ctx context.Context, l fencing.Limits) ([]int, error) {
 WHERE EXISTS (SELECT FROM %s t WHERE %s) ORDER BY 1`,
 		strings.Join(lists, ", "), strings.Join(names, ", "), r.from(),
 		strings.Join(conditions, " AND "))
-	q := pg.NewQuery("look for what refers by "+r.String(), sql, p...)
+	q := pg.NewQuery("find rows that refer by "+r.String(), sql, p...)
 	return pg.ReadRows(ctx, r.Database, l, q, pgx.RowTo[int])
 }
 
@@ -142,7 +142,7 @@ func (r Rows) Places(
 		"{match}", match, "{oid}", p.Add(after.table), "{tid}", p.Add(last), "{limit}", p.Add(limit))
 	values = make([][]string, len(columns))
 	l.ReadOnly = true
-	q := pg.NewQuery("look at rows of "+r.String(), sql, p...)
+	q := pg.NewQuery("read rows of "+r.String(), sql, p...)
 	places, err = pg.ReadRows(ctx, r.Database, l, q, func(row pgx.CollectableRow) (Place, error) {
 		var table uint32
 		var at pgtype.TID

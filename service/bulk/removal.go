@@ -27,7 +27,7 @@ type StillReferencedError struct {
 func (e *StillReferencedError) Error() string {
 	text := fmt.Sprintf("%s: %s.%s still refers to it", fault.ReasonStillReferenced, e.Table, e.Column)
 	if e.Missing != "" {
-		text += fmt.Sprintf(", or to something else: %s has no column %s that would say so",
+		text += fmt.Sprintf(", or to something else: %s has no column %s that identifies it",
 			e.Table, e.Missing)
 	}
 	return text

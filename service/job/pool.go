@@ -226,7 +226,7 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err error) {
 	work := p.Kinds[j.Kind].Work
 	if work == nil {
-		return Result{}, &fault.FailedError{Text: fmt.Sprintf("this version of caretaker knows no kind %q", j.Kind)}
+		return Result{}, &fault.FailedError{Text: fmt.Sprintf("this version of caretaker does not know the kind %q", j.Kind)}
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -297,9 +297,9 @@ func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 	recordJob(ctx, r, end, err)
 	switch {
 	case interrupted:
-		j.Log.Log(ctx, level, "job interrupted, it will be worked again", attrs...)
+		j.Log.Log(ctx, level, "job interrupted", attrs...)
 	case lost:
-		j.Log.Log(ctx, level, "job lost, this attempt was taken for dead and writes nothing more", attrs...)
+		j.Log.Log(ctx, level, "job lost, attempt stopped", attrs...)
 	case r.Snooze > 0:
 		if j.heldBy != nil {
 			p.Metrics.AddHold(ctx, j.Kind, j.heldBy.reason)

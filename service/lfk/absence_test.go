@@ -74,7 +74,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 		assert.Contains(t, detail, "records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
 		assert.That(t, strings.Count(detail, "no configured database") == 1, "detail %q, want that it says once why records are held", detail)
 	}
-	if lines := log.Lines("no configured database"); len(lines) != 1 || !strings.Contains(lines[0], "children=absent") ||
+	if lines := log.Lines("child tables in no database"); len(lines) != 1 || !strings.Contains(lines[0], "children=absent") ||
 		!strings.Contains(lines[0], "caretaker lfk accept-absent") || !strings.Contains(lines[0], "level=WARN") {
 		t.Errorf("warnings %q, want one that names the child and the command", lines)
 	}
@@ -215,7 +215,7 @@ func TestAbsentChild_ThatADatabaseNoLongerHasHoldsTheRecords(t *testing.T) {
 			e.Exec("ci", `DROP SCHEMA caretaker`)
 			dueAgain(e, "main")
 			assert.Contains(t, wantRun(t, s, "rescheduled_records=1").Reason, reason)
-			assert.Equal(t, len(log.Lines("child tables gone, records of parents held")), 2)
+			assert.Equal(t, len(log.Lines("child tables missing, records of parents held")), 2)
 			lint := assert.Must(e.Keys(servicetest.OneChild).Lint(t.Context()))(t)
 			assert.Contains(t, fmt.Sprint(lint.Findings), "child_missing", "ci no longer has the child table c: ", "Records of p are held")
 			dueAgain(e, "main")
@@ -254,7 +254,7 @@ func TestAbsentChild_ThatIsAViewIsNamedAsOne(t *testing.T) {
 		assert.Equal(t, r.Reason, "1 record "+text)
 	}
 	assert.Contains(t, servicetest.Status(t, s).ConditionDetail, text)
-	assert.Contains(t, strings.Join(log.Lines("no configured database"), ""), "name the table below a view")
+	assert.Contains(t, strings.Join(log.Lines("child tables in no database"), ""), "children=v")
 }
 
 func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {

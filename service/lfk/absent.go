@@ -58,7 +58,7 @@ func (k *worker) endAbsence(
 		return err
 	}
 	slices.Sort(names)
-	x.Log.InfoContext(ctx, "child tables found that were accepted as absent, they are cleaned again",
+	x.Log.InfoContext(ctx, "child tables accepted as absent found again",
 		"children", strings.Join(names, ", "))
 	return nil
 }
@@ -81,11 +81,9 @@ func (k *worker) recordAbsent(
 	fresh := slices.DeleteFunc(without(absent, k.absent), func(child string) bool { return k.gone[child] != nil })
 	k.absent, k.others = append([]string{}, absent...), others
 	if len(fresh) > 0 {
-		x.Log.WarnContext(ctx, "no configured database has these child tables, records of their "+
-			"parents are held: "+
-			"configure the database that has them, or accept that there is none with caretaker lfk "+
-			"accept-absent; name the table below a view in the definition",
-			"children", strings.Join(fresh, ", "))
+		x.Log.WarnContext(ctx, "child tables in no database, records held",
+			"children", strings.Join(fresh, ", "),
+			"command", "caretaker lfk accept-absent "+strings.Join(fresh, " "))
 	}
 }
 
@@ -121,7 +119,7 @@ func (k *worker) absentText(children []string) string {
 		which = "--all"
 	}
 	return strings.Join(append(texts, "no configured database has their child tables "+
-		strings.Join(named, ", ")+more+"; configure the database that has them, or, if there is none, "+
+		strings.Join(named, ", ")+more+"; configure the database that has them, or "+
 		"run caretaker lfk accept-absent "+which), "; ")
 }
 

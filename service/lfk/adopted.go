@@ -19,7 +19,7 @@ import (
 // leftText reports the adopted keys that a server does not know, and what to do.
 func leftText(keys []string) string {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
-	return "the definitions of this server lack the adopted foreign keys " + format.List(keys) +
+	return "the definitions of this server are missing the adopted foreign keys " + format.List(keys) +
 		": add them to its file and send SIGHUP to it, or run caretaker lfk revert"
 }
 
@@ -63,9 +63,8 @@ func (c *cleanup) missingDefinitions(ctx context.Context) (map[string]string, er
 	for _, a := range adopted {
 		if parent := a.RecordedParent(); StandsFor(c.keys, c.queue.Schema, a) == nil {
 			lacking[parent] = a.Named()
-			c.x.Log.WarnContext(ctx, "the definitions of this server lack an adopted foreign key, records "+
-				"of its parent are left: add it to the file and send SIGHUP to the server, "+
-				"or run caretaker lfk revert", "foreign_key", lacking[parent], "parent", parent)
+			c.x.Log.WarnContext(ctx, "adopted foreign key missing in definitions, records left",
+				"foreign_key", lacking[parent], "parent", parent)
 		}
 	}
 	return lacking, err

@@ -78,6 +78,6 @@ func (k *worker) recordGone(ctx context.Context, x *run.Execution, h homes) {
 	}
 	k.gone = gone
 	if slices.Sort(fresh); len(fresh) > 0 {
-		x.Log.WarnContext(ctx, "child tables gone, records of parents held", "children", strings.Join(fresh, "; "))
+		x.Log.WarnContext(ctx, "child tables missing, records of parents held", "children", strings.Join(fresh, "; "))
 	}
 }

@@ -88,7 +88,7 @@ func (k *worker) homes(
 			// Its tables belong to the database with the other name.
 			continue
 		case d != x.Database && hidden(err):
-			x.Log.WarnContext(ctx, "database unreachable, its child tables are not checked",
+			x.Log.WarnContext(ctx, "database unreachable, child tables not checked",
 				"child_database", d.Name, "error", err)
 			h.silent = append(h.silent, silentDatabase{d.Name, err, seen[d.Name]})
 			continue

@@ -182,7 +182,7 @@ func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *
 	const (
 		plain  = "{table: p, column: p_id, on_delete: async_delete}"
 		moved  = `BEGIN; CREATE TEMP TABLE k ON COMMIT DROP AS SELECT * FROM p; DELETE FROM p; INSERT INTO p SELECT * FROM k; COMMIT`
-		unsure = "5 records held, because p has no trigger that says by which columns they were recorded: name them as key in the definitions, " +
+		unsure = "5 records held, because p has no trigger that shows by which columns they were recorded: name them as key in the definitions, " +
 			"or decide with caretaker lfk reused p"
 	)
 	e := servicetest.New(servicetest.Parallel(t), "", "main")
@@ -237,12 +237,12 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 			keys := e.Keys(servicetest.OneChild)
 			done := assert.Must(keys.DecideReused(context.Background(), "p", clean))(t)
 			assert.That(t, len(done) == 1 && done[0].Records == 1, "decided %+v, want 1 record of main", done)
-			for table, want := range map[string]string{"p": "no reused key of p is held", "nowhere": "there is no table nowhere"} {
+			for table, want := range map[string]string{"p": "no reused key of p is held", "nowhere": "unknown table nowhere"} {
 				_, err := keys.DecideReused(context.Background(), table, clean)
 				servicetest.WantError(t, err, want)
 			}
 			_, err := keys.Reused(context.Background(), "nowhere")
-			servicetest.WantError(t, err, "there is no table nowhere")
+			servicetest.WantError(t, err, "unknown table nowhere")
 		}
 	}
 	for _, c := range []struct {

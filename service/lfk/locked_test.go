@@ -323,7 +323,7 @@ func TestLooseForeignKeysCleanup_AChildThatChangesMeanwhileIsForTheNextRun(t *te
 			e.Lift("main", servicetest.App)
 			r := servicetest.Ended(t, s, run.ID)
 			servicetest.WantCounts(t, r, "rescheduled_records=1 deleted_rows=3")
-			assert.That(t, strings.HasPrefix(r.Error, c.definition+".p_id -> p on main: the child table has changed since the run began: "), "error %q", r.Error)
+			assert.That(t, strings.HasPrefix(r.Error, c.definition+".p_id -> p on main: the child table has changed since the run started: "), "error %q", r.Error)
 			dueAgain(e, "main")
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), c.next)
 			e.Want("main", `SELECT count(*) FROM (SELECT FROM c UNION ALL SELECT FROM c_1 UNION ALL SELECT FROM d) x`, c.rows)

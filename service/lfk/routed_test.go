@@ -179,7 +179,7 @@ func TestRouted_AQueueThatIsNotPartitionedFailsTheRun(t *testing.T) {
 	e := newRouted(servicetest.Parallel(t))
 	e.Exec("main", `DROP TABLE loose_foreign_keys_user_deleted_records; CREATE TABLE loose_foreign_keys_user_deleted_records (id uuid);
 		CREATE TABLE an_heir () INHERITS (loose_foreign_keys_user_deleted_records)`)
-	wantFailedRun(t, e.Service(servicetest.OneChild), "loose_foreign_keys_user_deleted_records on main is not partitioned: caretaker lfk lint says what it should look like", "")
+	wantFailedRun(t, e.Service(servicetest.OneChild), "loose_foreign_keys_user_deleted_records on main is not partitioned: caretaker lfk lint shows the required form", "")
 }
 
 // newVisits is a main with a queue of our own, and a tracked parent with a partition.
@@ -218,7 +218,7 @@ func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	const long = "a_name_that_leaves_no_room_for_the_ending_of_the_trigger visits_loose_fk_trigger, "
 	e.Want("main", tracked, `"o'dd \x" o'dd \x_loose_fk_trigger, `+long+bothVisits)
-	assert.That(t, strings.Contains(said.String(), "new partitions of tracked tables are tracked"), "log %q", said.String())
+	assert.That(t, strings.Contains(said.String(), "new partitions tracked"), "log %q", said.String())
 	e.Exec("main", `INSERT INTO visits VALUES (7, 2), (8, 2), (9, 1); INSERT INTO c (p_id) VALUES (7), (8), (9); DELETE FROM "o'dd \x" WHERE id = 7;
 		DELETE FROM visits WHERE id = 8`)
 	e.Want("main", `SELECT string_agg(fully_qualified_table_name || primary_key_value, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records`,

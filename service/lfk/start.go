@@ -35,7 +35,7 @@ func (k *worker) openQueue(ctx context.Context, x *run.Execution) (lfk.DeletedRe
 		return queue, err
 	case !queue.Exists:
 		return queue, &fault.SkippedError{Reason: fmt.Sprintf("database %s has no table "+
-			"loose_foreign_keys_deleted_records: caretaker lfk install --database %s makes it", name, name)}
+			"loose_foreign_keys_deleted_records: run caretaker lfk install --database %s", name, name)}
 	}
 	if err := checkPartitioned(queue, name); err != nil || x.DryRun {
 		return queue, err
@@ -64,7 +64,7 @@ func checkPartitioned(queue lfk.DeletedRecords, database string) error {
 	for _, t := range queue.Existing() {
 		if !t.Partitioned {
 			return &fault.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: caretaker lfk lint "+
-				"says what it should look like", t.Name, database)}
+				"shows the required form", t.Name, database)}
 		}
 	}
 	return nil
@@ -80,7 +80,7 @@ func (k *worker) maintainPartitions(
 			repaired, err := x.Database.Queue.RepairPartition(ctx, p, queue)
 			if repaired {
 				changed = true
-				x.Log.WarnContext(ctx, "the queue's active partition was missing and has been created",
+				x.Log.WarnContext(ctx, "missing active partition created",
 					"partition", queue.Active)
 			}
 			return err
@@ -108,7 +108,7 @@ func (k *worker) maintainPartitions(
 			return changed, err
 		}
 		if err != nil {
-			x.Log.WarnContext(ctx, "the queue's partitions are left for the next run", "error", err)
+			x.Log.WarnContext(ctx, "queue partitions left for the next run", "error", err)
 		}
 	}
 	return changed, nil
@@ -123,14 +123,12 @@ func (k *worker) trackPartitions(
 	}
 	tracked, err := x.Database.Capture.TrackPartitions(ctx, p)
 	if len(tracked) > 0 {
-		x.Log.InfoContext(ctx, "new partitions of tracked tables are tracked", "partitions", tracked)
+		x.Log.InfoContext(ctx, "new partitions tracked", "partitions", tracked)
 	}
 	if err == nil || errors.Is(err, dberr.ErrLeaseLost) {
 		return err
 	}
-	x.Log.WarnContext(ctx, "new partitions of tracked tables are left for the next run: if that "+
-		"lasts, run caretaker lfk track on their table as the role that owns it, or set "+
-		"track_partitions to false", "error", err)
+	x.Log.WarnContext(ctx, "new partitions not tracked, retrying next run", "error", err)
 	return nil
 }
 

@@ -118,6 +118,6 @@ func (a *active) Shutdown(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("runs still at work: %w", context.Cause(ctx))
+		return fmt.Errorf("runs still active: %w", context.Cause(ctx))
 	}
 }

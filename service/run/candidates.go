@@ -69,7 +69,7 @@ func (x *Execution) MayTouch(kind string, id int64, actions ...string) bool {
 		return true
 	}
 	if x.skipped.Add(1) <= maxSkippedLogged {
-		x.Log.Info("passed over, not in the plan", "kind", kind, "id", id)
+		x.Log.Info("candidate skipped, not in the plan", "kind", kind, "id", id)
 	}
 	return false
 }
@@ -178,8 +178,8 @@ func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 		run.CandidatesDigest = found.CandidatesDigest
 	})
 	const changed = "the candidates are not those of expected_digest, nothing was done: " +
-		"look at a new dry run, and ask again with its candidates_digest; GetRun with the id %s has those of now"
-	const unknown = "the candidates could not all be looked at in the time of a run, nothing was done: " +
+		"use the candidates_digest of a new dry run; GetRun with the id %s has the current candidates"
+	const unknown = "the candidates could not all be checked in the time of a run, nothing was done: " +
 		"run %s has those that were; ask again later, or without expected_digest"
 	text := changed
 	if found.CandidatesDigest == "" {

@@ -57,7 +57,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 			x.Log.WarnContext(ctx, "replica position not stored", "error", err)
 		}
 		if err := x.leases.release(clean); err != nil {
-			x.Log.WarnContext(ctx, "lease not released, it expires by itself", "error", err)
+			x.Log.WarnContext(ctx, "lease not released", "error", err)
 		}
 		cancel()
 	}
@@ -136,7 +136,7 @@ func conclude(run *Run, workErr error) {
 	switch {
 	case errors.Is(workErr, dberr.ErrLeaseLost):
 		run.State, run.Reason = control.RunFailed, fault.ReasonLeaseLost
-		run.Error = "the lease was lost; what was committed before stays, the next run goes on"
+		run.Error = "the lease was lost; committed changes are kept, the next run resumes"
 	case errors.As(workErr, &skipped):
 		run.State, run.Reason, run.Error = control.RunSkipped, skipped.Reason, skipped.Text
 	case errors.As(workErr, &stopped) && stopped.Early && !hasFailed:

@@ -168,7 +168,7 @@ func (x *Execution) Limit(what, reason string) {
 }
 
 // DryRunOver is the limit, and reason, of dry runs of workers without a time limit of their own.
-const DryRunOver = "the time of a dry run was over: the counts are of what was seen until then"
+const DryRunOver = "the dry run timed out: the counts are partial"
 
 // Snapshot returns a copy of the current record.
 func (x *Execution) Snapshot() Run {

@@ -86,7 +86,7 @@ func (r *Runner) workFire(ctx context.Context, x *Execution, began time.Time) {
 		return err
 	})
 	if err != nil {
-		x.Log.ErrorContext(ctx, "run did not start, others will close it as LEASE_LOST",
+		x.Log.ErrorContext(ctx, "run not started, another server closes it",
 			"error", errors.Join(why, err))
 		x.Span.End()
 		return
@@ -157,7 +157,7 @@ func (r *Runner) reportRefused(ctx context.Context, x *Execution, why error) {
 		}
 		x.Log.InfoContext(ctx, "run skipped", attrs...)
 	} else {
-		x.Log.ErrorContext(ctx, "run did not start", append(attrs, "error", why)...)
+		x.Log.ErrorContext(ctx, "run not started", append(attrs, "error", why)...)
 	}
 	r.Metrics.addRun(ctx, run, 0)
 	r.Metrics.addFire(ctx, run, became)

@@ -143,7 +143,7 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 	}
 	e := runEnd{stored, closed, why}
 	if !r.reportEnd(ctx, x, e, err) {
-		x.Log.WarnContext(ctx, "end of the run not recorded, retrying",
+		x.Log.WarnContext(ctx, "run end not recorded, retrying",
 			"outcome", run.State, "error", err)
 		r.Active.background.Go(func() { r.recordLater(ctx, x, e) })
 	}
@@ -171,10 +171,10 @@ func (r *Runner) reportEnd(ctx context.Context, x *Execution, e runEnd, recordEr
 }
 
 // neverRecorded is logged for a run whose process stops before main has recorded its end.
-const neverRecorded = "end of the run not recorded, others will close it as LEASE_LOST"
+const neverRecorded = "run end not recorded, another server closes it"
 
 // notRecorded is logged for a run whose end main rejects.
-const notRecorded = "end of the run not recorded, it will show as LEASE_LOST: look at maintenance.runs, its triggers and its rights"
+const notRecorded = "run end refused by main"
 
 // isPermanent reports whether a statement would fail in the same way again.
 func isPermanent(err error) bool {
@@ -200,7 +200,7 @@ func (r *Runner) recordLater(ctx context.Context, x *Execution, e runEnd) {
 		}
 		e.closed = e.closed || found && !errors.Is(err, dberr.ErrNotFound)
 		if err == nil {
-			x.Log.InfoContext(ctx, "end of the run recorded")
+			x.Log.InfoContext(ctx, "run end recorded")
 		}
 		if r.reportEnd(ctx, x, e, err) {
 			return
@@ -294,7 +294,7 @@ func recordAbandoned(ctx context.Context, r *Runner, run Run) {
 func reportLateEnd(ctx context.Context, x *Execution, run Run, err error) {
 	spans.Withhold(x.Span)
 	x.Span.End()
-	x.Log.WarnContext(ctx, "the run had been taken for dead, its record is corrected", x.endLine(run, err)...)
+	x.Log.WarnContext(ctx, "run closed by another server, record corrected", x.endLine(run, err)...)
 }
 
 // endLine returns the log attributes of an end without a line of its own.

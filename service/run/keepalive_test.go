@@ -97,7 +97,7 @@ func wantToldOnce(t *testing.T, m *servicetest.Meter, spans *tracetest.SpanRecor
 		name, attributes, _ := strings.Cut(name, " ")
 		assert.Equal(t, m.Counter(name, attributes), want, name, attributes)
 	}
-	if text := log.String(); strings.Count(text, "run finished") != 1 || strings.Count(text, `"level":"ERROR"`) != 1 || strings.Count(text, "its record is corrected") != 1 {
+	if text := log.String(); strings.Count(text, "run finished") != 1 || strings.Count(text, `"level":"ERROR"`) != 1 || strings.Count(text, "record corrected") != 1 {
 		t.Error(text)
 	}
 	sent := servicetest.Named(spans, "maintenance.run")
@@ -119,9 +119,9 @@ func TestAbandonedRun_WhoseProcessOnlyStoodStillIsToldOnce(t *testing.T) {
 	assert.Must(other.Runs(t.Context(), run.Filter{Limit: 1}))(t)
 	e.Exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)
 	e.Lift("main", servicetest.App)
-	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
+	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "record corrected") })
 	wantToldOnce(t, m, spans, log)
-	e.Want("main", `SELECT error FROM maintenance.runs`, "the lease was lost; what was committed before stays, the next run goes on")
+	e.Want("main", `SELECT error FROM maintenance.runs`, "the lease was lost; committed changes are kept, the next run resumes")
 }
 
 func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
@@ -135,11 +135,11 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, r, control.RunSucceeded)
 	text := log.String()
-	assert.Require(t, strings.Contains(text, "end of the run not recorded, retrying") && !strings.Contains(text, "run finished"), "%v", text)
+	assert.Require(t, strings.Contains(text, "run end not recorded, retrying") && !strings.Contains(text, "run finished"), "%v", text)
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
 	assert.Must(other.Runs(t.Context(), run.Filter{Limit: 1}))(t)
 	e.Exec("main", `DROP TABLE outage`)
-	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
+	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "record corrected") })
 	wantToldOnce(t, m, spans, log)
 	e.Want("main", `SELECT state FROM maintenance.runs`, control.RunSucceeded)
 }
@@ -162,7 +162,7 @@ func TestRunBatch_EndThatMainBreaksOrRefuses(t *testing.T) {
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	text := log.String()
-	assert.That(t, strings.Count(text, "end of the run not recorded, it will show as LEASE_LOST") == 1 && !strings.Contains(text, "tried again"),
+	assert.That(t, strings.Count(text, "run end refused by main") == 1 && !strings.Contains(text, "tried again"),
 		"%v", text)
 }
 

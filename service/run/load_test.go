@@ -38,7 +38,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	assert.That(t, strings.Contains(r.Reason, "over load.max_replica_lag = 700ms"), "reason %q", r.Reason)
 	servicetest.WantCondition(t, s, status.ConditionThrottled, "load.max_replica_lag")
 	// The other does the remaining work: it may be as late as it likes.
-	servicetest.WantCondition(t, careless, status.ConditionIdle, "the last run ended early, the next one goes on: THROTTLED: ")
+	servicetest.WantCondition(t, careless, status.ConditionIdle, "the last run ended early, the next one resumes: THROTTLED: ")
 	wantEverything(t, servicetest.RunBatch(t, careless, "main"))
 	servicetest.WantCondition(t, careless, status.ConditionIdle)
 
@@ -50,7 +50,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 
 func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
-	const onC = "THROTTLED: somebody waits for a lock on public.c of main: "
+	const onC = "THROTTLED: a session waits for a lock on public.c of main: "
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 100 * time.Millisecond, Patience: short}))
 	dissolve := e.LockQueue("c", "1 s")
 	r := servicetest.RunBatch(t, s, "main")
@@ -76,7 +76,7 @@ func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testi
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (0) TO (1000); INSERT INTO c (p_id) SELECT generate_series(1, 10)`)
 	e.Deleted("main", "p", 1, 10)
 	defer e.LockQueue("c_1", "1 s")()
-	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c_1 of main: ")
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: a session waits for a lock on public.c_1 of main: ")
 }
 
 func TestFault_Load_RestIsInterrupted(t *testing.T) {
@@ -155,7 +155,7 @@ func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	e.Deleted("main", "p", 1, 10)
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
 	defer e.LockQueue("c", "1 s")()
-	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: a session waits for a lock on public.c of main: ")
 }
 
 func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
@@ -182,7 +182,7 @@ func TestFault_Load_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsL
 	s, other := e.Service(servicetest.OneChild, e.WithQueue, limits), e.Service(servicetest.OneChild, e.WithQueue, limits)
 	dissolve := e.LockQueue("import_placeholder_user_details", "1 s")
 	r := servicetest.RunPlaceholders(t, s, false)
-	servicetest.WantEarly(t, r, "THROTTLED: somebody waits for a lock on public.import_placeholder_user_details of main: ")
+	servicetest.WantEarly(t, r, "THROTTLED: a session waits for a lock on public.import_placeholder_user_details of main: ")
 	servicetest.WantCounts(t, r, "")
 	for _, replica := range []*service.Service{s, other} {
 		st := servicetest.StatusOf(t, replica, servicetest.PlaceholderUsers)

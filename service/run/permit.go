@@ -157,7 +157,7 @@ func (l *leaseSet) end(err error) error {
 
 // Faults of a worker.
 var (
-	errPermitOpen = &fault.FailedError{Text: "the worker has not given back its permit to write"}
+	errPermitOpen = &fault.FailedError{Text: "the worker has not released its permit to write"}
 	errDryPermit  = &fault.FailedError{Text: "the worker has asked for a permit to write in a dry run"}
 )
 

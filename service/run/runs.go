@@ -264,7 +264,7 @@ const maxReason = 500
 func CheckReason(reason string) error {
 	switch n := len([]rune(reason)); {
 	case n == 0:
-		return &fault.InvalidArgumentError{Field: "reason", Description: "is required: say why, for those who find it"}
+		return &fault.InvalidArgumentError{Field: "reason", Description: "is required: give a reason"}
 	case n > maxReason:
 		return &fault.InvalidArgumentError{Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason)}
 	}

@@ -18,7 +18,7 @@ func (w *SchemaLog) Report(ctx context.Context, logger *slog.Logger, of, missing
 	defer w.mu.Unlock()
 	switch {
 	case w.last == nil:
-		logger.DebugContext(ctx, "optional tables looked for, missing ones are skipped", "of", of, "missing", missing)
+		logger.DebugContext(ctx, "missing optional tables skipped", "of", of, "missing", missing)
 	case *w.last != missing:
 		logger.InfoContext(ctx, "schema changed, missing optional tables skipped", "of", of, "was", *w.last, "missing", missing)
 	}

@@ -137,7 +137,7 @@ func ParseSchedule(expression string) (cron.Schedule, error) {
 		return nil, fmt.Errorf("is no cron expression of five fields such as %q: %w", "0 2 * * *", err)
 	}
 	if schedule.Next(time.Now().UTC()).IsZero() {
-		return nil, errors.New("never fires: there is no such day in the next five years")
+		return nil, errors.New("never fires in the next five years")
 	}
 	return schedule, nil
 }

@@ -162,11 +162,11 @@ func (t *workerTick) recordMissed(ctx context.Context, due dueFires) (advanced b
 	}
 	log := t.runner.Logger.With("worker", t.worker.Name)
 	if due.until.Before(t.ledger.AccountedUntil) {
-		log.WarnContext(ctx, "clock of main was set back, fires continue with the new time",
+		log.WarnContext(ctx, "clock of main set back",
 			"accounted_until", t.ledger.AccountedUntil, "now", t.now)
 	}
 	if missed > 0 {
-		log.WarnContext(ctx, "missed fires",
+		log.WarnContext(ctx, "scheduled runs missed",
 			"fires", missed, "first", due.missed[0], "last", due.until)
 		t.runner.Metrics.AddFires(ctx, t.worker.Name, control.FireMissed, missed)
 	}

@@ -44,7 +44,7 @@ func Remark(h control.WorkerFigures) string {
 	switch {
 	case late > 0:
 		return fmt.Sprintf("the fire of %s has found no scheduler: "+
-			"no server with scheduler.enabled is at work", fire.Format(time.RFC3339))
+			"no server with scheduler.enabled is running", fire.Format(time.RFC3339))
 	case h.Missed == 1:
 		return fmt.Sprintf("the last fire, of %s, was missed", since)
 	case h.Missed > 1:

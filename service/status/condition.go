@@ -22,7 +22,7 @@ func running(r *run.Run, throttled string) string {
 	if r == nil {
 		return ""
 	}
-	return "run " + r.ID + " is at work" + when(r.Database != "", " on "+r.Database) +
+	return "run " + r.ID + " is running" + when(r.Database != "", " on "+r.Database) +
 		when(r.DryRun, " (dry run)") + when(!r.SilentSince.IsZero(), ": "+r.Reason) +
 		when(throttled != "", "; slowed down: "+throttled)
 }
@@ -110,7 +110,7 @@ func lastRun(w *run.Worker, st Worker) (early, undone string) {
 		return "", ""
 	}
 	if fault.EndedEarly(r.Reason) {
-		return "the last run ended early, the next one goes on: " + r.Reason, ""
+		return "the last run ended early, the next one resumes: " + r.Reason, ""
 	}
 	reason := r.Reason
 	if w.StatusReason != nil {

@@ -181,7 +181,7 @@ func OfPauses(all []run.Pause, ended bool) Worker {
 		}
 	}
 	individually := "also paused individually: " + strings.Join(alone, ", ")
-	none := cmp.Or(when(ended, "the global pause has ended"), "there is no global pause")
+	none := cmp.Or(when(ended, "the global pause has ended"), "no global pause is active")
 	st.conclude([]string{when(len(alone) > 0, individually)}, []candidate{
 		{ConditionPaused, paused(fault.AllWorkers, st.Paused)},
 		{ConditionIdle, none},

@@ -36,7 +36,7 @@ func (r *Reporter) Waiting(
 	for _, d := range w.LeaseDatabases(r.runner) {
 		found, err := w.Waiting(ctx, d, dead)
 		if err != nil {
-			r.runner.Logger.DebugContext(ctx, "list of what waits not read",
+			r.runner.Logger.DebugContext(ctx, "list of pending items not read",
 				"worker", name, "database", d.Name, "error", err.Error())
 			list.NotRead = append(list.NotRead, d.Name)
 		}

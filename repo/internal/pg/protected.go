@@ -125,12 +125,12 @@ func ProtectedTargets(ctx context.Context, d *Database) (fencing.Targets, error)
 func (d *Database) readTargets(ctx context.Context) (known fencing.Targets, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
 	defer cancel()
-	ctx, o := BeginRoutine(ctx, d, "look for users and namespaces")
+	ctx, o := BeginRoutine(ctx, d, "find users and namespaces")
 	rows, _ := d.pool.Query(ctx, targetTablesSQL)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[targetTable])
 	o.End(ctx, err)
 	if err != nil {
-		return known, Wrap(ctx, d, "look for users and namespaces", err)
+		return known, Wrap(ctx, d, "find users and namespaces", err)
 	}
 	conditions := map[string]string{"users": noTableSQL, "namespaces": noTableSQL}
 	var protects, missing bool

@@ -90,7 +90,7 @@ func (d *Database) Writable(ctx context.Context) error {
 	if err == nil {
 		err = NoteWritable(d, readOnly)
 	}
-	return Wrap(ctx, d, "look whether it can write", err)
+	return Wrap(ctx, d, "check whether the database is writable", err)
 }
 
 // StillWritable is Writable for callers that repeat it. It sends nothing if a statement has found

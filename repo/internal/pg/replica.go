@@ -108,17 +108,17 @@ func (s *replicaState) columns() []any { return []any{&s.standby, &s.same, &s.ti
 func (s *replicaState) trouble() string {
 	switch {
 	case !s.same:
-		return "it belongs to another cluster than the primary"
+		return "the replica belongs to another cluster than the primary"
 	case !s.standby:
-		return "it is no standby, it has been promoted or never was one"
+		return "the server is not a standby"
 	case !s.timeline:
-		return "it follows another timeline than the primary"
+		return "the replica follows another timeline than the primary"
 	}
 	return ""
 }
 
 // behind is the reason why a healthy replica cannot be read yet.
-const behind = "it has not replayed the last write yet"
+const behind = "the replica has not replayed the last write yet"
 
 const logEndSQL = `
 SELECT (SELECT system_identifier FROM pg_control_system()),
@@ -143,7 +143,7 @@ func (d *Database) CheckReplica(ctx context.Context) error {
 		return err
 	}
 	var state replicaState
-	err = QueryRow(ctx, d.Replica.Database, "look at the replica", state.columns(), replicaStateSQL, now.args()...)
+	err = QueryRow(ctx, d.Replica.Database, "read the replica", state.columns(), replicaStateSQL, now.args()...)
 	if trouble := state.trouble(); err == nil && trouble != "" {
 		return fmt.Errorf("databases.%s.replica_url: %s", d.Name, trouble)
 	}
@@ -172,7 +172,7 @@ func (r *replica) markUnhealthy(ctx context.Context, trouble string, err error) 
 	r.avoidedUntil, r.why = time.Now().Add(unhealthyTime), trouble
 	if r.trouble != trouble {
 		r.trouble = trouble
-		r.logger.WarnContext(ctx, "replica not read, the primary is", "reason", trouble, "error", err)
+		r.logger.WarnContext(ctx, "replica not read, reading from the primary", "reason", trouble, "error", err)
 	}
 	return trouble
 }
@@ -191,7 +191,7 @@ func (r *replica) markHealthy(ctx context.Context) {
 	defer r.mu.Unlock()
 	if r.trouble != "" {
 		r.trouble = ""
-		r.logger.InfoContext(ctx, "replica is read again")
+		r.logger.InfoContext(ctx, "replica read again")
 	}
 }
 
@@ -207,7 +207,7 @@ func (r *replica) query(
 		patience = min(patience, time.Until(end)/2)
 	}
 	if patience <= 0 {
-		return "there was no time left for it"
+		return "no time remained for the replica"
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, patience, dberr.ErrUnreachable)
 	defer cancel()
@@ -240,11 +240,11 @@ func reasonOf(err error) string {
 	var refused *dberr.Error
 	switch {
 	case !errors.As(err, &refused) || refused.Class() == dberr.ClassUnreachable:
-		return "it cannot be reached"
+		return "the replica is unreachable"
 	case refused.Class() == dberr.ClassTimeout || refused.Class() == dberr.ClassLock:
-		return "it is too slow, or cancels the query because of what it replays"
+		return "the replica is too slow, or cancels queries that conflict with replay"
 	}
-	return "it refuses the query: " + refused.Condition()
+	return "the replica refuses the query: " + refused.Condition()
 }
 
 // lateTries is the number of waits for the replica, each as long as a run would wait.

@@ -138,7 +138,7 @@ func (r *Reader) ready(ctx context.Context) (want position, why string) {
 		err := QueryRow(ctx, r.database, "look up the last write",
 			[]any{&r.want.system, &r.want.timeline, &r.want.lsn, &last}, lastWriteSQL, r.name, r.epoch)
 		if err != nil {
-			return want, "the last write could not be looked up"
+			return want, "the last write could not be read"
 		}
 		if r.known, r.recent = true, true; last != "" && !r.wrote {
 			r.want.lsn, r.recent = last, false
@@ -160,7 +160,7 @@ func (r *replica) catchUp(ctx context.Context, want position) string {
 	defer cancel()
 	for end := time.Now().Add(catchUpTime); ; {
 		var state replicaState
-		err := QueryRow(bounded, r.Database, "look at the replica", state.columns(),
+		err := QueryRow(bounded, r.Database, "read the replica", state.columns(),
 			replicaStateSQL, want.args()...)
 		if err != nil {
 			return r.markUnhealthy(ctx, reasonOf(err), err)

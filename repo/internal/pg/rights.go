@@ -19,7 +19,7 @@ SELECT coalesce(current_schema(), ''), current_setting('search_path'), quote_ide
 // use. If none exists, the error is a [*dberr.NoSchemaError].
 func (d *Database) ApplicationSchema(ctx context.Context) (schema string, err error) {
 	var path, role, closed string
-	err = QueryRow(ctx, d, "look for the application schema", []any{&schema, &path, &role, &closed}, schemaSQL)
+	err = QueryRow(ctx, d, "find the application schema", []any{&schema, &path, &role, &closed}, schemaSQL)
 	switch {
 	case err != nil || schema != "":
 		return schema, err

@@ -114,7 +114,7 @@ func scanRealKey(row pgx.CollectableRow) (k RealKey, err error) {
 
 // RealKeys returns the foreign keys of a table, also those that [Admin.Drop] has dropped.
 func (a Admin) RealKeys(ctx context.Context, table string) (keys []RealKey, err error) {
-	err = a.read(ctx, "look for foreign keys of "+table, func(ctx context.Context, tx pgx.Tx) error {
+	err = a.read(ctx, "find foreign keys of "+table, func(ctx context.Context, tx pgx.Tx) error {
 		found, err := a.locate(ctx, tx, table)
 		if err != nil {
 			return err
@@ -133,7 +133,7 @@ func (a Admin) TrackingSQL(
 	ctx context.Context, table string, columns ...string,
 ) (sql []string, err error) {
 	request := tracking{Admin: a, table: table, columns: columns}
-	err = a.read(ctx, "look at "+table, func(ctx context.Context, tx pgx.Tx) error {
+	err = a.read(ctx, "read "+table, func(ctx context.Context, tx pgx.Tx) error {
 		plan, err := request.plan(ctx, tx)
 		if err == nil {
 			sql = plan.sql()

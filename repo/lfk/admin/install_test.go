@@ -294,7 +294,7 @@ func TestRetryDeadRecords_PutsThemBackAsNew(t *testing.T) {
 	b.want("SELECT (count(*), count(DISTINCT xmin::text), count(DISTINCT primary_key_value)) FROM loose_foreign_keys_deleted_records", "(2500,3,2500)")
 	b.exec("DROP TABLE loose_foreign_keys_deleted_records")
 	_, err = b.RetryDeadRecords(context.Background(), admin.DeadRecordFilter{})
-	b.wantRefusal(err, "there is no queue of deleted records")
+	b.wantRefusal(err, "no queue of deleted records found")
 }
 
 func TestRetryDeadRecords_SaysWhatBecomesOfThoseWhoseQueueIsGone(t *testing.T) {

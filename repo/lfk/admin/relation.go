@@ -93,7 +93,7 @@ func (a Admin) locate(ctx context.Context, tx pgx.Tx, name string) (relation, er
 		return relation{}, err
 	case len(found) == 0:
 		return relation{}, &RefusedError{
-			Database: a.database.Name, Reason: "there is no table " + name, NoTable: true,
+			Database: a.database.Name, Reason: "unknown table " + name, NoTable: true,
 		}
 	case len(found) > 1:
 		return relation{}, a.refuse("%s and %s are both called %s: say which, with its schema",
@@ -116,7 +116,7 @@ func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) 
 	if err := checkName(a, name); err != nil {
 		return false, err
 	}
-	err = a.read(ctx, "look for "+name, func(ctx context.Context, tx pgx.Tx) error {
+	err = a.read(ctx, "find "+name, func(ctx context.Context, tx pgx.Tx) error {
 		found, err := named(ctx, tx, name)
 		has = len(found[name]) > 0 && !found[name][0].Protected
 		return err
@@ -130,7 +130,7 @@ func (a Admin) Recorded(ctx context.Context, table string) (name string, err err
 	if err != nil {
 		return "", err
 	}
-	err = a.read(ctx, "look for "+table, func(ctx context.Context, tx pgx.Tx) error {
+	err = a.read(ctx, "find "+table, func(ctx context.Context, tx pgx.Tx) error {
 		found, err := a.locate(ctx, tx, table)
 		if name = found.Parent; found.ParentHere {
 			name = schema + "." + name
@@ -162,7 +162,7 @@ func (a Admin) SimilarTables(ctx context.Context, name string) (similar []Simila
 	if err != nil {
 		return nil, err
 	}
-	err = a.read(ctx, "look for "+name, func(ctx context.Context, tx pgx.Tx) error {
+	err = a.read(ctx, "find "+name, func(ctx context.Context, tx pgx.Tx) error {
 		similar, err = list(ctx, tx, func(row pgx.CollectableRow) (s SimilarTable, err error) {
 			err = row.Scan(&s.Schema, &s.Name, &s.Protected)
 			return s, err

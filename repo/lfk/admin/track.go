@@ -97,7 +97,7 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 		return p, err
 	}
 	if !p.queue.Exists {
-		return p, r.refuse("there is no queue of deleted records: make it with `caretaker lfk install`")
+		return p, r.refuse("no queue of deleted records found: run `caretaker lfk install`")
 	}
 	if p.root, err = r.locate(ctx, tx, r.table); err != nil {
 		return p, err

@@ -70,7 +70,7 @@ func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
 		CREATE TRIGGER lock BEFORE DELETE ON locked EXECUTE FUNCTION gitlab_schema_prevent_write()`)
 	before := b.dump()
 	for _, c := range []struct{ table, column, reason string }{
-		{"nowhere", "", "there is no table nowhere"},
+		{"nowhere", "", "unknown table nowhere"},
 		{"uuids", "", "the key id of public.uuids is of type uuid: only smallint, integer and bigint can be recorded"},
 		{"texts", "", "is of type text"},
 		{"numerics", "", "is of type numeric"},
@@ -213,7 +213,7 @@ func TestUntrack_RefusesWhatIsNotTracked(t *testing.T) {
 	_, err := b.Untrack(context.Background(), "p")
 	b.wantRefusal(err, "public.p is not tracked")
 	_, err = b.Untrack(context.Background(), "nowhere")
-	b.wantRefusal(err, "there is no table nowhere")
+	b.wantRefusal(err, "unknown table nowhere")
 	b.wantTriggers("p:O")
 	// A name that two partitions have.
 	b.exec(`CREATE SCHEMA x; CREATE SCHEMA y; CREATE TABLE parts (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
@@ -229,7 +229,7 @@ func TestUntrack_RefusesWhatIsNotTracked(t *testing.T) {
 func TestTrack_NeedsAQueueAndRunsThroughAPoolerWithoutPreparedStatements(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	b.exec("CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p VALUES (1)")
-	b.refuses("p", "", "there is no queue of deleted records: make it with `caretaker lfk install`")
+	b.refuses("p", "", "no queue of deleted records found: run `caretaker lfk install`")
 	b.exec("CREATE TABLE loose_foreign_keys_deleted_records (id int)")
 	b.refuses("p", "", "is not a queue of deleted records")
 	b.exec("DROP TABLE loose_foreign_keys_deleted_records")

@@ -120,8 +120,8 @@ func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop
 	if left, err := leftRecords(ctx, tx, q, target, compositeSQL); err != nil || !left {
 		return err
 	}
-	return a.refuse("records of %s are pending or dead, and without its trigger nobody knows the "+
-		"order of the values in their keys: %s", target, drain(target))
+	return a.refuse("records of %s are pending or dead, and without its trigger the "+
+		"order of the values in their keys is unknown: %s", target, drain(target))
 }
 
 // checkLeft refuses to start recording a key while records remain from earlier tracking. They may

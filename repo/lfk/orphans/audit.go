@@ -60,7 +60,7 @@ func Referred(ctx context.Context, c *lfk.Child, after lfk.Key, limit int, l fen
 		behind = " AND (" + lfk.Referring(c.Key.Columns) + ") > (" + strings.Join(begin, ", ") + ")"
 	}
 	equalities := c.Equalities(&args)
-	find := pg.NewQuery("look for keys of "+c.Key.String(), stmt.Fill(referredSQL,
+	find := pg.NewQuery("find keys of "+c.Key.String(), stmt.Fill(referredSQL,
 		"{child}", c.Home.SQL(), "{child_columns}", lfk.Referring(c.Key.Columns),
 		"{parent_values}", strings.Join(names, ", "), "{last_values}", strings.Join(last, ", "),
 		"{texts}", strings.Join(texts, ", "), "{present}", strings.Join(present, " AND "),
@@ -306,7 +306,7 @@ SELECT count(*), clock_timestamp() FROM maintenance.orphan_audits WHERE NOT done
 
 // AuditBacklog counts the definitions, by database, that the running audit has yet to check.
 func (d Orphans) AuditBacklog(ctx context.Context) (b control.Backlog, err error) {
-	err = pg.QueryRow(ctx, d.db, "count what is left of the audit", []any{&b.Pending, &b.ReadAt},
+	err = pg.QueryRow(ctx, d.db, "count the remaining rows of the audit", []any{&b.Pending, &b.ReadAt},
 		auditBacklogSQL)
 	b.Due = b.Pending
 	return b, err

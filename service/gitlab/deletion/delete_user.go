@@ -134,9 +134,9 @@ func refusalWords(d gitlab.UserDeletion) string {
 	case d.Protection != nil:
 		return d.Protection.String()
 	case d.Refused == reasons.InternalUser:
-		return "users of this type are accounts of the system, which are not deleted"
+		return "users of this type are system accounts and are not deleted"
 	case d.Refused == reasons.NotAuthorized:
-		return "who asked for it is neither the user nor an active administrator"
+		return "the requester is neither the user nor an active administrator"
 	case len(d.Groups) > 0:
 		return fmt.Sprintf("groups %v have no other owner: give them one", d.Groups)
 	case len(d.Organizations) > 0:

@@ -124,7 +124,7 @@ func (s *Projects) NewRemover(
 			}
 		},
 		Outside: func(ctx context.Context, paths []string) {
-			j.Log.InfoContext(ctx, "left outside the database: remove it there",
+			j.Log.InfoContext(ctx, "path left outside the database",
 				"project_id", r.project, "left_outside", paths)
 		},
 	}

@@ -98,7 +98,7 @@ func (p *references) complete(ctx context.Context, log *slog.Logger) {
 // would tell whose they are is missing: they come last.
 func (p *references) addLists(ctx context.Context, log *slog.Logger) (forbidding []*step) {
 	logUndecided := func(table, column, missing string) {
-		log.DebugContext(ctx, "a missing column would say whose the rows are: users who have any stay",
+		log.DebugContext(ctx, "column missing, users with rows kept",
 			"table", table, "column", column, "missing", missing)
 	}
 	for _, line := range append(allLists(), p.undecidedNamespaces()...) {
@@ -106,7 +106,7 @@ func (p *references) addLists(ctx context.Context, log *slog.Logger) (forbidding
 			s, found := p.stepOf(line, column)
 			switch {
 			case !found:
-				log.DebugContext(ctx, "skipped, it does not exist", "table", line.table, "column", column)
+				log.DebugContext(ctx, "missing reference skipped", "table", line.table, "column", column)
 			case s.missing == "":
 				p.steps = append(p.steps, s)
 			case line.removes() && !slices.ContainsFunc(forbidding, s.sameColumn):

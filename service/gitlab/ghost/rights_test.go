@@ -39,7 +39,7 @@ func anUnlistedTableFailsItsUser(sql string) func(g *servicetest.Ghosts) {
 		g.Exec("main", `CREATE TABLE diaries (id bigserial PRIMARY KEY, keeper_id bigint REFERENCES users ON DELETE CASCADE); INSERT INTO diaries (keeper_id) VALUES (10)`)
 		g.Run(denied(g, sql), "failed_users=1")
 		g.WantLater(10, 30*time.Minute)
-		g.WantLog(1, `"msg":"user failed"`, `"table":"diaries","column":"keeper_id"`, "look for rows of diaries.keeper_id on main: 42501 insufficient_privilege")
+		g.WantLog(1, `"msg":"user failed"`, `"table":"diaries","column":"keeper_id"`, "find rows of diaries.keeper_id on main: 42501 insufficient_privilege")
 		g.Want("main", `SELECT count(*) FROM diaries`, "1")
 	}
 }

@@ -186,7 +186,7 @@ func (u *user) deleteRows(ctx context.Context) (referred bool, err error) {
 	}
 	referred, err = u.deleteUnlessReferred(ctx)
 	if err == nil && !referred && len(groups) > 0 {
-		u.log.WarnContext(ctx, "groups lose their deletion schedule with the user who marked them",
+		u.log.WarnContext(ctx, "deletion schedules of groups lost with user",
 			"group_ids", groups)
 	}
 	return referred, bulk.Deleted(u.references.catalogs[0], err)

@@ -77,7 +77,7 @@ func (u *user) work(ctx context.Context) (err error) {
 	case !u.Due:
 		return nil
 	case !u.Exists:
-		u.candidate(run.ActionDelete, reasons.TargetGone+": only the row of the queue is left")
+		u.candidate(run.ActionDelete, reasons.TargetGone+": only the queue row remains")
 		return u.changeRow(ctx, d.Ghosts.RemoveOrphan)
 	case !u.Migratable:
 		text := fmt.Sprintf("users of type %d are not deleted", u.Type)
@@ -232,7 +232,7 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 	switch {
 	case protected && !u.Exists:
 		u.keepRow(kept)
-		u.log.WarnContext(ctx, "queue row kept, end the protection",
+		u.log.WarnContext(ctx, "queue row kept",
 			"reason", reasons.Protected, "why", kept.String())
 	case protected:
 		u.candidate(run.ActionPostpone, kept.Error())
@@ -327,7 +327,7 @@ func refuseProtected(p *repo.Protection, err error) error {
 func (u *user) reportProtected(ctx context.Context, kept *repo.ProtectedError) {
 	u.protected++
 	spans.RecordOutcome(ctx, spans.OutcomeDeferred, reasons.Protected)
-	u.log.WarnContext(ctx, "user kept, take the row off the queue or end the protection",
+	u.log.WarnContext(ctx, "user kept",
 		"reason", reasons.Protected, "why", kept.String(), "tables", u.tables)
 }
 
@@ -381,6 +381,6 @@ const pathsALine = 100
 // logOutside logs the paths from removed rows, which caretaker cannot remove.
 func (u *user) logOutside(ctx context.Context, paths []string) {
 	for some := range slices.Chunk(paths, pathsALine) {
-		u.log.InfoContext(ctx, "left outside the database", "left_outside", some)
+		u.log.InfoContext(ctx, "path left outside the database", "left_outside", some)
 	}
 }

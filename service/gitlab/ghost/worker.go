@@ -182,11 +182,7 @@ func (r *workerRun) reportEnd() {
 		why = append(why, format.Pluralize(r.deferred, "user")+" deferred")
 	}
 	if r.protected > 0 {
-		theyAre := "they are"
-		if r.protected == 1 {
-			theyAre = "who is"
-		}
-		why = append(why, format.Pluralize(r.protected, "user")+" kept, "+theyAre+" protected")
+		why = append(why, format.Pluralize(r.protected, "protected user")+" kept")
 	}
 	if r.keptRows > 0 {
 		why = append(why, format.Pluralize(r.keptRows, "queue row")+" kept, "+r.keptBy.Error())

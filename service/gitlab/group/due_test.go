@@ -114,7 +114,7 @@ func queuesTheRemovalOfADueGroupAndNoSecondJobWhileOneWaits(g *servicetest.Group
 	g.WantJobs("10:1@0")
 	g.Want("main", `SELECT max_attempts::text || ' ' || (metadata ->> 'run_id' = r.id::text) FROM maintenance.river_job, maintenance.runs r`, "25 true")
 	g.WantMarked("10")
-	g.WantLog(1, "group goes", "group_id=10", "namespace_id=10", "user_id=1", "outcome=destruction")
+	g.WantLog(1, "group removal queued", "group_id=10", "namespace_id=10", "user_id=1", "outcome=destruction")
 	for _, state := range []string{"scheduled", "available", "pending", "retryable", "running"} {
 		g.Exec("main", `UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state`, state)
 		g.DryRun("")
@@ -199,7 +199,7 @@ func dryRunNamesTheGroupsAndWhatBecomesOfThem(g *servicetest.Groups) {
 		"group 11 g10/child delete with a group above it",
 		"group 20 restored restore RIGHTS_MISSING",
 		"group 30 held hold DELETING_USER_MISSING",
-		"group 40 g40 queue JOB_WAITING: a job for it waits already",
+		"group 40 g40 queue JOB_WAITING: a job for it is already waiting",
 		"group 50 lost-deletion_scheduled-50 hold SCHEDULE_LOST",
 	)
 	digest := r.CandidatesDigest

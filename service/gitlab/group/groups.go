@@ -174,7 +174,7 @@ func (r *workerRun) destroy(ctx context.Context, g *group) (queued bool, err err
 		waits = ""
 	}
 	r.candidate(g.ID, run.ActionQueue, waits)
-	r.x.LogDone(ctx, "group goes", "group would go",
+	r.x.LogDone(ctx, "group removal queued", "group removal would be queued",
 		r.about(g, destruction, "new_job", inserted, "starts_at", job.ScheduledAt)...)
 	return true, nil
 }

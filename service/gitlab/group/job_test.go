@@ -110,7 +110,7 @@ func failureLeavesMarksAndSaysWhy(g *servicetest.Groups) {
 	g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
 	g.WantMarked("10")
 	g.WantRows(map[string]int{"group_deletion_schedules": 1, "maintenance.group_removals": 1})
-	const raised = "remove project on main: P0001 raise_exception, table projects: a trigger or function raises it: its message is in PostgreSQL's log"
+	const raised = "remove project on main: P0001 raise_exception, table projects: a trigger or function raised the error: check PostgreSQL's log"
 	g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, raised)
 	g.Want("main", `SELECT state_metadata ->> 'deletion_scheduled_by_user_id' FROM namespace_details WHERE namespace_id = 10`, "1")
 	g.Want("main", `SELECT attempt || ' ' || (errors[1] ->> 'error') FROM maintenance.river_job`, "1 "+raised)
@@ -201,8 +201,8 @@ func raising(operation, table string) string {
 
 func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 	const (
-		raised = ": a trigger or function raises it: its message is in PostgreSQL's log"
-		locked = ": another transaction holds a lock on a table or row that this needs: check pg_stat_activity"
+		raised = ": a trigger or function raised the error: check PostgreSQL's log"
+		locked = ": another transaction holds a lock on a table or row that the statement needs: check pg_stat_activity"
 	)
 	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for name, c := range map[string]struct{ sql, other, reason, want string }{

@@ -64,7 +64,7 @@ func (r *workerRun) compareStores(ctx context.Context) error {
 		odd, next, err := r.x.Database.Groups.OddSchedules(ctx, r.stores, after, run.ReadLimits())
 		for _, o := range odd {
 			if o.NoGroup {
-				r.x.Log.WarnContext(ctx, "Deletion schedule of a namespace that is no group, ignored",
+				r.x.Log.WarnContext(ctx, "Deletion schedule of another namespace ignored",
 					"group_id", o.GroupID)
 				continue
 			}

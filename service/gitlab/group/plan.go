@@ -76,13 +76,13 @@ func (k *worker) judge(ctx context.Context, stores gitlab.GroupStores, p *plan.P
 		if slices.Contains(lost, p.ID) {
 			p.Refuse(reasonScheduleLost, lostMark+": mark it again in the application, or restore it there")
 		}
-		p.Refuse(reasonNoLongerMarked, "it is not marked for deletion, or not due yet")
+		p.Refuse(reasonNoLongerMarked, "the group is not marked for deletion, or not due yet")
 		return nil
 	}
 	words := map[string]string{
-		reasonUserMissing:        "the user who wanted it is gone: it is held until somebody decides",
-		reasonDeletionInProgress: "the application is deleting it, for a user who may not",
-		reasonRightsMissing:      "the user who wanted it may not remove it: it would be restored",
+		reasonUserMissing:        "the user who marked the group is missing: the group is held until the operator decides",
+		reasonDeletionInProgress: "the application is deleting the group for a user without permission",
+		reasonRightsMissing:      "permission denied for the user who marked the group: it would be restored",
 	}
 	if outcome, reason := decideGroup(due[0]); outcome != destruction {
 		detail := words[reason]

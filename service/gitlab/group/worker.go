@@ -226,10 +226,10 @@ func removalProgress(
 	removals, err := d.Groups.GroupRemovals(ctx, removalsShown+1, l)
 	if len(removals) > removalsShown {
 		removals = removals[:removalsShown]
-		remarks = []string{"more removals have begun"}
+		remarks = []string{"more removals have started"}
 	}
 	for _, r := range removals {
-		const progress = "removal of group %d, begun %s: %s, %s and %s are gone"
+		const progress = "removal of group %d, started %s: %s, %s and %s removed"
 		remarks = append(remarks, fmt.Sprintf(progress,
 			r.GroupID, r.BegunAt.UTC().Format(time.RFC3339), format.Pluralize(r.Rows, "row"),
 			format.Pluralize(r.Projects, "project"), format.Pluralize(r.Groups, "group")))

@@ -135,7 +135,7 @@ func (p *placeholderUserCleanup) reportVetoed(
 		x.Candidate(control.Candidate{
 			Kind: control.KindPlaceholder, ID: v.Target, Action: run.ActionHold, Reason: v.Reason + ": " + v.Detail,
 		})
-		x.Log.InfoContext(ctx, "user passed over",
+		x.Log.InfoContext(ctx, "user skipped",
 			"user_id", v.Target, "reason", v.Reason, "why", v.Detail)
 	}
 	return err

@@ -78,7 +78,7 @@ func (p *Planner) acquire(ctx context.Context) (done func(), err error) {
 		}
 		return nil, &fault.RefusedError{
 			Reason: "PLANS_BUSY", Retry: planWait,
-			Text: fmt.Sprintf("%d plans are being made, as many as may be at once: try again in %s", plansAtOnce, planWait),
+			Text: fmt.Sprintf("%d plans are already running: try again in %s", plansAtOnce, planWait),
 		}
 	}
 }

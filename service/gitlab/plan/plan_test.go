@@ -27,7 +27,7 @@ func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
 		began := time.Now()
 		_, err := p.PlanDeletion(t.Context(), "user", 20)
 		if busy, ok := errors.AsType[*fault.RefusedError](err); !ok || time.Since(began) != busy.RetryAfter() ||
-			busy.Error() != "2 plans are being made, as many as may be at once: try again in 3s" {
+			busy.Error() != "2 plans are already running: try again in 3s" {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}
 		time.AfterFunc(time.Second, first) //nolint:gocritic // elapses: by the clock of the bubble

@@ -125,7 +125,7 @@ func (w *tokenWalk) reportVetoed(ctx context.Context, r gitlab.BotRange) error {
 		w.x.Candidate(control.Candidate{
 			Kind: control.KindUser, ID: v.Target, Action: run.ActionHold, Reason: v.Reason + ": " + v.Detail,
 		})
-		w.x.Log.InfoContext(ctx, "user passed over",
+		w.x.Log.InfoContext(ctx, "user skipped",
 			"user_id", v.Target, "reason", v.Reason, "why", v.Detail)
 	}
 	return err

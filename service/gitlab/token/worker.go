@@ -169,9 +169,9 @@ func (k *inactiveTokens) backlog(
 	remark := ""
 	switch {
 	case goesOn.After(b.ReadAt):
-		remark = "the unfinished pass goes on at " + goesOn.UTC().Format(time.RFC3339)
+		remark = "the unfinished pass resumes at " + goesOn.UTC().Format(time.RFC3339)
 	case !goesOn.IsZero():
-		remark = "the unfinished pass goes on as soon as a server works its job " +
+		remark = "the unfinished pass resumes when a server works its job " +
 			jobqueue.ContinueInactiveTokenDeletion{}.Kind()
 	}
 	ours := `{"reason": "` + jobqueue.TokenDeletionReason + `"}`

@@ -42,7 +42,7 @@ func (l Admin) AcceptAbsent(
 	ctx context.Context, children []string, by string,
 ) ([]AcceptedChild, error) {
 	if l.Definitions == nil {
-		return nil, errors.New("there are no definitions: set " +
+		return nil, errors.New("no definitions found: set " +
 			"workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
 	homes, gone, err := l.childHomes(ctx)

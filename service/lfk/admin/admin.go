@@ -19,9 +19,9 @@ import (
 
 // ErrUnknownTable, ErrUnknownRecord and ErrUnknownKey: the name or id was not found.
 var (
-	ErrUnknownTable  = errors.New("there is no table")
-	ErrUnknownRecord = errors.New("there is no dead record")
-	ErrUnknownKey    = errors.New("there is no foreign key")
+	ErrUnknownTable  = errors.New("unknown table")
+	ErrUnknownRecord = errors.New("unknown dead record")
+	ErrUnknownKey    = errors.New("unknown foreign key")
 	// ErrUnknownAction: an invalid on_delete of a definition.
 	ErrUnknownAction = errors.New("--on-delete")
 )

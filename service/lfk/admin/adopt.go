@@ -79,7 +79,7 @@ func (a *Adoption) Ready() bool { return a.defined }
 // find finds the foreign key, and the definition that replaces it.
 func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	if l.Definitions == nil {
-		return nil, errors.New("there is no definitions file: set " +
+		return nil, errors.New("no definitions file configured: set " +
 			"workers.loose_foreign_keys_cleanup.definitions to one, which may be empty")
 	}
 	homes, err := l.homesOf(ctx, r.Table)

@@ -107,7 +107,7 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 	e.Exec("main", `INSERT INTO p VALUES (1); INSERT INTO c (p_id) VALUES (1); DELETE FROM p`)
 	r := servicetest.RunBatch(t, old, "main")
 	servicetest.WantState(t, r, control.RunSucceeded)
-	const left = "are left, the definitions of this server lack the adopted foreign keys "
+	const left = "are left, the definitions of this server are missing the adopted foreign keys "
 	assert.Contains(t, r.Reason, "records "+left, "c.p_id: add them to its file and send SIGHUP to it, or run caretaker lfk revert")
 	detail := servicetest.StatusOf(t, old, servicetest.LooseForeignKeys).ConditionDetail
 	assert.Contains(t, detail, "records on main "+left)
@@ -246,13 +246,13 @@ func TestTrack_AsksForTheDatabaseOnlyIfThereIsAChoice(t *testing.T) {
 	_, err := keys.Track(ctx, "p", "")
 	servicetest.WantError(t, err, "p is in main, ci: say with --database in which to track it")
 	_, err = keys.Track(ctx, "nowhere", "")
-	servicetest.WantError(t, err, "there is no table nowhere in main, ci")
+	servicetest.WantError(t, err, "unknown table nowhere in main, ci")
 	_, err = keys.Track(ctx, "seen", "")
 	servicetest.WantError(t, err, "ci: public.seen is a view")
 	e.Exec("main", `CREATE TABLE "Customers" (id int); CREATE SCHEMA sales; CREATE TABLE sales.customers (id int)`)
 	e.Exec("ci", `CREATE SCHEMA sales; CREATE TABLE sales.customers (id int)`)
 	_, err = keys.Track(ctx, "customers", "")
-	servicetest.WantError(t, err, "there is no table customers in main, ci: did you mean Customers or sales.customers?")
+	servicetest.WantError(t, err, "unknown table customers in main, ci: did you mean Customers or sales.customers?")
 	if tracked, err := keys.Track(ctx, "here", ""); err != nil || tracked.Database != "main" || tracked.Table != "public.here" {
 		t.Errorf("got %+v, %v", tracked, err)
 	}
@@ -261,7 +261,7 @@ func TestTrack_AsksForTheDatabaseOnlyIfThereIsAChoice(t *testing.T) {
 		t.Errorf("got %+v, %v", tracked, err)
 	}
 	_, err = keys.Track(ctx, "here", "")
-	servicetest.WantError(t, err, "there is no table here in ci")
+	servicetest.WantError(t, err, "unknown table here in ci")
 	e.Want("main", "SELECT count(*) FROM pg_trigger WHERE tgname = 'p_loose_fk_trigger'", "0")
 
 	// With one of the databases down it is unknown whether a choice exists.
@@ -292,7 +292,7 @@ d: [{table: p, column: p_id, on_delete: async_nullify}]
 		t.Errorf("got %+v, %v", done, err)
 	}
 	_, err = keys.Untrack(ctx, "p")
-	servicetest.WantError(t, err, "main: public.p is not tracked", "ci: there is no table p")
+	servicetest.WantError(t, err, "main: public.p is not tracked", "ci: unknown table p")
 
 	// Pending records are still cleaned.
 	e.Exec("main", "DELETE FROM p WHERE id = 2")
@@ -327,8 +327,8 @@ func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
 		err   string
 	}{
 		{&one, "", nil, "there is a dead record 1 in main, ci: say with --database"},
-		{&nine, "", nil, "there is no dead record 9"},
-		{nil, "r", nil, "there is no table r in main, ci"},
+		{&nine, "", nil, "unknown dead record 9"},
+		{nil, "r", nil, "unknown table r in main, ci"},
 		{&three, "", []admin.Retried{{Database: "main", Records: 1}}, ""},
 		{nil, "p", []admin.Retried{{Database: "main", Records: 1}, {Database: "ci", Records: 1}}, ""},
 		{nil, "", []admin.Retried{{Database: "main", Records: 1}}, ""},

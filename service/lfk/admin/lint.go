@@ -34,7 +34,7 @@ type Lint struct {
 // reported. If none could be inspected, Lint returns no findings at all.
 func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	if l.Definitions == nil {
-		return Lint{}, errors.New("there are no definitions to check: set " +
+		return Lint{}, errors.New("no definitions to check: set " +
 			"workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
 	check := &lint{Admin: l, Check: lfk.Check{Keys: l.Definitions.Keys}, gone: lfk.GoneChildren{}}

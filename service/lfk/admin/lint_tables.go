@@ -44,7 +44,7 @@ func (l *lint) missing() {
 				"accepted: the definition is skipped until a run finds the table", key.Table)
 		default:
 			l.at("", key.String()).fail("child_missing", "%s is in no configured database, so records of "+
-				"%s are held: configure the database that has it, or, if there is none, "+
+				"%s are held: configure the database that has it, or "+
 				"run `caretaker lfk accept-absent %s`", key.Table, key.Parent, catalog.Argument(key.Table))
 		}
 	}
@@ -197,7 +197,7 @@ func routeFault(d lfk.Inspected, r admin.Relation) string {
 func (at spot) trigger(parent, code string, t *admin.Trigger, track string) {
 	switch {
 	case code == "trigger_missing" && t == nil:
-		at.fail(code, "deletions from it are not noted: run %s", track)
+		at.fail(code, "deletions from it are not recorded: run %s", track)
 	case (code == "trigger_missing" || code == "trigger_form") && t.Idle:
 		at.fail(code, "its trigger %s calls %s, which inserts nothing, or into a queue that does not exist: "+
 			"run `caretaker lfk install`, or, where the queue is GitLab's, restore the function as GitLab's migrations make it", t.Name, t.Function)
@@ -253,13 +253,13 @@ func (l *lint) triggers(d lfk.Inspected) {
 		seen = append(seen, recorded)
 		if children := l.acceptedOf(d, recorded); len(children) > 0 {
 			l.at(d.Name, shown).warn("trigger_without_definition",
-				"its deletions are noted by %s, but its child tables were accepted as absent: run "+
+				"its deletions are recorded by %s, but its child tables were accepted as absent: run "+
 					"`caretaker lfk untrack %s`, or %s",
 				t.Name, argument, revokeCommand(children))
 			continue
 		}
 		l.at(d.Name, shown).warn("trigger_without_definition",
-			"its deletions are noted by %s, but no definition needs them: add one, "+
+			"its deletions are recorded by %s, but no definition needs them: add one, "+
 				"or run `caretaker lfk untrack %s`", t.Name, argument)
 	}
 }

@@ -171,7 +171,7 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 	}
 	others, err := lfk.NotTables(ctx, repo.Kernels(all), []string{t.Key.Parent})
 	return cmp.Or(others[t.Key.Parent], t.Key.Parent+
-		" is in no configured database, so nobody knows which parents are gone"), err
+		" is in no configured database, so the missing parents are unknown"), err
 }
 
 // needsValues reports whether a key is recorded as texts, not as one integer.
@@ -286,14 +286,14 @@ func (t *Task) guess() string {
 	if t.untracked == "" || t.Fault != "" {
 		return ""
 	}
-	return fmt.Sprintf("%s is not tracked on %s: its rows were looked for by %s, which is a guess",
+	return fmt.Sprintf("%s is not tracked on %s: its rows were found by %s, which is a guess",
 		t.Key.Parent, t.untracked, lfk.ColumnList(t.key))
 }
 
 // Refuses returns why no records can be written for the task's orphans. "" means they can.
 func (t *Task) Refuses() string {
 	if t.untracked != "" {
-		return fmt.Sprintf("%s is not tracked on %s, so nobody knows by which key: run `caretaker lfk "+
+		return fmt.Sprintf("%s is not tracked on %s, so its key is unknown: run `caretaker lfk "+
 			"track %[1]s --database %[2]s` first", t.Key.Parent, t.untracked)
 	}
 	if t.mixed != "" {

@@ -87,7 +87,7 @@ func SchemaMissing(err error) (text string, ok bool) {
 	if !ok || !slices.Contains([]string{"42P01", "42703", "3F000"}, refused.SQLState) {
 		return "", false
 	}
-	return "database " + refused.Database + " lacks tables or columns of this version: run caretaker migrate", true
+	return "database " + refused.Database + " is not migrated to this version: run caretaker migrate", true
 }
 
 // LeaseHeldError reports who holds the lease.
@@ -157,7 +157,7 @@ func Forbidden(err error) bool {
 	return ok && refused.SQLState == "42501"
 }
 
-// IsTemporary reports whether a run did not start for a reason that goes away by itself.
+// IsTemporary reports whether a run not started for a reason that goes away by itself.
 func IsTemporary(err error) bool {
 	var held *LeaseHeldError
 	var paused *WorkerPausedError

@@ -31,7 +31,7 @@ func inWords(err error) string {
 	case errors.Is(err, dberr.ErrLeaseLost):
 		return dberr.ErrLeaseLost.Error()
 	case errors.Is(err, dberr.ErrJobLost):
-		return "job lost: the attempt was taken for dead, the job is worked by another one"
+		return "job lost: another attempt works the job"
 	case errors.As(err, &stopped):
 		return strings.ToLower(stopped.Reason.String())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

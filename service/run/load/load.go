@@ -235,7 +235,7 @@ func (c Config) excesses(name string, l control.Load) (found []Excess) {
 		float64(l.WALRate), float64(c.MaxWALRate), asBytes)
 	for i := range l.Queues {
 		q := &l.Queues[i]
-		measure := "somebody waits for a lock on " + q.Table + " of " + name
+		measure := "a session waits for a lock on " + q.Table + " of " + name
 		add(Excess{measure: measure, key: "max_lock_wait", queue: q},
 			q.Seconds, c.MaxLockWait.Seconds(), asSeconds)
 	}

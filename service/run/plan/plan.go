@@ -39,7 +39,7 @@ func UnknownTarget(kind string, id int64) error {
 }
 
 // errPlanTime ends a plan at its timeout: its counts are lower bounds.
-var errPlanTime = errors.New("the time of a plan is over")
+var errPlanTime = errors.New("plan timed out")
 
 const (
 	// maxRows is the maximum number of rows that a plan counts in a table.
