@@ -160,13 +160,13 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 		Use:   "help [COMMAND]",
 		Short: "Show what a command does",
 		RunE: func(_ *cobra.Command, args []string) error {
-			command, rest, err := root.Find(args)
+			command, remaining, err := root.Find(args)
 			if err != nil {
 				return usage(err)
 			}
-			if len(rest) > 0 {
+			if len(remaining) > 0 {
 				return usage(fmt.Errorf("%w: caretaker --help lists the commands",
-					unknownCommand(command, rest[0])))
+					unknownCommand(command, remaining[0])))
 			}
 			return command.Help()
 		},

@@ -138,14 +138,14 @@ func (i *instance) remind(ctx context.Context, every time.Duration) {
 }
 
 // fill creates the databases with the reference schema, demo data and the schema maintenance.
-func (p *playground) fill(ctx context.Context, note func(string, ...any)) error {
+func (p *playground) fill(ctx context.Context, report func(string, ...any)) error {
 	ctx, cancel := context.WithTimeout(ctx, devStartTimeout)
 	defer cancel()
 	p.definitions = filepath.Join(p.cluster.Dir(), "loose_foreign_keys.yml")
 	if _, err := os.Stat(p.definitions); err == nil {
-		note("using the data in %s (remove the directory to start from scratch)", p.cluster.Dir())
+		report("using the data in %s (remove the directory to start from scratch)", p.cluster.Dir())
 	} else {
-		note("loading schema and demo data into %s", p.cluster.Dir())
+		report("loading schema and demo data into %s", p.cluster.Dir())
 	}
 	for _, name := range config.GitLabDatabases() {
 		if err := p.cluster.CreateDatabase(ctx, name); err != nil {

@@ -195,9 +195,9 @@ func (d *doctor) replica(ctx context.Context, database *repo.Database, found *fi
 			" late, the primary is read most of the time",
 			"check pg_stat_wal_receiver and the log of the replica for what delays the replay")
 	}
-	if f.Patience != nil && *f.Patience < shortReplicaDelay {
+	if f.MaxQueryDelay != nil && *f.MaxQueryDelay < shortReplicaDelay {
 		found.warning(fmt.Sprintf("the replica cancels queries that delay its replay by more than %s: "+
-			"caretaker then reads the primary", f.Patience),
+			"caretaker then reads the primary", f.MaxQueryDelay),
 			"on the replica, set hot_standby_feedback = on or a longer max_standby_streaming_delay")
 	}
 	return nil

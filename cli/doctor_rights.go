@@ -22,7 +22,7 @@ func (d *doctor) rights(ctx context.Context, database *repo.Database, found *fin
 	if err != nil {
 		return err
 	}
-	missing, err := database.Schema.Lacking(ctx, grants)
+	missing, err := database.Schema.MissingGrants(ctx, grants)
 	for _, m := range missing {
 		who := ""
 		if names := needs.By[m.Table]; len(names) > 0 {
@@ -64,12 +64,12 @@ func (d *doctor) indexes(ctx context.Context, database *repo.Database, found *fi
 	if err != nil {
 		return err
 	}
-	missing, err := database.Schema.Unindexed(ctx, needs.LookUps)
+	missing, err := database.Schema.Unindexed(ctx, needs.Lookups)
 	for _, l := range missing {
 		found.warning(fmt.Sprintf("no index finds rows of %s by %s: statements of "+
 			"%s read the whole table", objectOf(l.Table), strings.Join(l.Columns, ", "),
 			strings.Join(needs.By[l.Table], ", ")),
-			"CREATE INDEX CONCURRENTLY ON "+l.Wanted)
+			"CREATE INDEX CONCURRENTLY ON "+l.Index)
 	}
 	return err
 }

@@ -119,14 +119,14 @@ func withoutGitLab(root *cobra.Command) {
 		_, is := c.Annotations[groupGitLab]
 		c.Hidden = c.Hidden || is
 	}
-	reword(root, strings.NewReplacer(
+	replaceTerms(root, strings.NewReplacer(
 		"ghost_user_migration", lfk.Name, " and all deferred jobs", "", " and deferred jobs", "",
 		" and their jobs need", " need", "projects", "orders", "epics", "invoices",
 	))
 }
 
-// reword replaces terms in the help of a command and its subcommands.
-func reword(c *cobra.Command, terms *strings.Replacer) {
+// replaceTerms replaces terms in the help of a command and its subcommands.
+func replaceTerms(c *cobra.Command, terms *strings.Replacer) {
 	c.Short, c.Long = terms.Replace(c.Short), terms.Replace(c.Long)
 	lines := strings.Split(terms.Replace(c.Example), "\n")
 	c.Example = strings.Join(slices.Compact(lines), "\n")
@@ -135,7 +135,7 @@ func reword(c *cobra.Command, terms *strings.Replacer) {
 		f.Hidden = f.Hidden || f.Name == "job"
 	})
 	for _, child := range c.Commands() {
-		reword(child, terms)
+		replaceTerms(child, terms)
 	}
 }
 

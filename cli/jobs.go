@@ -149,8 +149,8 @@ func describeJob(out *terminal, job *pb.Job) error {
 		out.println("cancelled by %s at %s: %s", c.GetBy(), out.moment(c.GetAt()), c.GetReason())
 	}
 	for _, e := range job.GetErrors() {
-		begun := out.moment(e.GetAt())
-		out.paragraph("  ", fmt.Sprintf("attempt %d, begun %s: %s", e.GetAttempt(), begun, e.GetError()))
+		started := out.moment(e.GetAt())
+		out.paragraph("  ", fmt.Sprintf("attempt %d, begun %s: %s", e.GetAttempt(), started, e.GetError()))
 	}
 	return changedRows(out, job.GetTables())
 }
@@ -316,7 +316,7 @@ func describeOutside(out *terminal, answer *pb.ListOutsideResponse) error {
 // plainOutside prints all pages. It skips paths that would span several lines.
 func plainOutside(
 	ctx context.Context, a *app, client api, request *pb.ListOutsideRequest,
-) (leftOut error) {
+) (omitted error) {
 	answer, err := collect(request, 0, func() (*pb.ListOutsideResponse, error) {
 		return listOutside(client, ctx, request)
 	})
@@ -327,12 +327,12 @@ func plainOutside(
 		if strings.ContainsFunc(p.GetPath(), unicode.IsControl) {
 			// A script would read several lines, and delete paths that were not listed.
 			a.note("path %d is left out, it has control characters: %q", p.GetId(), p.GetPath())
-			leftOut = &exitError{code: exitFailed}
+			omitted = &exitError{code: exitFailed}
 			continue
 		}
 		a.println("%d\t%s", p.GetId(), p.GetPath())
 	}
-	return leftOut
+	return omitted
 }
 
 func outsideDoneCommand(a *app) *cobra.Command {

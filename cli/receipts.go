@@ -37,7 +37,7 @@ func listReceiptsCommand(a *app, use string) *cobra.Command {
 		Short: "List receipts, newest first: when rows went, by which rule, and who asked",
 		RunE: call(a, api.ListReceipts, request,
 			func(out *terminal, answer *pb.ListReceiptsResponse) error {
-				noteNone(out, request, answer)
+				warnNoReceipts(out, request, answer)
 				return describeReceipts(out, answer)
 			}),
 	}
@@ -81,8 +81,9 @@ func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 	})
 }
 
-// noteNone warns on the standard error about a --table without receipts, which may be mistyped.
-func noteNone(
+// warnNoReceipts warns on the standard error about a --table without receipts, which may be
+// mistyped.
+func warnNoReceipts(
 	out *terminal, request *pb.ListReceiptsRequest, answer *pb.ListReceiptsResponse,
 ) {
 	if request.GetTable() == "" || request.GetPageToken() != "" ||

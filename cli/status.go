@@ -107,18 +107,18 @@ func describeDatabases(out *terminal, w *pb.WorkerStatus, each bool) error {
 				[]any{cmp.Or(d.GetProblem(), none)})
 		})
 	}
-	var trouble, due []string
+	var problems, due []string
 	for _, d := range w.GetDatabases() {
 		if d.GetProblem() != "" {
-			trouble = append(trouble, d.GetDatabase())
+			problems = append(problems, d.GetDatabase())
 		}
 		if n := d.GetBacklog().GetDue(); n > 0 {
 			due = append(due, d.GetDatabase()+" "+number(n))
 		}
 	}
 	text := fmt.Sprintf("%s has %d databases", w.GetWorker(), len(w.GetDatabases()))
-	if len(trouble) > 0 {
-		text += "; in trouble: " + format.List(trouble)
+	if len(problems) > 0 {
+		text += "; in trouble: " + format.List(problems)
 	}
 	if len(due) > 0 {
 		text += "; due: " + format.List(due)

@@ -139,7 +139,7 @@ func isTerminal(w io.Writer) bool {
 
 // useColor reports whether the output may have colors.
 func (out *terminal) useColor() bool {
-	return isTerminal(out.std.Out) && out.std.Env.WantsColours()
+	return isTerminal(out.std.Out) && out.std.Env.AllowsColor()
 }
 
 const red, yellow, plain = "\x1b[31m", "\x1b[33m", "\x1b[0m"
@@ -293,15 +293,15 @@ func (out *terminal) wrap(width int, heading, text string) {
 }
 
 // split cuts a text at the last blank before a width, or otherwise at the first blank.
-func split(text string, width int) (first, rest string) {
+func split(text string, width int) (first, remaining string) {
 	runes := []rune(text)
 	if len(runes) <= width {
 		return text, ""
 	}
 	at := strings.LastIndex(string(runes[:width+1]), " ")
 	if at <= 0 {
-		first, rest, _ = strings.Cut(text, " ")
-		return first, rest
+		first, remaining, _ = strings.Cut(text, " ")
+		return first, remaining
 	}
 	return text[:at], strings.TrimLeft(text[at:], " ")
 }

@@ -86,8 +86,8 @@ func (e Environment) ReadClient(profile string) (Client, error) {
 	return c, nil
 }
 
-// WantsColours reports whether the environment allows colors on a terminal: see no-color.org.
-func (e Environment) WantsColours() bool {
+// AllowsColor reports whether the environment allows colors on a terminal: see no-color.org.
+func (e Environment) AllowsColor() bool {
 	return e.get("NO_COLOR") == "" && e.get("TERM") != "dumb"
 }
 

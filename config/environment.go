@@ -100,10 +100,10 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 			continue
 		}
 		near, section := Nearest(name, append(names, clients...)), inSection(name, keys)
-		switch lacking := withoutName(name, keys); {
+		switch bare := withoutName(name, keys); {
 		case foreign.MatchString(name), near == "" && !section:
-		case lacking != "":
-			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key, there is %s", name, lacking))
+		case bare != "":
+			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key, there is %s", name, bare))
 		case strings.HasPrefix(name, prefix+"DATABASES_") && strings.HasSuffix(name, "_URL"):
 			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key: %s, in capitals here",
 				name, nameRule))

@@ -131,7 +131,7 @@ func mutationsOfWork() []mutation {
 			"service/lfk/statement.go", "		return t.awaitLocks(ctx, keys, r, err)\n", "		t.advanceDone(keys, r)\n		return nil, nil\n",
 		}}},
 		{"a database that does not answer counts as childless", []change{{
-			"service/lfk/start.go", "		p.tasks = append(p.tasks, homes.unknown(key, i)...)\n", "		_ = homes.unknown\n",
+			"service/lfk/start.go", "		p.tasks = append(p.tasks, places.unknown(key, i)...)\n", "		_ = places.unknown\n",
 		}}},
 		{"a record counts as a deletion", []change{{
 			"repo/lfk/living.go", "return p != nil && (p.Unknown || len(p.tables) > 0)", "return p != nil && p.Unknown",
@@ -144,7 +144,7 @@ func mutationsOfWork() []mutation {
 			"		_, err = some, errors.Join(err, failed)\n",
 		}}},
 		{"a receipt is left out", []change{{
-			"repo/internal/pg/receipts.go", "	for _, n := range tx.noted {\n		s :=", "	for _, n := range tx.noted[:len(tx.noted)-1] {\n		s :=",
+			"repo/internal/pg/receipts.go", "	for _, n := range tx.changes {\n		s :=", "	for _, n := range tx.changes[:len(tx.changes)-1] {\n		s :=",
 		}}},
 	}
 }

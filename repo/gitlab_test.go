@@ -102,7 +102,7 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 			assert.That(b.t, len(groups) == len(page), "%d groups are due, want %d", len(groups), len(page))
 			return err
 		},
-		"forget": func(ctx context.Context) error { return b.Groups.ForgetGoneRemovals(ctx, by(b.fence)) },
+		"forget": func(ctx context.Context) error { return b.Groups.DeleteStaleRemovals(ctx, by(b.fence)) },
 		"lost":   func(ctx context.Context) error { return third(b.Groups.LostMarks(ctx, b.stores, 3000, generous)) },
 		"odd":    func(ctx context.Context) error { return third(b.Groups.OddSchedules(ctx, b.stores, 3000, generous)) },
 		"restore": func(ctx context.Context) error {

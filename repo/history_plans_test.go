@@ -318,8 +318,8 @@ func wantLookups(t *testing.T, nodes []node, text string) {
 }
 
 // engineMethods are those of the engine that the calls use in turn.
-const engineMethods = " Add AtWork CloseAbandoned Database FailedJobs Go Health Heartbeat IsStopping Join NotUsed " +
-	"Planning Prune ReadDatabases ResumesAfterLoad SlowedBy Unfinished Worker "
+const engineMethods = " Add CloseAbandoned Current Database FailedJobs Go Health Heartbeat IsStopping Join NotUsed " +
+	"Planning Prune ReadDatabases Ready ResumesAfterLoad SlowedBy Unfinished Worker "
 
 // TestPlans_NothingReadsALongHistory must not run in parallel: the provider of meters is the process's.
 func TestPlans_NothingReadsALongHistory(t *testing.T) {

@@ -25,8 +25,8 @@ type ServerFacts struct {
 	// Standby: the server is a standby. ReadOnly: transactions are read-only by default, or on a
 	// standby.
 	Standby, ReadOnly bool
-	// Encrypted: the connection uses TLS. Verified: the server's certificate was verified. Local: the
-	// connection does not leave the machine.
+	// Encrypted: the connection uses TLS. Verified: the server's certificate was verified. Local:
+	// the connection does not leave the machine.
 	Encrypted, Verified, Local bool
 	// Ahead is how far the server's clock is ahead of ours, accurate to Within.
 	Ahead, Within time.Duration
@@ -100,9 +100,9 @@ type ReplicaFacts struct {
 	// Late is the age of the last transaction if the standby does not catch up with the primary's
 	// position. Otherwise it is 0.
 	Late time.Duration
-	// Patience is how long a query may delay replay before the server cancels it. nil means without
-	// limit.
-	Patience *time.Duration
+	// MaxQueryDelay is how long a query may delay replay before the server cancels it. nil means
+	// without limit.
+	MaxQueryDelay *time.Duration
 }
 
 // ReplicaFacts queries the replica. Without a replica the error is [ErrNoReplica].
@@ -118,13 +118,13 @@ func (d *Database) ReplicaFacts(ctx context.Context) (f ReplicaFacts, err error)
 		return f, err
 	}
 	var seconds float64
-	var patience *float64
-	err = pg.QueryRow(ctx, d.Replica.Database, "measure the replica's lag", []any{&seconds, &patience}, replicaLagSQL)
+	var delay *float64
+	err = pg.QueryRow(ctx, d.Replica.Database, "measure the replica's lag", []any{&seconds, &delay}, replicaLagSQL)
 	if late {
 		f.Late = time.Duration(seconds * float64(time.Second))
 	}
-	if patience != nil {
-		f.Patience = new(time.Duration(*patience * float64(time.Second)))
+	if delay != nil {
+		f.MaxQueryDelay = new(time.Duration(*delay * float64(time.Second)))
 	}
 	return f, err
 }

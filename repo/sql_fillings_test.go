@@ -22,9 +22,9 @@ var fragments = []string{
 	"archivedSQL", "comparableSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
-	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "HoldsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
+	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "deletionPendingSQL", "keepsBotSQL", "HoldsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
 	// Receipts, and the remainder outside.
-	"noteOutsideSQL", "changedRowsSQL", "KeyOfSQL", "ReceiptSQL", "ReceiptFieldsSQL", "SummarySQL",
+	"recordOutsideSQL", "changedRowsSQL", "KeyOfSQL", "ReceiptSQL", "ReceiptFieldsSQL", "SummarySQL",
 	// Sweeps.
 	"placesSQL", "sweepSQL", "directBoundSQL", "directFirstSQL", "directGuardSQL", "directRangeSQL", "directSQL", "takeSQL",
 }
@@ -61,7 +61,7 @@ var fillings = map[string]string{
 	"{which}": "sourceMembersSQL", "leftRecordsSQL{which}": "", "{known}": "knownMarkSQL", "projectToRemoveSQL{namespace}": "p.project_namespace_id",
 	// Users.
 	"typeHoldsSQL{value}": "$2", "userColumnsSQL{value}": "'active'",
-	"{going}": "goingSQL", "{ghosts}": "ghost_user_migrations", "userStaysSQL{queue}": "ghost_user_migrations", "queueGhostSQL{columns}": "user_id, initiator_user_id, hard_delete, created_at, updated_at, user_type", "{settings}": "settingsSourceSQL", "{organization}": "u.organization_id",
+	"{going}": "deletionPendingSQL", "{ghosts}": "ghost_user_migrations", "userStaysSQL{queue}": "ghost_user_migrations", "queueGhostSQL{columns}": "user_id, initiator_user_id, hard_delete, created_at, updated_at, user_type", "{settings}": "settingsSourceSQL", "{organization}": "u.organization_id",
 	"solelyOwnedGroupsSQL{today}": "(now() AT TIME ZONE 'UTC')::date", "ownedPlacesSQL{today}": "(now() AT TIME ZONE 'UTC')::date",
 	"dueMigrationsSQL{kind}": "coalesce(q.user_type, u.user_type)", "{same}": "g.organization_id IS NOT DISTINCT FROM 1", "{touched}": ", updated_at = now()",
 	"{columns}": "username, email, projects_limit", "{values}": "free.username, '', 0",

@@ -62,7 +62,7 @@ func TestSettings_TimesAreReadWhateverTheirForm(t *testing.T) {
 		figures, err := d.History.WorkerFigures(t.Context(), []string{"w"})
 		assert.That(t, err == nil && figures[0].Paused >= 3*time.Hour, "%v %v %v", style, figures, err)
 		runs, err := d.History.RunFigures(t.Context(), []string{"w"}, []string{""})
-		assert.That(t, err == nil && runs[0].AtWork >= 2*time.Hour, "%v %v %v", style, runs, err)
+		assert.That(t, err == nil && runs[0].Running >= 2*time.Hour, "%v %v %v", style, runs, err)
 		jobs, err := d.Jobs.CountJobs(t.Context())
 		assert.That(t, err == nil && len(jobs) == 1 && jobs[0].Overdue >= time.Hour, "%v %v %v", style, jobs, err)
 		if _, err := d.History.Load(t.Context(), control.LoadProbe{Replicas: true, WAL: true, Locks: true}); err != nil {

@@ -72,8 +72,8 @@ type QueueConfig struct {
 	// PollInterval is how often River itself polls for due jobs. 0 means [listenPollInterval], or
 	// [pooledPollInterval] with a pooler.
 	PollInterval time.Duration
-	// StopPatience is how long Stop waits for attempts. 0 means 15 s.
-	StopPatience time.Duration
+	// StopTimeout is how long Stop waits for attempts. 0 means 15 s.
+	StopTimeout time.Duration
 }
 
 const (
@@ -93,7 +93,7 @@ func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	c.Workers = cmp.Or(c.Workers, 4)
-	c.StopPatience = cmp.Or(c.StopPatience, 15*time.Second)
+	c.StopTimeout = cmp.Or(c.StopTimeout, 15*time.Second)
 	q := &Queue{database: main, config: c, postponed: make(chan struct{}, 1)}
 	var err error
 	// River announces the jobs of a queue only once per cooldown, which must not skip the jobs of
@@ -111,7 +111,7 @@ func (q *Queue) newClient(c *river.Config) (*river.Client[jobqueue.Tx], error) {
 	c.Schema, c.FetchOnlyKnownKinds = schema, true
 	c.Logger = slog.New(sparse.New(q.config.Logger.Handler(), nil))
 	c.Hooks = []rivertype.Hook{&databaseClock{}}
-	c.SoftStopTimeout = q.config.StopPatience
+	c.SoftStopTimeout = q.config.StopTimeout
 	c.MaxAttempts, c.RetryPolicy = maxAttempts, retries{}
 	c.JobTimeout, c.RescueStuckJobsAfter = attemptTimeout, rescueAfter
 	c.CompletedJobRetentionPeriod = keepCompleted

@@ -26,7 +26,7 @@ func TestQueue_StopCancelsAttemptsThatDoNotEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(assert.Parallel(t))
-			l.config.StopPatience = c.patience
+			l.config.StopTimeout = c.patience
 			l.insert(deleteUser(1))
 			begun := make(chan struct{})
 			l.work(l.Queue, &jobs{do: func(ctx context.Context, _ job.Request) (job.Result, error) {

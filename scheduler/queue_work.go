@@ -185,7 +185,7 @@ func (q *Queue) begin(ctx context.Context) (listens bool, err error) {
 	return listens, nil
 }
 
-// Stop stops fetching jobs. Attempts snooze after the current statement. After StopPatience, or
+// Stop stops fetching jobs. Attempts snooze after the current statement. After StopTimeout, or
 // when ctx ends, they are canceled. No attempt is used up, and any server resumes the jobs.
 func (q *Queue) Stop(ctx context.Context) error {
 	q.starting.Lock()

@@ -21,12 +21,12 @@ func (m *maintenance) ListAudit(
 	if err != nil {
 		return nil, err
 	}
-	after, rest, err := p.afterTime()
+	after, key, err := p.afterTime()
 	if err != nil {
 		return nil, err
 	}
-	id, err := strconv.ParseInt(rest, 10, 64)
-	if err != nil && rest != "" {
+	id, err := strconv.ParseInt(key, 10, 64)
+	if err != nil && key != "" {
 		return nil, errForeignToken()
 	}
 	entries, err := m.service.Main.Audit.ListAudit(ctx, control.AuditFilter{

@@ -53,7 +53,7 @@ func wholeRun(r *run.Run) *pb.Run { return toRun(r, wholeText, "maintenance.runs
 func listedRun(r *run.Run) *pb.Run { return toRun(r, listText, "GetRun") }
 
 // toRun shortens texts to a number of bytes. rest names the location of the full text.
-func toRun(r *run.Run, most int, rest string) *pb.Run {
+func toRun(r *run.Run, most int, source string) *pb.Run {
 	if r == nil {
 		return nil
 	}
@@ -61,8 +61,8 @@ func toRun(r *run.Run, most int, rest string) *pb.Run {
 		Id: r.ID, Worker: r.Worker, Database: r.Database,
 		Trigger:   enum[pb.Trigger](pb.Trigger_value, triggerPrefix, r.Trigger),
 		State:     enum[pb.RunState](pb.RunState_value, statePrefix, r.State),
-		Reason:    format.Shorten(r.Reason, most, rest),
-		Error:     format.Shorten(r.Error, most, rest),
+		Reason:    format.Shorten(r.Reason, most, source),
+		Error:     format.Shorten(r.Error, most, source),
 		DryRun:    r.DryRun,
 		StartedAt: toTime(r.StartedAt), FinishedAt: toTime(r.FinishedAt),
 		Counts: r.Counts, OverLimit: r.OverLimit, TurboMode: r.TurboMode,
@@ -121,12 +121,12 @@ func listedJob(j *job.Job) *pb.Job {
 }
 
 // toJob shortens texts to a number of bytes. rest names the location of the full text.
-func toJob(j *job.Job, most int, rest string) *pb.Job {
+func toJob(j *job.Job, most int, source string) *pb.Job {
 	job := &pb.Job{
 		Id: j.ID, Kind: j.Kind, State: j.State, Args: &structpb.Struct{},
 		JobState: enum[pb.JobState](pb.JobState_value, jobStatePrefix, j.State),
 		Attempt:  int32(j.Attempt), MaxAttempts: int32(j.MaxAttempts), //nolint:gosec // smallint
-		Outcome: j.Outcome, Reason: format.Shorten(j.Reason, most, rest),
+		Outcome: j.Outcome, Reason: format.Shorten(j.Reason, most, source),
 		RunId: j.RunID, TraceId: j.TraceID,
 		CreatedAt: toTime(j.CreatedAt), ScheduledAt: toTime(j.ScheduledAt),
 		AttemptedAt: toTime(j.AttemptedAt), FinalizedAt: toTime(j.FinalizedAt),
@@ -137,7 +137,7 @@ func toJob(j *job.Job, most int, rest string) *pb.Job {
 	for _, e := range j.Errors {
 		job.Errors = append(job.Errors, &pb.JobError{
 			At: toTime(e.At), Attempt: int32(e.Attempt), //nolint:gosec // smallint
-			Error: format.Shorten(e.Error, most, rest),
+			Error: format.Shorten(e.Error, most, source),
 		})
 	}
 	// Other programs may write rows. Arguments that are not an object must not hide other rows.

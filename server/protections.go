@@ -54,15 +54,15 @@ func (m *maintenance) ListProtected(
 	if err != nil {
 		return nil, err
 	}
-	var behind service.Protection
+	var after service.Protection
 	if p.after != "" {
 		kind, id, _ := strings.Cut(p.after, " ")
-		behind.Kind = kind
-		if behind.ID, err = strconv.ParseInt(id, 10, 64); err != nil {
+		after.Kind = kind
+		if after.ID, err = strconv.ParseInt(id, 10, 64); err != nil {
 			return nil, errForeignToken()
 		}
 	}
-	found, err := m.service.Protections(ctx, r.GetKind(), behind, p.size+1)
+	found, err := m.service.Protections(ctx, r.GetKind(), after, p.size+1)
 	if err != nil {
 		return nil, err
 	}

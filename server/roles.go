@@ -38,27 +38,27 @@ func (r rule) of(gitlab string) rule {
 // checks bypass the table because they require no client.
 func rules() map[string]rule {
 	const service = "/" + "maintenance.v1.MaintenanceService" + "/"
-	look := rule{role: access.Viewer}
+	view := rule{role: access.Viewer}
 	operate := rule{role: access.Operator, changes: true}
 	govern := rule{role: access.Admin, changes: true}
 	// This call is the kill switch of all workers.
 	pause := rule{role: access.Operator, changes: true, everything: access.Admin}
 	const jobs, protections, outside = "jobs", "protections", "paths outside the database"
 	return map[string]rule{
-		service + "GetStatus":        look,
-		service + "ListLeases":       look,
-		service + "GetRun":           look,
-		service + "ListRuns":         look,
-		service + "WatchRun":         look,
-		service + "ListFires":        look,
-		service + "GetJob":           look.of(jobs),
-		service + "ListJobs":         look.of(jobs),
-		service + "PlanDeletion":     look.of("plans of deletions"),
-		service + "ListProtected":    look.of(protections),
-		service + "ListOutside":      look.of(outside),
-		service + "ListReceipts":     look,
-		service + "ListAudit":        look,
-		service + "ListFeatureFlags": look,
+		service + "GetStatus":        view,
+		service + "ListLeases":       view,
+		service + "GetRun":           view,
+		service + "ListRuns":         view,
+		service + "WatchRun":         view,
+		service + "ListFires":        view,
+		service + "GetJob":           view.of(jobs),
+		service + "ListJobs":         view.of(jobs),
+		service + "PlanDeletion":     view.of("plans of deletions"),
+		service + "ListProtected":    view.of(protections),
+		service + "ListOutside":      view.of(outside),
+		service + "ListReceipts":     view,
+		service + "ListAudit":        view,
+		service + "ListFeatureFlags": view,
 		service + "RunBatch":         operate,
 		service + "CancelRun":        operate,
 		service + "PauseWorker":      pause,
@@ -70,8 +70,8 @@ func rules() map[string]rule {
 		service + "UnprotectTarget":  govern.of(protections),
 		service + "SetFeatureFlag":   govern,
 
-		reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName:      look,
-		reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: look,
+		reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName:      view,
+		reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: view,
 	}
 }
 

@@ -173,8 +173,8 @@ func (p page) afterNumber() (int64, error) {
 }
 
 // timedKey returns the key of a list by time. rest distinguishes entries with equal times.
-func timedKey(at time.Time, rest string) string {
-	return at.UTC().Format(time.RFC3339Nano) + " " + rest
+func timedKey(at time.Time, key string) string {
+	return at.UTC().Format(time.RFC3339Nano) + " " + key
 }
 
 // fireKey returns the key of the list of scheduled runs: time and worker.
@@ -184,15 +184,15 @@ func fireKey(f *schedule.Fire) string { return timedKey(f.Time, f.Worker) }
 func auditKey(e *control.AuditEntry) string { return timedKey(e.At, strconv.FormatInt(e.ID, 10)) }
 
 // afterTime returns the key of a list by time, zero for the first page.
-func (p page) afterTime() (at time.Time, rest string, err error) {
+func (p page) afterTime() (at time.Time, key string, err error) {
 	if p.after == "" {
 		return time.Time{}, "", nil
 	}
-	text, rest, _ := strings.Cut(p.after, " ")
+	text, key, _ := strings.Cut(p.after, " ")
 	if at, err = time.Parse(time.RFC3339Nano, text); err != nil {
 		return time.Time{}, "", errForeignToken()
 	}
-	return at, rest, nil
+	return at, key, nil
 }
 
 // maxAnswer limits a page's entries, in bytes. Clients receive at most 4 MiB by default.

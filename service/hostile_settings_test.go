@@ -237,7 +237,7 @@ func wantStatus(g *servicetest.Groups) {
 	}
 	runs := assert.Must(d.History.RunFigures(ctx, names, []string{"main", ""}))(g.T)
 	for _, f := range runs {
-		assert.That(g.T, f.AtWork >= 0 && f.Failing >= 0, "at work for %s, failing for %s", f.AtWork, f.Failing)
+		assert.That(g.T, f.Running >= 0 && f.Failing >= 0, "at work for %s, failing for %s", f.Running, f.Failing)
 	}
 	counts := assert.Must(s.JobCounts(ctx))(g.T)
 	for _, c := range counts {

@@ -34,7 +34,7 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	if !f.readAt.IsZero() && time.Since(f.readAt) < run.BacklogAge {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), run.BacklogPatience, dberr.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), run.BacklogTimeout, dberr.ErrUnreachable)
 	defer cancel()
 	f.readUsed(ctx, s)
 	var names, workers, databases []string

@@ -17,14 +17,14 @@ type gauges struct {
 	all   []metric.Observable
 	errs  []error
 
-	pending, due, dead, partitions, untracked        metric.Int64ObservableGauge
-	held, reachable                                  metric.Int64ObservableGauge
-	age, measured, heldFor                           metric.Float64ObservableGauge
-	atWork, limit, failing, success, paused, overdue metric.Float64ObservableGauge
-	unsuccessful, jobs, connections, connectionsMax  metric.Int64ObservableGauge
-	jobsOverdue, load                                metric.Float64ObservableGauge
-	waits                                            metric.Int64ObservableCounter
-	waited                                           metric.Float64ObservableCounter
+	pending, due, dead, partitions, untracked         metric.Int64ObservableGauge
+	held, reachable                                   metric.Int64ObservableGauge
+	age, measured, heldFor                            metric.Float64ObservableGauge
+	running, limit, failing, success, paused, overdue metric.Float64ObservableGauge
+	unsuccessful, jobs, connections, connectionsMax   metric.Int64ObservableGauge
+	jobsOverdue, load                                 metric.Float64ObservableGauge
+	waits                                             metric.Int64ObservableCounter
+	waited                                            metric.Float64ObservableCounter
 }
 
 func (g *gauges) number(name, description string) metric.Int64ObservableGauge {
@@ -57,7 +57,7 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 	g.held = g.number("lease.held", "1 while the lease is held.")
 	g.heldFor = g.seconds("lease.held.duration", "Time since the current holder acquired the lease, 0 without a holder.")
 	g.reachable = g.number("database.reachable", "1 if the database answers this process and can be written to.")
-	g.atWork = g.seconds("run.age", "Age of the current run, 0 without one.")
+	g.running = g.seconds("run.age", "Age of the current run, 0 without one.")
 	g.limit = g.seconds("run.limit", "Time limit of runs, for workers that have one.")
 	g.failing = g.seconds("failing", "For how long runs have failed without a success in between, 0 when the last one did not.")
 	g.success = g.seconds("last.success.timestamp", "End of the last run that succeeded, as a Unix time.")

@@ -81,7 +81,7 @@ func (g gaugesAt) figures(s *Service, f *figures) {
 			database = run.MainDatabase
 		}
 		labels := metric.WithAttributes(attribute.String("worker", r.Worker), attribute.String("database", database))
-		g.ObserveFloat64(g.atWork, r.AtWork.Seconds(), labels)
+		g.ObserveFloat64(g.running, r.Running.Seconds(), labels)
 		g.ObserveFloat64(g.failing, r.Failing.Seconds(), labels)
 		if !r.LastSuccess.IsZero() {
 			g.ObserveFloat64(g.success, float64(r.LastSuccess.UnixMilli())/1000, labels)

@@ -44,11 +44,11 @@ func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]row
 }
 
 func unknownPaths(ids []int64) error {
-	words := make([]string, len(ids))
+	texts := make([]string, len(ids))
 	for i, id := range slices.Sorted(slices.Values(ids)) {
-		words[i] = strconv.FormatInt(id, 10)
+		texts[i] = strconv.FormatInt(id, 10)
 	}
-	name := strings.Join(words, ",")
-	text := "unknown path " + format.List(words) + ", nothing was marked: ListOutside lists all"
+	name := strings.Join(texts, ",")
+	text := "unknown path " + format.List(texts) + ", nothing was marked: ListOutside lists all"
 	return fault.Unknown(ErrUnknownPath, "ids", name, text)
 }

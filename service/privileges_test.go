@@ -203,7 +203,7 @@ func wantLacking(e *servicetest.Estate, needs map[string][]catalog.Grant, want s
 		if len(databases) > 0 && !slices.Contains(databases, d.Name) {
 			continue
 		}
-		lacking := assert.Must(d.Schema.Lacking(e.T.Context(), needs[d.Name]))(e.T)
+		lacking := assert.Must(d.Schema.MissingGrants(e.T.Context(), needs[d.Name]))(e.T)
 		for _, l := range lacking {
 			got = append(got, l.To("{role}"))
 		}

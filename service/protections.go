@@ -33,7 +33,7 @@ const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out t
 // force. Otherwise Protect returns the protection in force. With mustExist it refuses an unknown
 // target.
 //
-// Errors: [*fault.InvalidArgumentError], [*protection.DeletionBegunError], [*fault.RefusedError],
+// Errors: [*fault.InvalidArgumentError], [*protection.DeletionStartedError], [*fault.RefusedError],
 // [fault.ErrUnreachable].
 func (s *Service) Protect(
 	ctx context.Context, p Protection, ttl time.Duration, mustExist bool,
@@ -94,14 +94,14 @@ func (s *Service) Unprotect(
 // Protections returns the next limit protections in force after a given one, by kind and id. It
 // lists one kind or, with "", all kinds.
 func (s *Service) Protections(
-	ctx context.Context, kind string, behind Protection, limit int,
+	ctx context.Context, kind string, after Protection, limit int,
 ) ([]Protection, error) {
 	if kind != "" {
 		if err := checkKind(kind); err != nil {
 			return nil, err
 		}
 	}
-	return s.Main.Protections.Protections(ctx, kind, behind, limit)
+	return s.Main.Protections.Protections(ctx, kind, after, limit)
 }
 
 func checkKind(kind string) error {

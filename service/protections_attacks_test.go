@@ -139,7 +139,7 @@ func userWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(e *servicetest.Estate)
 	r := assert.Must(e.AttemptOf(s, servicetest.Authorized(7), over))(t)
 	assert.Require(t, r.Snooze > 0, "%+v", r)
 	_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "too late"}, 0, false)
-	begun, ok := errors.AsType[*protection.DeletionBegunError](err)
+	begun, ok := errors.AsType[*protection.DeletionStartedError](err)
 	assert.Require(t, ok && begun.ID == 7, "%v", err)
 	devdb.Eventually(t, "the deletion ends", func() bool {
 		e.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE kind = 'delete_user' AND finalized_at IS NULL`)
@@ -176,7 +176,7 @@ func ofTheTwoThatRaceForAUserOneWins(e *servicetest.Estate) {
 		answer := protecting(s, "user", id)
 		e.Work(s, "delete_user")
 		err := <-answer
-		_, late := errors.AsType[*protection.DeletionBegunError](err)
+		_, late := errors.AsType[*protection.DeletionStartedError](err)
 		switch queued := e.Value("main", `SELECT count(*) FROM ghost_user_migrations`); {
 		case err != nil && !late:
 			t.Fatal(err)
@@ -205,7 +205,7 @@ func waitsForADeletionThatIsJustBeginning(e *servicetest.Estate) {
 	e.Eventually("main", servicetest.NewestDeletion, servicetest.DeletionDone)
 	// It saw the started deletion, or it came when that was over: then the account is kept.
 	err := <-answer
-	_, late := errors.AsType[*protection.DeletionBegunError](err)
+	_, late := errors.AsType[*protection.DeletionStartedError](err)
 	assert.That(t, err == nil || late, "%v", err)
 	if err == nil {
 		wantGhostKeeps(t, s)

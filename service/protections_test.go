@@ -130,7 +130,7 @@ func isTooLateOnceARemovalHasBegun(e *servicetest.Estate) {
 	g.AtGate("main", servicetest.App)
 	for _, id := range []int64{10, 12, 13} {
 		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "too late"}, 0, false)
-		begun, ok := errors.AsType[*protection.DeletionBegunError](err)
+		begun, ok := errors.AsType[*protection.DeletionStartedError](err)
 		assert.That(t, ok && begun.ID == id, "group %d: %v", id, err)
 	}
 	// The bot's own deletion has not started.
@@ -178,7 +178,7 @@ func ofTheTwoThatRaceOneWinsAndTheOtherKnows(e *servicetest.Estate) {
 		answer := protecting(g.Service, "group", int64(below))
 		g.Work(g.Service, "destroy_group")
 		err := <-answer
-		_, late := errors.AsType[*protection.DeletionBegunError](err)
+		_, late := errors.AsType[*protection.DeletionStartedError](err)
 		both := fmt.Sprintf(`SELECT count(*) FROM namespaces WHERE id IN (%d, %d)`, group, below)
 		switch kept := g.Value("main", fmt.Sprint(`SELECT count(*) FROM namespaces WHERE id = `, below)); {
 		case err == nil && kept == "1":

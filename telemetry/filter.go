@@ -7,8 +7,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// withheldKey is an attribute that prevents the export of a span.
-const withheldKey = "maintenance.withheld"
+// dropSpanKey is an attribute that prevents the export of a span.
+const dropSpanKey = "maintenance.withheld"
 
 // filter drops withheld spans when they end. It also drops root spans with quiet names unless they
 // failed. It keeps no state: the code that starts such spans must give them no children.
@@ -20,7 +20,7 @@ type filter struct {
 // OnEnd passes on the spans to export.
 func (f filter) OnEnd(span sdktrace.ReadOnlySpan) {
 	for _, a := range span.Attributes() {
-		if a.Key == withheldKey && a.Value.AsBool() {
+		if a.Key == dropSpanKey && a.Value.AsBool() {
 			return
 		}
 	}

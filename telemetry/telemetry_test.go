@@ -239,7 +239,7 @@ func TestFilter_LeavesOutWithheldSpansAndQuietRootsThatHaveNotFailed(t *testing.
 		if test.fail {
 			span.SetStatus(codes.Error, "UNAVAILABLE")
 		}
-		span.SetAttributes(attribute.Bool(withheldKey, test.withheld))
+		span.SetAttributes(attribute.Bool(dropSpanKey, test.withheld))
 		span.End()
 		assert.Equal(t, len(spans.Ended()), test.sent, name)
 	}

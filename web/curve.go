@@ -31,8 +31,8 @@ type curve struct {
 	From, To          time.Time
 }
 
-// Words describes the curve for screen readers.
-func (c *curve) Words() string {
+// Description describes the curve for screen readers.
+func (c *curve) Description() string {
 	return fmt.Sprintf("Backlog over the last %s: between %d and %d, now %d.",
 		span(c.Span), c.Least, c.Peak, c.Last)
 }

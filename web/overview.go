@@ -236,7 +236,7 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	wait.Wait()
 	page.Curve = curveOf(history.Value[name], page.Status, all.At, workerSpan)
 	page.Verdict = judge(all.Value[i:i+1], page.Runs.Err != nil).withDead(all.Value[i:i+1], nil)
-	p.show(w, r, "worker", words(page.Status.Condition)+" · "+name, page)
+	p.show(w, r, "worker", conditionText(page.Status.Condition)+" · "+name, page)
 }
 
 // runPage is the data of a run's page.

@@ -42,7 +42,7 @@ func (f *fixture) differs(t *testing.T) string {
 	for _, s := range statuses {
 		_, row, found := strings.Cut(body, `<tr id="worker-`+s.Worker+`">`)
 		row, _, _ = strings.Cut(row, "</tr>")
-		for _, part := range []string{s.Schedule, words(s.Condition), `data-label="Due" class="num">` + number(s.Backlog.Due) + "<"} {
+		for _, part := range []string{s.Schedule, conditionText(s.Condition), `data-label="Due" class="num">` + number(s.Backlog.Due) + "<"} {
 			if !found || !strings.Contains(row, part) {
 				return fmt.Sprintf("%s: %q is not in %s", s.Worker, part, row)
 			}

@@ -16,8 +16,8 @@ type verdict struct {
 	Short, Long, Tone string
 }
 
-// words returns a condition as text: lease held elsewhere for LEASE_HELD_ELSEWHERE.
-func words(c status.Condition) string {
+// conditionText returns a condition as text: lease held elsewhere for LEASE_HELD_ELSEWHERE.
+func conditionText(c status.Condition) string {
 	return strings.ToLower(strings.ReplaceAll(string(c), "_", " "))
 }
 
@@ -50,8 +50,9 @@ func judge(workers []status.Worker, down bool) verdict {
 		}
 		if len(names) > 0 {
 			return verdict{
-				Short: fmt.Sprintf("%d %s", len(names), words(c)),
-				Long:  strings.Join(names, ", ") + ": " + words(c) + ".", Tone: fault.Tone(words(c)),
+				Short: fmt.Sprintf("%d %s", len(names), conditionText(c)),
+				Long:  strings.Join(names, ", ") + ": " + conditionText(c) + ".",
+				Tone:  fault.Tone(conditionText(c)),
 			}
 		}
 	}

@@ -52,16 +52,17 @@ type Relation struct {
 
 // Column is a column of a table.
 type Column struct {
-	// Name, and Type as PostgreSQL writes it, without its modifier, so that a cast truncates nothing.
+	// Name, and Type as PostgreSQL writes it, without its modifier, so that a cast truncates
+	// nothing.
 	Name, Type string
 	NotNull    bool
 	// HasDefault: an INSERT may omit it.
 	HasDefault bool
 	// Indexed: an index of all rows begins with it.
 	Indexed bool
-	// Behind is the column, part of the primary key, that an index has directly after this one: sweeps
-	// continue after its last value. It is empty without such an index.
-	Behind string
+	// Following is the column, part of the primary key, that an index has directly after this one.
+	// Sweeps continue after its last value. It is empty without such an index.
+	Following string
 }
 
 // Actions of foreign keys when the row they refer to is deleted, as in PostgreSQL's confdeltype.
@@ -241,7 +242,7 @@ func (r *Relation) addColumns(read [][]string, wanted []string, indexes tableInd
 				slices.Contains([]string{"integer", "bigint"}, byNumber[walk[1]].Type)
 		})
 		if i >= 0 {
-			column.Behind = byNumber[indexes.walks[i][1]].Name
+			column.Following = byNumber[indexes.walks[i][1]].Name
 		}
 		if slices.Contains(wanted, column.Name) {
 			r.columns[column.Name] = column

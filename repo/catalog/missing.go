@@ -10,10 +10,10 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// lackingSQL compares grants with the rights of our role, object by object. Row-level security that
-// would hide rows is an error to all statements of caretaker, so lackingSQL reports whether it
-// would.
-const lackingSQL = `
+// missingGrantsSQL compares grants with the rights of our role, object by object. Row-level
+// security that would hide rows is an error to all statements of caretaker, so missingGrantsSQL
+// reports whether it would.
+const missingGrantsSQL = `
 WITH asked (kind, schema, name, rights, n) AS (
   SELECT w.kind, w.schema, w.name, w.rights, w.n
   FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS w (kind, schema, name, rights, n)
@@ -33,24 +33,24 @@ CROSS JOIN LATERAL (
 WHERE (a.kind = 'SCHEMA' OR c.oid IS NOT NULL) AND (lacking.rights <> '' OR row_security_active(c.oid))
 ORDER BY a.n, c.relname LIMIT 1000`
 
-// Lacking is a missing grant of our role, or a table whose rows row-level security hides.
-type Lacking struct {
+// MissingGrant is a missing grant of our role, or a table whose rows row-level security hides.
+type MissingGrant struct {
 	Grant
 	// Hiding: our role may have rights, but not to all rows.
 	Hiding bool
 }
 
-// Lacking returns the grants that our role is missing, 1,000 at most. The source of its other
+// MissingGrants returns the grants that our role is missing, 1,000 at most. The source of its other
 // rights does not matter.
-func (d Schema) Lacking(ctx context.Context, grants []Grant) ([]Lacking, error) {
+func (d Schema) MissingGrants(ctx context.Context, grants []Grant) ([]MissingGrant, error) {
 	var columns [4][]string
 	for _, g := range grants {
 		for i, value := range []string{g.Kind, g.Table.Schema, g.Table.Name, g.Rights} {
 			columns[i] = append(columns[i], value)
 		}
 	}
-	q := pg.NewQuery("find missing rights", lackingSQL, columns[0], columns[1], columns[2], columns[3])
-	return pg.Collect(ctx, d.db, q, func(row pgx.CollectableRow) (l Lacking, err error) {
+	q := pg.NewQuery("find missing rights", missingGrantsSQL, columns[0], columns[1], columns[2], columns[3])
+	return pg.Collect(ctx, d.db, q, func(row pgx.CollectableRow) (l MissingGrant, err error) {
 		var n int
 		err = row.Scan(&n, &l.Table.Schema, &l.Table.Name, &l.object, &l.Rights, &l.Hiding)
 		l.Kind = map[string]string{onAllTables: onTable, onAllSequences: onSequence}[grants[n-1].Kind]
@@ -83,18 +83,18 @@ WHERE (
     AND (i.indpred IS NULL OR pg_get_expr(i.indpred, i.indrelid) = format('(%I IS NOT NULL)', found.name)))
 ORDER BY l.n LIMIT 1000`
 
-// Unindexed is a look-up without an index.
+// Unindexed is a lookup without an index.
 type Unindexed struct {
-	LookUp
-	// Wanted is the required index, as CREATE INDEX has it after ON.
-	Wanted string
+	Lookup
+	// Index is the required index, as CREATE INDEX has it after ON.
+	Index string
 }
 
-// Unindexed returns the look-ups without an index, each once, 1,000 at most.
-func (d Schema) Unindexed(ctx context.Context, lookUps []LookUp) ([]Unindexed, error) {
-	all := slices.Clone(lookUps)
-	slices.SortFunc(all, func(a, b LookUp) int { return strings.Compare(a.key(), b.key()) })
-	all = slices.CompactFunc(all, func(a, b LookUp) bool { return a.key() == b.key() })
+// Unindexed returns the lookups without an index, each once, 1,000 at most.
+func (d Schema) Unindexed(ctx context.Context, lookups []Lookup) ([]Unindexed, error) {
+	all := slices.Clone(lookups)
+	slices.SortFunc(all, func(a, b Lookup) int { return strings.Compare(a.key(), b.key()) })
+	all = slices.CompactFunc(all, func(a, b Lookup) bool { return a.key() == b.key() })
 	var columns [4][]string
 	for _, l := range all {
 		for i, value := range []string{l.Schema, l.Name, l.Kind, strings.Join(l.Columns, ", ")} {
@@ -104,8 +104,8 @@ func (d Schema) Unindexed(ctx context.Context, lookUps []LookUp) ([]Unindexed, e
 	q := pg.NewQuery("find missing indexes", unindexedSQL, columns[0], columns[1], columns[2], columns[3])
 	return pg.Collect(ctx, d.db, q, func(row pgx.CollectableRow) (u Unindexed, err error) {
 		var n int
-		err = row.Scan(&n, &u.Wanted)
-		u.LookUp = all[n-1]
+		err = row.Scan(&n, &u.Index)
+		u.Lookup = all[n-1]
 		return u, err
 	})
 }

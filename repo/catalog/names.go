@@ -14,10 +14,10 @@ import (
 // kept. The error explains what is wrong with the name.
 func ParseTable(name string) (Table, error) {
 	var parts []string
-	for rest, more := name, true; more; {
+	for remaining, more := name, true; more; {
 		var part string
 		var err error
-		if part, rest, more, err = nextPart(rest); err != nil {
+		if part, remaining, more, err = nextPart(remaining); err != nil {
 			return Table{}, err
 		}
 		parts = append(parts, part)
@@ -33,25 +33,25 @@ func ParseTable(name string) (Table, error) {
 }
 
 // nextPart splits a part off a name. more: a dot and another part follow.
-func nextPart(name string) (part, rest string, more bool, err error) {
+func nextPart(name string) (part, remaining string, more bool, err error) {
 	if !strings.HasPrefix(name, `"`) {
-		part, rest, more = strings.Cut(name, ".")
-		return part, rest, more, nil
+		part, remaining, more = strings.Cut(name, ".")
+		return part, remaining, more, nil
 	}
-	for rest = name[1:]; ; {
-		before, behind, closed := strings.Cut(rest, `"`)
+	for remaining = name[1:]; ; {
+		before, after, closed := strings.Cut(remaining, `"`)
 		part += before
 		switch {
 		case !closed:
 			return "", "", false, errors.New("begins with a quote that is not closed")
-		case behind == "":
+		case after == "":
 			return part, "", false, nil
-		case behind[0] == '.':
-			return part, behind[1:], true, nil
-		case behind[0] != '"':
+		case after[0] == '.':
+			return part, after[1:], true, nil
+		case after[0] != '"':
 			return "", "", false, errors.New("has no dot after a closing quote")
 		}
-		part, rest = part+`"`, behind[1:]
+		part, remaining = part+`"`, after[1:]
 	}
 }
 
@@ -70,12 +70,12 @@ func written(name string) string {
 	return name
 }
 
-// plainWord matches text that a shell does not interpret.
-var plainWord = regexp.MustCompile(`^[\w.,:/@%+=-]+$`)
+// shellSafe matches text that a shell does not interpret.
+var shellSafe = regexp.MustCompile(`^[\w.,:/@%+=-]+$`)
 
 // Argument quotes a text for a command that is copied into a shell. Names keep their own quotes.
 func Argument(text string) string {
-	if plainWord.MatchString(text) {
+	if shellSafe.MatchString(text) {
 		return text
 	}
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"

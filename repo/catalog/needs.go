@@ -62,24 +62,24 @@ type Needs struct {
 	Tables  map[Table]Rights
 	// By are the users of each table.
 	By map[Table][]string
-	// LookUps are how rows are found.
-	LookUps []LookUp
+	// Lookups are how rows are found.
+	Lookups []Lookup
 	// by is the user of the added needs, "" for none.
 	by string
 	// entered are the tables whose dependants have been added for this user.
 	entered map[Table]bool
 }
 
-// LookUp is a search for rows of a table by any of some columns. An index for it may begin with the
+// Lookup is a search for rows of a table by any of some columns. An index for it may begin with the
 // column Kind.
-type LookUp struct {
+type Lookup struct {
 	Table
 	Kind    string
 	Columns []string
 }
 
 // key identifies equal look-ups.
-func (l LookUp) key() string {
+func (l Lookup) key() string {
 	return strings.Join(append([]string{l.Schema, l.Name, l.Kind}, l.Columns...), "\x00")
 }
 
@@ -136,7 +136,7 @@ func (n *Needs) AddUses(ctx context.Context, uses []Use, remove func(Table)) err
 		u := uses[f.Number-1]
 		n.Add(f.Table, u.Rights)
 		for column := range strings.FieldsSeq(u.Columns) {
-			n.Find(LookUp{Table: f.Table, Columns: []string{column}})
+			n.Find(Lookup{Table: f.Table, Columns: []string{column}})
 		}
 		if u.Removes {
 			remove(f.Table)
@@ -146,7 +146,7 @@ func (n *Needs) AddUses(ctx context.Context, uses []Use, remove func(Table)) err
 }
 
 // Find adds a look-up.
-func (n *Needs) Find(l LookUp) { n.LookUps = append(n.LookUps, l) }
+func (n *Needs) Find(l Lookup) { n.Lookups = append(n.Lookups, l) }
 
 // firedSQL lists the effects of triggers on other tables with the rights of the role that fires
 // them. It reads the text of their functions. tgtype has the bits 4 for INSERT, 8 for DELETE, 16

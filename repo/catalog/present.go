@@ -150,10 +150,10 @@ func TablesOf(columns []Reference) map[string][]string {
 	return wanted
 }
 
-// Home returns the catalogue of the database that contains a table. That is the named database if
-// it is configured and has the table, else main, the first. Home is nil if no database has the
-// table.
-func Home(catalogs []*Catalog, database, table string) *Catalog {
+// Containing returns the catalogue of the database that contains a table. That is the named database if
+// it is configured and has the table, else main, the first. The result is nil if no database has
+// the table.
+func Containing(catalogs []*Catalog, database, table string) *Catalog {
 	for _, c := range catalogs {
 		if c.Database.Name == database && c.Table(table) != nil {
 			return c

@@ -68,9 +68,9 @@ type RunFigures struct {
 	// Worker and Database are the requested ones. Database is empty for a worker that does not take
 	// turns by database.
 	Worker, Database string
-	// AtWork is how long the current run has been running. Failing is how long runs have failed
+	// Running is how long the current run has been running. Failing is how long runs have failed
 	// without a success, up to now, while the worker is in use. 0 means none.
-	AtWork, Failing time.Duration
+	Running, Failing time.Duration
 	// LastSuccess is the end of the last run that succeeded. Zero means that none is on record.
 	LastSuccess time.Time
 }
@@ -106,7 +106,7 @@ func (d History) RunFigures(
 	return pg.Collect(ctx, d.db, q, func(row pgx.CollectableRow) (f RunFigures, err error) {
 		var now, began, failed time.Time
 		err = row.Scan(&f.Worker, &f.Database, &f.LastSuccess, &now, &began, &failed)
-		f.AtWork, f.Failing = stmt.Since(began, now), stmt.Since(failed, now)
+		f.Running, f.Failing = stmt.Since(began, now), stmt.Since(failed, now)
 		return f, err
 	})
 }

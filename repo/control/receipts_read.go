@@ -90,13 +90,13 @@ func (d Receipts) ListReceipts(
 		scan = max(f.Limit, receiptScan)
 	}
 	var last int64
-	var looked, found int
+	var inspected, found int
 	_, err = pg.Collect(ctx, d.db, pg.NewQuery("list receipts", listReceiptsSQL, stmt.CustomPlan, f.Table, f.RunID, f.JobID,
 		cmp.Or(f.Before, int64(math.MaxInt64)), scan, f.Key, f.Limit, pageKeys),
 		func(row pgx.CollectableRow) (none struct{}, err error) {
 			var r Receipt
 			var sequence *int64
-			err = row.Scan(&last, &looked, &found, &sequence, &r.At, &r.RunID, &r.JobID, &r.Worker,
+			err = row.Scan(&last, &inspected, &found, &sequence, &r.At, &r.RunID, &r.JobID, &r.Worker,
 				&r.Table, &r.Action, &r.Rule, &r.Rows, &r.LowestKey, &r.HighestKey, &r.KeysDigest, &r.Keys,
 				&r.RequestedBy, &r.Hash)
 			if err == nil && sequence != nil {
@@ -110,7 +110,7 @@ func (d Receipts) ListReceipts(
 		return nil, 0, err
 	case len(receipts) == f.Limit || len(receipts) < found:
 		before = receipts[len(receipts)-1].Sequence
-	case looked == scan:
+	case inspected == scan:
 		before = last
 	}
 	return receipts, before, nil

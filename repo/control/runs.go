@@ -40,14 +40,15 @@ type Run struct {
 	Tables      []jobqueue.TableCount
 	Definitions []DefinitionCount
 	// Candidates are the first candidates of a dry run, MoreCandidates the number of further ones.
-	// CandidatesDigest covers all, and is "" if not all could be read. Lists of runs leave them out.
+	// CandidatesDigest covers all, and is "" if not all could be read. Lists of runs leave them
+	// out.
 	Candidates       []Candidate
 	MoreCandidates   int64
 	CandidatesDigest string
 	// RequestID is the client's, empty if it gave none. Replica is the process of the run.
 	RequestID, Replica string
-	// SilentSince is the last heartbeat of a running run that has sent none for ten seconds. DeadAt is
-	// when it will be presumed dead. Both are zero otherwise.
+	// SilentSince is the last heartbeat of a running run that has sent none for ten seconds. DeadAt
+	// is when it will be presumed dead. Both are zero otherwise.
 	SilentSince, DeadAt time.Time
 	// Fire is the time of its fire, zero for none. It is stored with the fire, not with the run.
 	Fire time.Time
@@ -141,7 +142,7 @@ RETURNING r.cancel_requested_at IS NOT NULL, r.error, EXISTS (
 // asked to cancel the run, and whether its worker is paused. If the run was presumed dead, the
 // error is [dberr.ErrNotFound].
 func (d Runs) SaveProgress(ctx context.Context, run Run) (w StopRequest, err error) {
-	err = pg.QueryRow(ctx, d.db, "save the run's progress", []any{&w.Cancelled, &w.Words, &w.Paused}, saveProgressSQL,
+	err = pg.QueryRow(ctx, d.db, "save the run's progress", []any{&w.Cancelled, &w.Text, &w.Paused}, saveProgressSQL,
 		run.ID, asJSON(nonNil(run.Counts)), asJSON(orEmpty(run.Tables)), run.LeaseEpoch, run.TurboMode, run.Reason)
 	return w, err
 }
@@ -149,8 +150,8 @@ func (d Runs) SaveProgress(ctx context.Context, run Run) (w StopRequest, err err
 // StopRequest reports whether a running run was asked to stop.
 type StopRequest struct {
 	Cancelled, Paused bool
-	// Words is the text of RequestCancel.
-	Words string
+	// Text is the text of RequestCancel.
+	Text string
 }
 
 //nolint:unqueryvet // ended.* are the columns of its RETURNING, here and below
@@ -212,8 +213,8 @@ WHERE id = $1::text::uuid AND state = 'running'`
 // RequestCancel asks the run's process to stop, which reads the request with its next heartbeat.
 // words name the requester, and become the run's error. The first request counts. A run that has
 // ended, or that does not exist, does not change.
-func (d Runs) RequestCancel(ctx context.Context, id, words string) error {
-	_, err := pg.Exec(ctx, d.db, "ask to cancel the run", requestCancelSQL, id, words)
+func (d Runs) RequestCancel(ctx context.Context, id, text string) error {
+	_, err := pg.Exec(ctx, d.db, "ask to cancel the run", requestCancelSQL, id, text)
 	return err
 }
 
@@ -259,15 +260,15 @@ func idAt(t time.Time) string {
 	return milliseconds[:8] + "-" + milliseconds[8:] + "-0000-0000-000000000000"
 }
 
-const runAtWorkSQL = `
+const runningRunSQL = `
 SELECT id::text FROM maintenance.runs
 WHERE worker = $1 AND database = $2 AND replica = $3 AND state = 'running' AND NOT dry_run AND id <> $4::text::uuid
 ORDER BY runs.id DESC LIMIT 1`
 
-// RunAtWork returns the id of the running run with the same worker and database as this one, in the
+// RunningRun returns the id of the running run with the same worker and database as this one, in the
 // process that holds the lease. Otherwise the error is [dberr.ErrNotFound].
-func (d Runs) RunAtWork(ctx context.Context, run Run, holder string) (id string, err error) {
-	err = pg.QueryRow(ctx, d.db, "find the active run", []any{&id}, runAtWorkSQL, run.Worker, run.Database, holder, run.ID)
+func (d Runs) RunningRun(ctx context.Context, run Run, holder string) (id string, err error) {
+	err = pg.QueryRow(ctx, d.db, "find the active run", []any{&id}, runningRunSQL, run.Worker, run.Database, holder, run.ID)
 	return id, err
 }
 

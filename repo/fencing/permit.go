@@ -15,7 +15,7 @@ import (
 
 // First returns the statements that follow the settings of a transaction.
 func (l Limits) First() (all []stmt.Statement) {
-	for _, sql := range []string{l.Targets.Note, l.Before} {
+	for _, sql := range []string{l.Targets.Record, l.Before} {
 		if sql != "" {
 			all = append(all, stmt.Statement{SQL: sql})
 		}
@@ -48,9 +48,9 @@ func (s Source) IDs() (run *string, job *int64) {
 // Targets are the statements of the post-condition. They name tables with their schemas, because
 // search_path may change.
 type Targets struct {
-	// Note follows the settings of a transaction and records which targets are already missing. Check
-	// follows the statements that change rows. Both are "" if nothing was ever protected.
-	Note, Check string
+	// Record follows the settings of a transaction and records which targets are already missing.
+	// Check follows the statements that change rows. Both are "" if nothing was ever protected.
+	Record, Check string
 	// Incomplete: the table users or namespaces was not found.
 	Incomplete bool
 }
@@ -61,8 +61,8 @@ type Permit struct {
 	Limits
 	// Source goes into the receipts of the changes.
 	Source
-	// DryRun rolls a transaction back instead of committing it, and needs no guard. Single statements
-	// ignore it.
+	// DryRun rolls a transaction back instead of committing it, and needs no guard. Single
+	// statements ignore it.
 	DryRun bool
 }
 
@@ -70,7 +70,8 @@ type Permit struct {
 type Limits struct {
 	// Statement is the statement_timeout, Lock the lock_timeout.
 	Statement, Lock time.Duration
-	// Transaction is the total time of a transaction of several statements. Zero means five seconds.
+	// Transaction is the total time of a transaction of several statements. Zero means five
+	// seconds.
 	Transaction time.Duration
 	// ReadOnly makes the server refuse every write, including those of triggers and functions.
 	ReadOnly bool

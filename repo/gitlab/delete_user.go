@@ -57,9 +57,9 @@ type deleting struct {
 	userType int16
 	// deletable: users of this type may be deleted.
 	deletable bool
-	// begun means that an earlier transaction has decided, and personal projects may already be
+	// started means that an earlier transaction has decided, and personal projects may already be
 	// deleted.
-	begun bool
+	started bool
 	// judging: nothing is locked or changed.
 	judging bool
 }
@@ -76,7 +76,7 @@ func (d Users) DeleteUser(
 	do := func(ctx context.Context, tx *pg.Changing) error {
 		u = deleting{tx: tx, features: a.Features, args: a.Args}
 		for _, step := range []func(context.Context) error{
-			u.lock, u.readBegun, u.decide,
+			u.lock, u.readRemoval, u.decide,
 			u.block, u.findProjects, u.leave, u.queue, u.forget,
 		} {
 			if err := step(ctx); err != nil || u.ended() {
@@ -101,7 +101,7 @@ func (d Users) JudgeUserDeletion(
 	var u deleting
 	judge := func(ctx context.Context, tx *pg.Changing) error {
 		u = deleting{tx: tx, features: f, args: args, judging: true}
-		for _, step := range []func(context.Context) error{u.lock, u.readBegun, u.decide} {
+		for _, step := range []func(context.Context) error{u.lock, u.readRemoval, u.decide} {
 			if err := step(ctx); err != nil || u.ended() {
 				return err
 			}
@@ -140,24 +140,24 @@ func (u *deleting) lock(ctx context.Context) error {
 }
 
 const (
-	userRemovalBegunSQL = `SELECT deleted_by_id FROM maintenance.user_removals WHERE user_id = $1`
+	removalRequesterSQL = `SELECT deleted_by_id FROM maintenance.user_removals WHERE user_id = $1`
 
-	noteUserRemovalSQL = `
+	recordUserRemovalSQL = `
 INSERT INTO maintenance.user_removals (user_id, deleted_by_id, reason) VALUES ($1, $2, $3)
 ON CONFLICT (user_id) DO NOTHING`
 
 	forgetUserRemovalSQL = `DELETE FROM maintenance.user_removals WHERE user_id = $1`
 )
 
-// readBegun is a separate statement: that of the lock does not see commits during its wait. A
+// readRemoval is a separate statement: that of the lock does not see commits during its wait. A
 // removal continues in the name of its first requester.
-func (u *deleting) readBegun(ctx context.Context) error {
+func (u *deleting) readRemoval(ctx context.Context) error {
 	var by *int64
-	err := u.tx.QueryRow(ctx, userRemovalBegunSQL, u.args.UserID).Scan(&by)
+	err := u.tx.QueryRow(ctx, removalRequesterSQL, u.args.UserID).Scan(&by)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
-	u.begun, u.args.DeletedByID = true, by
+	u.started, u.args.DeletedByID = true, by
 	return err
 }
 
@@ -169,7 +169,7 @@ func (u *deleting) forget(ctx context.Context) error {
 
 // decide runs the checks once. Their result stays valid: personal projects may already be deleted.
 func (u *deleting) decide(ctx context.Context) error {
-	if u.begun {
+	if u.started {
 		return nil
 	}
 	for _, check := range []func(context.Context) error{
@@ -310,7 +310,7 @@ func (u *deleting) findProjects(ctx context.Context) error {
 	if err != nil || len(u.Projects) == 0 {
 		return err
 	}
-	_, err = u.tx.Exec(ctx, noteUserRemovalSQL, u.args.UserID, u.args.DeletedByID, u.args.Reason)
+	_, err = u.tx.Exec(ctx, recordUserRemovalSQL, u.args.UserID, u.args.DeletedByID, u.args.Reason)
 	return err
 }
 
@@ -362,15 +362,15 @@ const maxIdleRounds = 3
 func (u *deleting) deleteAll(ctx context.Context, c pg.RowChange) (deleted int64, err error) {
 	sql := pg.Summary(u.tx.Database, stmt.Fill(c.SQL, "{summary}", pg.SummarySQL), c.Key, "true")
 	for idleRounds := 0; idleRounds < maxIdleRounds; {
-		var picked, gone int64
+		var picked, missing int64
 		var summary []*string
-		err := u.tx.QueryRow(ctx, sql, u.args.UserID, membershipBatch).Scan(&picked, &gone, &summary)
-		u.tx.Note(c.Table, pg.ReceiptDeleted, summary)
-		deleted += gone
+		err := u.tx.QueryRow(ctx, sql, u.args.UserID, membershipBatch).Scan(&picked, &missing, &summary)
+		u.tx.Record(c.Table, pg.ReceiptDeleted, summary)
+		deleted += missing
 		switch {
 		case err != nil, picked == 0:
 			return deleted, pg.About(c.Table, err)
-		case gone == 0:
+		case missing == 0:
 			idleRounds++
 		default:
 			idleRounds = 0

@@ -16,10 +16,10 @@ const (
 	ownedPage  = 1000
 )
 
-// goingSQL is true for a user other whose deletion another transaction has decided, or is about to
-// decide. Such a user does not count as an owner. A running job that has not started its removal
-// decides after us, once it gets the lock.
-const goingSQL = `(
+// deletionPendingSQL is true for a user other whose deletion another transaction has decided, or is
+// about to decide. Such a user does not count as an owner. A running job that has not started its
+// removal decides after us, once it gets the lock.
+const deletionPendingSQL = `(
   EXISTS (SELECT FROM maintenance.user_removals r WHERE r.user_id = other.user_id OFFSET 0)
   OR EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = other.user_id OFFSET 0)
   OR EXISTS (SELECT FROM maintenance.river_job j

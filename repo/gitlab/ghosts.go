@@ -45,25 +45,25 @@ func GhostTables() map[string][]string {
 
 // Queue finds the queue in a catalogue. missing names the missing essential table or column.
 func (Ghosts) Queue(ctx context.Context, c *catalog.Catalog) (q GhostQueue, missing string) {
-	lacks := func(what string) string {
+	absent := func(what string) string {
 		return pg.ExplainMissing(ctx, c.Database, fmt.Sprintf("database main has no %s in the application schema, which is fine "+
 			"without GitLab", what))
 	}
 	users := c.Table("users")
 	for _, column := range []string{"id", "user_type", "state"} {
 		if !users.Has(column) {
-			return q, lacks("users." + column)
+			return q, absent("users." + column)
 		}
 	}
 	q.table = ghostTable(c)
 	q.organization = users.Has("organization_id")
 	q.projects = c.Table("projects").Has("namespace_id")
 	if q.table == nil {
-		return q, lacks("ghost_user_migrations")
+		return q, absent("ghost_user_migrations")
 	}
 	for _, column := range essentialGhostColumns() {
 		if !q.table.Has(column) {
-			return q, lacks(q.table.Name + "." + column)
+			return q, absent(q.table.Name + "." + column)
 		}
 	}
 	return q, ""
@@ -284,8 +284,8 @@ func (d Ghosts) WaitingGhosts(
 	if err != nil {
 		return nil, err
 	}
-	users, words := listed(kept, control.KindUser)
-	list := pg.NewQuery("list users that wait", q.fill(waitingGhostsSQL), dead, jobqueue.WaitingShown, users, words)
+	users, texts := listed(kept, control.KindUser)
+	list := pg.NewQuery("list users that wait", q.fill(waitingGhostsSQL), dead, jobqueue.WaitingShown, users, texts)
 	rows, err := pg.ReadRows(ctx, d.db, l, list, pgx.RowToStructByPos[jobqueue.WaitingRow])
 	return jobqueue.ReadWaiting("user", rows), err
 }

@@ -165,7 +165,7 @@ func createGhost(
 		"{values}", strings.Join(values, ", "), "{taken}", nameTaken(columns, anyCase))
 	err = tx.QueryRow(ctx, sql, args...).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = &rowset.KeptError{Rows: "users", Wanted: rowset.ToAdd}
+		err = &rowset.KeptError{Rows: "users", Intended: rowset.ToAdd}
 	}
 	return id, pg.About("users", err)
 }

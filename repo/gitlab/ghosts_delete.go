@@ -120,7 +120,7 @@ func (d Ghosts) DeleteMigratedUser(
 	}
 	err = pg.Transaction(ctx, d.db, "delete from users", p, do)
 	// PostgreSQL refuses a statement that returns the keys for a table with a rule.
-	err = rowset.ExplainKept(ctx, d.db, err, catalog.Table{Name: "users"}, rowset.KeptError{Rows: "users", Wanted: rowset.ToDelete})
+	err = rowset.ExplainKept(ctx, d.db, err, catalog.Table{Name: "users"}, rowset.KeptError{Rows: "users", Intended: rowset.ToDelete})
 	return referred, err
 }
 

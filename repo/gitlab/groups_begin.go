@@ -23,8 +23,8 @@ type GroupVerdict int
 
 // The verdicts, in the order of the checks.
 const (
-	// GroupGone: the group does not exist.
-	GroupGone GroupVerdict = iota
+	// GroupNotFound: the group does not exist.
+	GroupNotFound GroupVerdict = iota
 	// GroupNotDue: the group is no longer marked, or not due.
 	GroupNotDue
 	// GroupUserMissing: the requesting user was deleted.
@@ -35,8 +35,8 @@ const (
 	GroupRestored
 	// GroupProtected: the group is protected, or a group or bot that would be deleted with it.
 	GroupProtected
-	// GroupBegun: its removal may continue.
-	GroupBegun
+	// GroupRemovalStarted: its removal may continue.
+	GroupRemovalStarted
 )
 
 // GroupBeginning is the result of an attempt to start a removal.
@@ -80,10 +80,10 @@ func beginGroup(
 	if err != nil {
 		return b, err
 	}
-	if b, err = judgeGroup(ctx, tx, s, a, args); err != nil || b.Verdict != GroupBegun {
+	if b, err = judgeGroup(ctx, tx, s, a, args); err != nil || b.Verdict != GroupRemovalStarted {
 		return b, err
 	}
-	if _, err := tx.Exec(ctx, noteRemovalSQL, args.GroupID, args.UserID); err != nil || !s.state {
+	if _, err := tx.Exec(ctx, recordRemovalSQL, args.GroupID, args.UserID); err != nil || !s.state {
 		return b, err
 	}
 	_, err = tx.Change(ctx, groupChange("namespaces", progressSQL, args.GroupID))
@@ -99,14 +99,14 @@ FROM namespaces n {marks} WHERE n.id = $3::bigint`
 func judgeGroup(
 	ctx context.Context, tx *pg.Changing, s GroupStores, a Adjournment, args jobqueue.DestroyGroup,
 ) (b GroupBeginning, err error) {
-	var ripe, begun, working, known bool
+	var ripe, started, working, known bool
 	err = tx.QueryRow(ctx, s.fill(judgeGroupSQL), a.args(args.GroupID, args.UserID)...).
-		Scan(&ripe, &begun, &working, &known)
+		Scan(&ripe, &started, &working, &known)
 	switch {
 	case err != nil:
 		return b, err
-	case begun:
-		return GroupBeginning{Verdict: GroupBegun}, nil
+	case started:
+		return GroupBeginning{Verdict: GroupRemovalStarted}, nil
 	case !ripe:
 		return GroupBeginning{Verdict: GroupNotDue}, nil
 	case !known:
@@ -116,7 +116,7 @@ func judgeGroup(
 	switch {
 	case err != nil:
 	case allowed:
-		b.Verdict = GroupBegun
+		b.Verdict = GroupRemovalStarted
 		if err = refuseCycle(ctx, tx, args.GroupID); err != nil {
 			return b, err
 		}
@@ -167,7 +167,7 @@ func refuseCycle(ctx context.Context, tx pgx.Tx, id int64) error {
 }
 
 const (
-	noteRemovalSQL = `
+	recordRemovalSQL = `
 INSERT INTO maintenance.group_removals (group_id, user_id) VALUES ($1, $2)
 ON CONFLICT (group_id) DO NOTHING`
 
@@ -190,7 +190,7 @@ func forgetRemoval(ctx context.Context, tx pgx.Tx, id int64) error {
 	return err
 }
 
-const forgetGoneSQL = `
+const deleteStaleRemovalsSQL = `
 WITH {guard},
 gone AS MATERIALIZED (
   SELECT r.group_id FROM maintenance.group_removals r
@@ -204,11 +204,11 @@ forgotten AS (
 )
 SELECT EXISTS (SELECT FROM guard)`
 
-// ForgetGoneRemovals deletes up to 1000 records of removals whose group another process has
+// DeleteStaleRemovals deletes up to 1000 records of removals whose group another process has
 // deleted.
-func (d Groups) ForgetGoneRemovals(ctx context.Context, p fencing.Permit) error {
+func (d Groups) DeleteStaleRemovals(ctx context.Context, p fencing.Permit) error {
 	const operation = "forget removals of groups that are gone"
-	return pg.Write(ctx, d.db, p, pg.NewQuery(operation, forgetGoneSQL, control.PruneBatch))
+	return pg.Write(ctx, d.db, p, pg.NewQuery(operation, deleteStaleRemovalsSQL, control.PruneBatch))
 }
 
 const (
@@ -218,7 +218,7 @@ UPDATE namespaces SET state = 2
 WHERE id = $1::bigint AND type = 'Group' AND state = 4
   AND EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id = $1::bigint)`
 
-	noteFailureSQL = `
+	recordFailureSQL = `
 UPDATE namespace_details
 SET state_metadata =
   coalesce(state_metadata, '{}') || jsonb_build_object('deletion_error', $2::text)
@@ -230,16 +230,16 @@ WHERE namespace_id = $1::bigint AND coalesce(jsonb_typeof(state_metadata), 'obje
 func (d Groups) FailGroupRemoval(
 	ctx context.Context, p fencing.Permit, s GroupStores, id int64, why string,
 ) error {
-	note := func(ctx context.Context, tx *pg.Changing) (err error) {
+	record := func(ctx context.Context, tx *pg.Changing) (err error) {
 		if s.state {
 			_, err = tx.Change(ctx, groupChange("namespaces", unprogressSQL, id))
 		}
 		if err == nil && s.metadata {
-			_, err = tx.Change(ctx, groupChange("namespace_details", noteFailureSQL, id, why))
+			_, err = tx.Change(ctx, groupChange("namespace_details", recordFailureSQL, id, why))
 		}
 		return err
 	}
-	return pg.Transaction(ctx, d.db, "note that the group's removal failed", p, note)
+	return pg.Transaction(ctx, d.db, "note that the group's removal failed", p, record)
 }
 
 // Removed counts what the removal of a group has removed.
@@ -287,7 +287,7 @@ func (d Groups) SaveRemoved(
 // GroupRemoval is a started removal, and the counts of what it has removed so far.
 type GroupRemoval struct {
 	Removed
-	BegunAt time.Time
+	StartedAt time.Time
 }
 
 const groupRemovalsSQL = `
@@ -298,7 +298,7 @@ FROM maintenance.group_removals ORDER BY begun_at, group_id LIMIT $1`
 func (d Groups) GroupRemovals(ctx context.Context, limit int, l fencing.Limits) ([]GroupRemoval, error) {
 	read := pg.NewQuery("read the started removals", groupRemovalsSQL, limit)
 	return pg.ReadRows(ctx, d.db, l, read, func(row pgx.CollectableRow) (r GroupRemoval, err error) {
-		err = row.Scan(&r.GroupID, &r.Groups, &r.Projects, &r.Rows, &r.Bots, &r.BegunAt)
+		err = row.Scan(&r.GroupID, &r.Groups, &r.Projects, &r.Rows, &r.Bots, &r.StartedAt)
 		return r, err
 	})
 }

@@ -54,9 +54,9 @@ type DueGroup struct {
 	ID int64
 	// UserID is the requesting user, nil if it does not exist.
 	UserID *int64
-	// Allowed means that the user may remove the group. Begun means that its removal has started.
+	// Allowed means that the user may remove the group. RemovalStarted means that its removal has started.
 	// InProgress means that its state is deletion_in_progress.
-	Allowed, Begun, InProgress bool
+	Allowed, RemovalStarted, InProgress bool
 	// Veto prevents its deletion. nil means none.
 	Veto *Veto
 	// Above are its ancestors that are marked or being removed, in no order.
@@ -76,7 +76,7 @@ func (d Groups) DueGroups(
 ) ([]DueGroup, error) {
 	read := pg.NewQuery("read due groups", s.fill(dueGroupsSQL), a.args(candidates)...)
 	groups, err := pg.ReadRows(ctx, d.db, l, read, func(row pgx.CollectableRow) (g DueGroup, err error) {
-		err = row.Scan(&g.ID, &g.UserID, &g.Begun, &g.InProgress)
+		err = row.Scan(&g.ID, &g.UserID, &g.RemovalStarted, &g.InProgress)
 		return g, err
 	})
 	if err != nil || len(groups) == 0 {

@@ -160,8 +160,8 @@ func (d Groups) GroupBacklog(
 	if err != nil {
 		return b, err
 	}
-	groups, words := listed(kept, control.KindGroup)
-	count := pg.NewQuery("count marked groups", s.fill(groupBacklogSQL), a.args(control.BacklogCap, groups, words)...)
+	groups, texts := listed(kept, control.KindGroup)
+	count := pg.NewQuery("count marked groups", s.fill(groupBacklogSQL), a.args(control.BacklogCap, groups, texts)...)
 	_, err = pg.ReplicaRow(ctx, d.db, l, count, &b.Pending, &b.Due, &b.Deferred, &b.Dead, &b.OldestAt,
 		&b.AtLeast, &b.ReadAt)
 	return b, err
@@ -205,8 +205,8 @@ func (d Groups) WaitingGroups(
 	if err != nil {
 		return nil, err
 	}
-	groups, words := listed(kept, control.KindGroup)
-	args := a.args(control.BacklogCap, groups, words, dead, jobqueue.WaitingShown)
+	groups, texts := listed(kept, control.KindGroup)
+	args := a.args(control.BacklogCap, groups, texts, dead, jobqueue.WaitingShown)
 	q := pg.NewQuery("list groups that wait", s.fill(waitingGroupsSQL), args...)
 	rows, err := pg.ReadRows(ctx, d.db, l, q, pgx.RowToStructByPos[jobqueue.WaitingRow])
 	return jobqueue.ReadWaiting("group", rows), err

@@ -169,7 +169,7 @@ func (d Groups) RemoveMembers(
 		remove := pg.Summary(d.db, stmt.Fill(removeMembersSQL, "{which}", condition, "{summary}", pg.SummarySQL), "id", "true")
 		err := tx.QueryRow(ctx, remove, which.SourceType, which.SourceID, membersPage).
 			Scan(&picked, &r.Rows, &bots, &summary)
-		tx.Note("members", pg.ReceiptDeleted, summary)
+		tx.Record("members", pg.ReceiptDeleted, summary)
 		if err == nil && len(picked) > 0 && r.Rows == 0 {
 			stay := stmt.Fill(membersStaySQL, "{which}", condition)
 			err = rowset.RefuseKept(ctx, tx, stay, which.SourceType, which.SourceID, picked)
@@ -185,7 +185,7 @@ func (d Groups) RemoveMembers(
 		r.Bots = int64(n)
 		return err
 	})
-	return r, rowset.ExplainKept(ctx, d.db, err, catalog.Table{Name: "members"}, rowset.KeptError{Rows: "members", Wanted: rowset.ToDelete})
+	return r, rowset.ExplainKept(ctx, d.db, err, catalog.Table{Name: "members"}, rowset.KeptError{Rows: "members", Intended: rowset.ToDelete})
 }
 
 // ProjectToRemove is a project with its namespace, 0 if it has none. Routed: routes exist.

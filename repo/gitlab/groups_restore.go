@@ -39,8 +39,8 @@ type restoring struct {
 	route, title string
 	hasRoute     bool
 	// archived: the group was archived before it was marked.
-	archived            bool
-	due, begun, working bool
+	archived              bool
+	due, started, working bool
 }
 
 // errTooLarge ends a restore that takes longer than the lease lasts.
@@ -107,13 +107,13 @@ func restoreGroup(
 	g := restoring{id: id}
 	err := tx.QueryRow(ctx, s.fill(restoringSQL, "{archived}", archived), a.args(id)...).
 		Scan(&g.path, &g.name, &g.route, &g.title, &g.hasRoute, &g.archived,
-			&g.due, &g.begun, &g.working)
+			&g.due, &g.started, &g.working)
 	if err != nil {
 		return Restoration{}, err
 	}
-	r := Restoration{Held: g.working || g.begun, OldPath: g.route, NewPath: g.route}
+	r := Restoration{Held: g.working || g.started, OldPath: g.route, NewPath: g.route}
 	if !g.due || r.Held {
-		r.Held = r.Held && (g.due || g.begun)
+		r.Held = r.Held && (g.due || g.started)
 		return r, nil
 	}
 	renamed, err := g.original(ctx, tx)
@@ -327,7 +327,7 @@ func (g *restoring) renameBelow(
 		var summary []*string
 		err := tx.QueryRow(ctx, sql, g.route, after, limit, to.route, g.title, to.title).
 			Scan(&last, &n, &took, &summary)
-		tx.Note("routes", pg.ReceiptUpdated, summary)
+		tx.Record("routes", pg.ReceiptUpdated, summary)
 		renamed += n
 		switch {
 		case err != nil, last == "" && (after == "" || to.route == g.route):

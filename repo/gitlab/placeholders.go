@@ -211,7 +211,7 @@ type PlaceholderPosition struct {
 func (d Placeholders) ClaimPlaceholders(
 	ctx context.Context, p fencing.Permit, page PlaceholderPage, to PlaceholderJobs,
 ) (claim PlaceholderClaim, err error) {
-	told := false
+	reported := false
 	err = pg.Transaction(ctx, d.db, "claim placeholder users", p, func(ctx context.Context, tx *pg.Changing) error {
 		claim = PlaceholderClaim{}
 		tx.Touches("import_placeholder_user_details")
@@ -219,8 +219,8 @@ func (d Placeholders) ClaimPlaceholders(
 		if err != nil || last == nil {
 			return err
 		}
-		if !told {
-			told, page.found = true, make([]int64, len(rows))
+		if !reported {
+			reported, page.found = true, make([]int64, len(rows))
 			for i, row := range rows {
 				page.found[i] = row.id
 			}
@@ -376,8 +376,8 @@ func (d Placeholders) WaitingPlaceholders(
 	ctx context.Context, rules PlaceholderRules, dead bool, l fencing.Limits,
 ) ([]jobqueue.Waiting, error) {
 	sql := rules.Tables.fill(waitingPlaceholdersSQL)
-	_, words := listed(rules.Kept, control.KindUser)
-	args := rules.args(words, dead, jobqueue.WaitingShown)
+	_, texts := listed(rules.Kept, control.KindUser)
+	args := rules.args(texts, dead, jobqueue.WaitingShown)
 	rows, err := pg.ReadRows(ctx, d.db, l, pg.NewQuery("list placeholder users that wait", sql, args...),
 		pgx.RowToStructByPos[jobqueue.WaitingRow])
 	return jobqueue.ReadWaiting("placeholder", rows), err

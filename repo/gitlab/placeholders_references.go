@@ -63,8 +63,8 @@ type databaseReferences struct {
 type PlaceholderVerdict struct {
 	// Missing is the missing table or column that prevents a verdict, empty if none is missing.
 	Missing string
-	// Gone: the user does not exist. NotPlaceholder: it is another type of user.
-	Gone, NotPlaceholder bool
+	// NotFound: the user does not exist. NotPlaceholder: it is another type of user.
+	NotFound, NotPlaceholder bool
 	// Protection keeps the user. nil means none.
 	Protection *pg.Protection
 	// Reference keeps the user. nil: the job delete_user is queued, or already waits.
@@ -84,8 +84,8 @@ type PlaceholderAttempt struct {
 	JobID, UserID int64
 	// Others are the databases ci and sec if configured. A missing table of theirs is read in main.
 	Others []*pg.Database
-	// Queue inserts the job that deletes the user, which is Origin with arguments, and completes this
-	// one.
+	// Queue inserts the job that deletes the user, which is Origin with arguments, and completes
+	// this one.
 	Queue  jobqueue.Queue
 	Origin jobqueue.Job
 }
@@ -101,9 +101,9 @@ func (d Placeholders) DeletePlaceholder(
 		return v, err
 	}
 	err = pg.Transaction(ctx, d.db, "delete the placeholder user", p, func(ctx context.Context, tx *pg.Changing) error {
-		look := placeholderLook{tx, a.UserID, p.Limits}
-		err := look.judge(ctx, lockPlaceholderSQL, &v, main, a.Others)
-		if err != nil || v.Gone || v.NotPlaceholder || v.Protection != nil || v.Reference != nil {
+		search := placeholderSearch{tx, a.UserID, p.Limits}
+		err := search.judge(ctx, lockPlaceholderSQL, &v, main, a.Others)
+		if err != nil || v.NotFound || v.NotPlaceholder || v.Protection != nil || v.Reference != nil {
 			return err
 		}
 		job := a.Origin
@@ -144,21 +144,21 @@ func (d Placeholders) JudgePlaceholder(
 	l.ReadOnly = true
 	judge := func(ctx context.Context, tx *pg.Changing) error {
 		v = PlaceholderVerdict{}
-		return placeholderLook{tx, user, l}.judge(ctx, findPlaceholderSQL, &v, main, others)
+		return placeholderSearch{tx, user, l}.judge(ctx, findPlaceholderSQL, &v, main, others)
 	}
 	err = pg.Transaction(ctx, d.db, "judge the deletion of a placeholder user", fencing.Permit{Limits: l}, judge)
 	return v, err
 }
 
 // judge finds the user, and the reason to keep it.
-func (p placeholderLook) judge(
+func (p placeholderSearch) judge(
 	ctx context.Context, find string, v *PlaceholderVerdict, main *catalog.Catalog, others []*pg.Database,
 ) error {
 	var userType *int16
 	err := p.tx.QueryRow(ctx, find, p.userID).Scan(&userType)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		v.Gone = true
+		v.NotFound = true
 		return nil
 	case err != nil:
 		return err
@@ -175,15 +175,16 @@ func (p placeholderLook) judge(
 	return err
 }
 
-// placeholderLook searches references to a user: in main in a transaction, elsewhere under limits.
-type placeholderLook struct {
+// placeholderSearch searches references to a user: in main in a transaction, elsewhere under
+// limits.
+type placeholderSearch struct {
 	tx     *pg.Changing
 	userID int64
 	limits fencing.Limits
 }
 
 // first returns the first reference in the order of the list, nil if none exists.
-func (p placeholderLook) first(
+func (p placeholderSearch) first(
 	ctx context.Context, main *catalog.Catalog, others []*pg.Database,
 ) (*catalog.Reference, error) {
 	catalogs := []*catalog.Catalog{main}
@@ -197,7 +198,7 @@ func (p placeholderLook) first(
 		}
 		for _, c := range catalogs {
 			here := slices.DeleteFunc(slices.Clone(list.columns), func(r catalog.Reference) bool {
-				return catalog.Home(catalogs, list.database, r.Table) != c || !c.Table(r.Table).Has(r.Column)
+				return catalog.Containing(catalogs, list.database, r.Table) != c || !c.Table(r.Table).Has(r.Column)
 			})
 			found, err := firstReference(here, func(sql string, n *int) error {
 				if c == main {

@@ -97,13 +97,13 @@ func (d Users) UserFeatures(ctx context.Context) (f UserFeatures, err error) {
 	}
 	f.Missing, f.MissingTokens = p.Missing(ctx, users...), p.Missing(ctx, tokens...)
 	f.fillings, f.MissingOptional = p.Fillings, p.MissingOptional
-	unfit, err := p.Unsuitable(ctx, catalog.Reference{Table: "users", Column: "state"}, "blocked")
+	unsuitable, err := p.Unsuitable(ctx, catalog.Reference{Table: "users", Column: "state"}, "blocked")
 	if err != nil {
 		return f, err
 	}
 	var noQueue string
 	f.ghosts, f.ghostColumns, noQueue = findQueue(ctx, p)
-	f.Missing = cmp.Or(f.Missing, unfit, noQueue)
+	f.Missing = cmp.Or(f.Missing, unsuitable, noQueue)
 	return f, nil
 }
 
@@ -133,7 +133,7 @@ func findQueue(ctx context.Context, p catalog.Presence) (queue, columns, missing
 
 // fill puts the existing columns into a statement.
 func (f UserFeatures) fill(sql string, pairs ...string) string {
-	sql = stmt.Fill(sql, "{direct}", directMembershipSQL, "{going}", goingSQL)
+	sql = stmt.Fill(sql, "{direct}", directMembershipSQL, "{going}", deletionPendingSQL)
 	return stmt.Fill(sql, append(append(pairs, "{ghosts}", stmt.Quote(f.ghosts)), f.fillings...)...)
 }
 

@@ -29,12 +29,12 @@ type Veto struct {
 // a look-up, follow.
 const cancelledUser = `EXISTS (SELECT FROM maintenance.job_cancellations c WHERE c.user_id = `
 
-// cancelledWords is the text of who cancelled the job of the row c, why, and how to revert it.
-const cancelledWords = `'job ' || c.job_id || ' was cancelled by ' || c.cancelled_by || ': '
+// cancelledText is the text of who cancelled the job of the row c, why, and how to revert it.
+const cancelledText = `'job ' || c.job_id || ' was cancelled by ' || c.cancelled_by || ': '
     || c.reason || '; caretaker jobs retry ' || c.job_id || ' takes that back'`
 
 const cancelledGroupsSQL = `
-SELECT DISTINCT ON (c.group_id) c.group_id, 'CANCELLED', ` + cancelledWords + `
+SELECT DISTINCT ON (c.group_id) c.group_id, 'CANCELLED', ` + cancelledText + `
 FROM maintenance.job_cancellations c WHERE c.group_id = ANY ($1::bigint[])
 ORDER BY c.group_id, c.job_id DESC`
 
@@ -47,15 +47,15 @@ vetoed AS MATERIALIZED (
     SELECT k.id, false AS cancelled, 'PROTECTED: ' || k.words AS words
     FROM unnest($4::bigint[], $5::text[]) AS k (id, words)
     UNION ALL
-    SELECT c.group_id, true, 'CANCELLED: ' || ` + cancelledWords + `
+    SELECT c.group_id, true, 'CANCELLED: ' || ` + cancelledText + `
     FROM maintenance.job_cancellations c WHERE c.group_id IS NOT NULL
   ) v
   ORDER BY v.id, NOT v.cancelled, v.words
 )`
 
 // listed returns the ids of the kept targets of a kind, in order, and the reasons.
-func listed(k protection.Keeping, kind string) (ids []int64, words []string) {
-	ids, words = []int64{}, []string{}
+func listed(k protection.Keeping, kind string) (ids []int64, texts []string) {
+	ids, texts = []int64{}, []string{}
 	for t := range k {
 		if t.Kind == kind {
 			ids = append(ids, t.ID)
@@ -63,9 +63,9 @@ func listed(k protection.Keeping, kind string) (ids []int64, words []string) {
 	}
 	slices.Sort(ids)
 	for _, id := range ids {
-		words = append(words, k.Of(kind, id).String())
+		texts = append(texts, k.Of(kind, id).String())
 	}
-	return ids, words
+	return ids, texts
 }
 
 // listVetoes reads the skipped targets and the reasons.
@@ -105,7 +105,7 @@ const userVetoesSQL = `(
 
 // cancelledUsersSQL reads those of them whose deletion an operator has cancelled.
 const cancelledUsersSQL = `(
-  SELECT c.user_id, 'CANCELLED' AS code, ` + cancelledWords + ` AS detail
+  SELECT c.user_id, 'CANCELLED' AS code, ` + cancelledText + ` AS detail
   FROM maintenance.job_cancellations c WHERE c.user_id IS NOT NULL)`
 
 // vetoesNamed is how many skipped targets are named.
@@ -124,10 +124,10 @@ ORDER BY v.user_id LIMIT $6`
 // CancelledBots returns the first 100 inactive bots after an id, up to last, whose deletion was
 // cancelled.
 func (d Users) CancelledBots(
-	ctx context.Context, f UserFeatures, r TokenRules, behind, last int64,
+	ctx context.Context, f UserFeatures, r TokenRules, after, last int64,
 ) ([]Veto, error) {
 	sql := stmt.Fill(cancelledBotsSQL, "{ghosts}", stmt.Quote(f.ghosts))
-	q := pg.NewQuery("find skipped bots", sql, r.args(behind, last, vetoesNamed)...)
+	q := pg.NewQuery("find skipped bots", sql, r.args(after, last, vetoesNamed)...)
 	return listVetoes(ctx, d.db, fencing.Limits{Statement: stmt.StatementTimeout}, q)
 }
 
@@ -144,8 +144,8 @@ ORDER BY v.user_id LIMIT $6`
 
 // VetoedPlaceholders returns the first 100 skipped placeholder users that would be due.
 func (d Users) VetoedPlaceholders(ctx context.Context, r PlaceholderRules) ([]Veto, error) {
-	_, words := listed(r.Kept, control.KindUser)
+	_, texts := listed(r.Kept, control.KindUser)
 	q := pg.NewQuery("find skipped placeholder users", vetoedPlaceholdersSQL,
-		r.args(words, vetoesNamed)...)
+		r.args(texts, vetoesNamed)...)
 	return listVetoes(ctx, d.db, fencing.Limits{Statement: stmt.StatementTimeout}, q)
 }

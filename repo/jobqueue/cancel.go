@@ -42,12 +42,12 @@ func (d Jobs) CancelJob(ctx context.Context, id int64, reason, by string) (Queue
 }
 
 // JobCancelled returns the text of who cancelled a job and why, "" if it was not cancelled.
-func (d Jobs) JobCancelled(ctx context.Context, id int64) (words string, err error) {
+func (d Jobs) JobCancelled(ctx context.Context, id int64) (text string, err error) {
 	c, err := cancellation(ctx, d.db, id)
 	if c != nil {
-		words = "cancelled by " + c.By + ": " + c.Reason
+		text = "cancelled by " + c.By + ": " + c.Reason
 	}
-	return words, err
+	return text, err
 }
 
 // cancellation returns the cancellation of a job, nil if it has none.

@@ -65,7 +65,7 @@ func (d Jobs) DueJobs(ctx context.Context, in In) ([]QueueDue, error) {
 		return err
 	})
 	if err == nil {
-		err = pg.NoteWritable(d.db, readOnly)
+		err = pg.RecordWritable(d.db, readOnly)
 	}
 	o.End(ctx, err)
 	return due, pg.Wrap(ctx, d.db, "find due jobs", err)

@@ -73,7 +73,7 @@ func (k Definition) changes() []string {
 type Child struct {
 	Key      Definition
 	Database *pg.Database
-	Home     *childHome
+	table    *childTable
 	// Detaching lists the partitions whose detachment is pending: statements on the table leave
 	// their rows out.
 	Detaching []*Child
@@ -95,8 +95,8 @@ type Child struct {
 	parent *ParentTable
 }
 
-// childHome is a child table with the columns that definitions name.
-type childHome struct {
+// childTable is a child table with the columns that definitions name.
+type childTable struct {
 	catalog.Table
 	// columns by name, without those that the table does not have.
 	columns map[string]childColumn
@@ -118,7 +118,7 @@ type childColumn struct {
 func (c *Child) MayKeep() bool { return c.mayKeep }
 
 // Table returns the child table.
-func (c *Child) Table() catalog.Table { return c.Home.Table }
+func (c *Child) Table() catalog.Table { return c.table.Table }
 
 // comparedSQL is the type for comparing keys with the column a. All integers compare as bigint. A
 // value outside a domain's range is not refused.
@@ -195,32 +195,32 @@ func (d Children) Children(ctx context.Context, keys []Definition) ([]*Child, er
 	if err != nil {
 		return nil, err
 	}
-	rows, homes, detaching := map[string]childRow{}, map[string]*childHome{}, map[string][]string{}
+	rows, tables, detaching := map[string]childRow{}, map[string]*childTable{}, map[string][]string{}
 	for _, r := range found {
 		name := r.Written
 		if r.Detaching {
 			name = strings.Join([]string{r.Written, r.Schema, r.Table}, "\x00")
 		}
-		if homes[name] == nil {
-			home := &childHome{catalog.Table{Schema: r.Schema, Name: r.Table}, map[string]childColumn{}}
-			rows[name], homes[name] = r, home
+		if tables[name] == nil {
+			table := &childTable{catalog.Table{Schema: r.Schema, Name: r.Table}, map[string]childColumn{}}
+			rows[name], tables[name] = r, table
 			if r.Detaching {
 				detaching[r.Written] = append(detaching[r.Written], name)
 			}
 		}
-		homes[name].columns[r.Name] = r.childColumn
+		tables[name].columns[r.Name] = r.childColumn
 	}
 	if err := pg.RenewTargets(ctx, d.db); err != nil {
 		return nil, err
 	}
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
-		if home := homes[key.Table]; home != nil {
-			children[i] = child(d.db, key, home, rows[key.Table])
+		if table := tables[key.Table]; table != nil {
+			children[i] = child(d.db, key, table, rows[key.Table])
 			names := []string{}
 			for _, name := range detaching[key.Table] {
-				names = append(names, homes[name].SQL())
-				children[i].Detaching = append(children[i].Detaching, child(d.db, key, homes[name], rows[name]))
+				names = append(names, tables[name].SQL())
+				children[i].Detaching = append(children[i].Detaching, child(d.db, key, tables[name], rows[name]))
 			}
 			for _, c := range append([]*Child{children[i]}, children[i].Detaching...) {
 				c.detaching = names
@@ -231,17 +231,17 @@ func (d Children) Children(ctx context.Context, keys []Definition) ([]*Child, er
 }
 
 // child returns a definition whose child is in this database.
-func child(d *pg.Database, key Definition, home *childHome, r childRow) *Child {
+func child(d *pg.Database, key Definition, table *childTable, r childRow) *Child {
 	c := &Child{
-		Key: key, Database: d, Home: home, lock: "FOR UPDATE SKIP LOCKED", mayKeep: r.MayKeep,
+		Key: key, Database: d, table: table, lock: "FOR UPDATE SKIP LOCKED", mayKeep: r.MayKeep,
 		key: cmp.Or(r.Key, textOf(key.Columns)),
 	}
 	if r.Partitioned {
-		c.tree = []string{home.SQL()}
+		c.tree = []string{table.SQL()}
 	}
 	changed := key.changes()
 	if len(changed) > 0 && !slices.ContainsFunc(changed, func(name string) bool {
-		return home.columns[name].Unique
+		return table.columns[name].Unique
 	}) {
 		c.lock = "FOR NO KEY UPDATE SKIP LOCKED"
 	}
@@ -313,7 +313,7 @@ func (c *Child) Query(
 	args := stmt.Parameters(append([]any{arrays[0]}, own...))
 	var lists, names, matches []string
 	for i, column := range c.Key.Columns {
-		compared := cmp.Or(c.Home.columns[column].Compared, "text")
+		compared := cmp.Or(c.table.columns[column].Compared, "text")
 		if c.integers {
 			// PostgreSQL refuses a column of another type.
 			compared = "bigint"
@@ -329,7 +329,7 @@ func (c *Child) Query(
 	}
 	change, conditions, done := c.changeSQL(&args)
 	all := append([]string{
-		"{child}", c.Home.SQL(), "{conditions}", conditions,
+		"{child}", c.table.SQL(), "{conditions}", conditions,
 		"{column}", stmt.Quote(c.Key.Columns[0]), "{list}", lists[0], "{child_columns}", Referring(c.Key.Columns),
 		"{parents}", "unnest(" + strings.Join(lists, ", ") + ") WITH ORDINALITY AS k (" +
 			strings.Join(names, ", ") + ", n)",

@@ -144,7 +144,7 @@ func (c *Child) MatchKey(to RecordedKey, parent *ParentTable) (err error) {
 		c.parent = parent
 	}
 	for _, column := range c.Key.Columns {
-		if t := c.Home.columns[column].Compared; t == "real" || t == "double precision" {
+		if t := c.table.columns[column].Compared; t == "real" || t == "double precision" {
 			return &KeyMismatchError{fmt.Sprintf("%s is of type %s, in which different keys are equal", column, t)}
 		}
 	}
@@ -156,7 +156,7 @@ func (c *Child) MatchKey(to RecordedKey, parent *ParentTable) (err error) {
 	}
 	for i, column := range c.Key.Columns {
 		at := c.Order[i]
-		if got, want := c.Home.columns[column].Class, to.Classes[at]; got != want && want != "" {
+		if got, want := c.table.columns[column].Class, to.Classes[at]; got != want && want != "" {
 			return &KeyMismatchError{fmt.Sprintf("%s cannot be compared with %s of %s", column,
 				to.Columns[at], c.Key.Parent)}
 		}

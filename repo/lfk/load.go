@@ -139,13 +139,13 @@ func loadTable(
 	ctx context.Context, d *pg.Database, q DeletedRecords, queue int, want RecordPage, l fencing.Limits,
 ) (all []queueRow, err error) {
 	table, after := q.tables()[queue], want.After.places[queue]
-	_, begun := want.After.places[queue]
+	_, started := want.After.places[queue]
 	inHand := setOf(want.InHand, queue)
 	for _, partition := range table.Partitions {
-		if begun && partition < after.partition || len(all) >= want.Limit {
+		if started && partition < after.partition || len(all) >= want.Limit {
 			continue
 		}
-		time, id, nullID := table.keyset(after, begun && partition == after.partition)
+		time, id, nullID := table.keyset(after, started && partition == after.partition)
 		load := pg.NewQuery("load records", q.Fill(queue, loadRecordsSQL), partition, want.Parent,
 			time, id, nullID, want.Limit-len(all)+len(inHand), q.At, want.Since)
 		rows, err := pg.ReadRows(ctx, d, l, load, pgx.RowToStructByPos[queueRow])
@@ -245,10 +245,10 @@ func (q *DeletedRecords) Fill(queue int, sql string) string {
 
 // keyset returns where to begin in a partition: after (time, id) among the records with a time,
 // after nullID among those without.
-func (t *QueueTable) keyset(p place, begun bool) (after pgtype.Timestamptz, id, nullID string) {
+func (t *QueueTable) keyset(p place, started bool) (after pgtype.Timestamptz, id, nullID string) {
 	first := t.firstID()
 	switch {
-	case !begun:
+	case !started:
 		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, first, first
 	case p.consumeAfter.Valid:
 		return p.consumeAfter, p.id, first

@@ -175,12 +175,12 @@ func (d Queue) DropPartitions(
 		q.SQL)
 	empty, err := pg.Collect(ctx, d.db, find, pgx.RowToStructByPos[leaf])
 	for _, l := range empty {
-		operation, gone := fmt.Sprintf("drop partition %d of the queue", l.Number), false
+		operation, done := fmt.Sprintf("drop partition %d of the queue", l.Number), false
 		dropErr := pg.Transaction(ctx, d.db, operation, p, func(ctx context.Context, tx *pg.Changing) (err error) {
-			gone, err = dropIfEmpty(ctx, tx, q, l.Number, l.Name)
+			done, err = dropIfEmpty(ctx, tx, q, l.Number, l.Name)
 			return err
 		})
-		if dropErr == nil && gone {
+		if dropErr == nil && done {
 			dropped = append(dropped, l.Number)
 		}
 		err = errors.Join(err, dropErr)
@@ -193,7 +193,7 @@ func (d Queue) DropPartitions(
 // needs, for the time of the drop.
 func dropIfEmpty(
 	ctx context.Context, tx pgx.Tx, q DeletedRecords, number int64, leaf string,
-) (gone bool, err error) {
+) (dropped bool, err error) {
 	if err := pg.ExecAll(ctx, tx, stmt.Statement{
 		SQL:  "LOCK TABLE " + leaf + " IN ACCESS EXCLUSIVE MODE",
 		Args: nil,

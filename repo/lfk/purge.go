@@ -35,11 +35,11 @@ func (c *Child) changeSQL(args *stmt.Parameters) (change, conditions, done strin
 	conditions = c.Equalities(args)
 	columns, value, is := c.Key.changes(), "NULL", " IS NULL"
 	if len(columns) == 0 {
-		return "DELETE FROM " + c.Home.SQL() + " t", conditions, "true"
+		return "DELETE FROM " + c.table.SQL() + " t", conditions, "true"
 	}
 	if c.Key.OnDelete == UpdateColumnTo {
 		value = c.Value(args, c.Key.TargetColumn, c.Key.TargetValue)
-		stored := cmp.Or(c.Home.columns[c.Key.TargetColumn].Stored, "text")
+		stored := cmp.Or(c.table.columns[c.Key.TargetColumn].Stored, "text")
 		is = " IS NOT DISTINCT FROM " + value + "::" + stored
 		conditions += fmt.Sprintf(" AND NOT (t.%s%s)", stmt.Quote(c.Key.TargetColumn), is)
 	}
@@ -47,7 +47,7 @@ func (c *Child) changeSQL(args *stmt.Parameters) (change, conditions, done strin
 	for i, column := range columns {
 		set[i], has[i] = stmt.Quote(column)+" = "+value, "t."+stmt.Quote(column)+is
 	}
-	change = fmt.Sprintf("UPDATE %s t SET %s", c.Home.SQL(), strings.Join(set, ", "))
+	change = fmt.Sprintf("UPDATE %s t SET %s", c.table.SQL(), strings.Join(set, ", "))
 	return change, conditions, strings.Join(has, " AND ")
 }
 
@@ -62,7 +62,7 @@ func (c *Child) Equalities(args *stmt.Parameters) string {
 
 // Value returns a parameter of the type of a column.
 func (c *Child) Value(args *stmt.Parameters, column, value string) string {
-	return args.Add(value) + "::text::" + cmp.Or(c.Home.columns[column].Type, "text")
+	return args.Add(value) + "::text::" + cmp.Or(c.table.columns[column].Type, "text")
 }
 
 // purgeAllSQL changes all rows of the keys, or none if there are more than $2. Counting and
@@ -286,7 +286,7 @@ func (c *Child) changed(writes bool, args *stmt.Parameters) (all []pg.Condition)
 	if !keeps && len(c.tree) == 0 {
 		return nil
 	}
-	oid := "to_regclass(" + args.Add(c.Home.SQL()) + ")"
+	oid := "to_regclass(" + args.Add(c.table.SQL()) + ")"
 	if keeps {
 		all = append(all, pg.Condition{SQL: stmt.Fill(keepsSQL, "{oid}", oid), Err: dberr.ErrChildChanged})
 	}

@@ -148,7 +148,7 @@ FROM pg_namespace n
 CROSS JOIN (VALUES {queues}) AS w (place, name)
 LEFT JOIN pg_class q
   ON q.relnamespace = n.oid AND q.relname = w.name AND q.relkind IN ('r', 'p', 'v', 'm', 'f')
-LEFT JOIN (` + queueHomeSQL + `) AS home (was, remembered) ON true
+LEFT JOIN (` + queueLocationSQL + `) AS home (was, remembered) ON true
 WHERE n.nspname = current_schema()
 ORDER BY w.place`
 
@@ -227,7 +227,7 @@ func (d Queue) ReadDeletedRecords(ctx context.Context, tx pgx.Tx) (DeletedRecord
 	}
 	q, err := joinQueue(read)
 	if err == nil {
-		err = q.checkHome(d.db.Name)
+		err = q.checkLocation(d.db.Name)
 	}
 	return q, err
 }
@@ -244,7 +244,7 @@ func (d Queue) DeletedRecordsShape(ctx context.Context) (DeletedRecords, error) 
 		_, err = d.db.ApplicationSchema(ctx)
 		return q, err
 	}
-	err = q.checkHome(d.db.Name)
+	err = q.checkLocation(d.db.Name)
 	return q, err
 }
 

@@ -334,12 +334,12 @@ func (d Queue) FailingRecords(
 		if len(records) >= limit || i < slices.Index(QueueTables(), string(after.Queue)) {
 			continue
 		}
-		behind := FailingRecord{ID: RecordNumber(t.firstID())}
+		begin := FailingRecord{ID: RecordNumber(t.firstID())}
 		if t.Name == string(after.Queue) {
-			behind = after
+			begin = after
 		}
 		q := pg.NewQuery("list failing records", queue.Fill(i, failingRecordsSQL),
-			behind.Partition, string(behind.ID), catalog.RecordedNames(table, queue.Schema), limit-len(records))
+			begin.Partition, string(begin.ID), catalog.RecordedNames(table, queue.Schema), limit-len(records))
 		some, err := pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[FailingRecord])
 		if err != nil {
 			return nil, err

@@ -67,9 +67,9 @@ func (k Keeping) Of(kind string, id int64) *pg.Protection { return k[target{kind
 
 // steps returns the cascades of jobs. begun leaves out jobs that delete other targets, as they
 // decide for themselves.
-func steps(d *pg.Database, begun bool) []pg.JobCascade {
+func steps(d *pg.Database, started bool) []pg.JobCascade {
 	return slices.DeleteFunc(slices.Concat(baseCascades(), d.JobCascades), func(c pg.JobCascade) bool {
-		return begun && c.Queued
+		return started && c.Queued
 	})
 }
 

@@ -20,22 +20,22 @@ import (
 
 const protectionColumns = `p.kind, p.id, p.reason, p.protected_by, p.since, p.until`
 
-// DeletionBegunError reports that it is too late to protect a user or group. The deletion of the
+// DeletionStartedError reports that it is too late to protect a user or group. The deletion of the
 // user, or of the group or one above it, has started.
-type DeletionBegunError struct {
+type DeletionStartedError struct {
 	Kind string
 	ID   int64
 }
 
 // Error returns the failure and what to do.
-func (e *DeletionBegunError) Error() string {
+func (e *DeletionStartedError) Error() string {
 	return fmt.Sprintf("the deletion of %s %d has started, it is too late to protect it; "+
 		"ListJobs (caretaker jobs) has its job, CancelJob (caretaker jobs cancel) stops it where it is",
 		e.Kind, e.ID)
 }
 
 // Details returns the reason and the metadata for clients.
-func (e *DeletionBegunError) Details() (string, map[string]string) {
+func (e *DeletionStartedError) Details() (string, map[string]string) {
 	return "DELETION_BEGUN", map[string]string{"kind": e.Kind, "id": strconv.FormatInt(e.ID, 10)}
 }
 
@@ -77,9 +77,10 @@ WITH RECURSIVE up (id) AS (
 SELECT CASE WHEN n.type = 'Project' THEN 0 ELSE coalesce(n.owner_id, 0)::bigint END
 FROM namespaces n WHERE n.id = $1::bigint AND n.type IS DISTINCT FROM 'Group'`
 
-	userBegunSQL = `SELECT EXISTS (SELECT FROM maintenance.user_removals WHERE user_id = $1)`
+	userRemovalStartedSQL = `
+SELECT EXISTS (SELECT FROM maintenance.user_removals WHERE user_id = $1)`
 
-	groupBegunSQL = aboveSQL + `
+	groupRemovalStartedSQL = aboveSQL + `
 SELECT EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id IN (SELECT id FROM up))`
 
 	protectSQL = `
@@ -104,14 +105,14 @@ func protectLimits() fencing.Limits {
 // [dberr.ErrNotFound].
 //
 // It locks the rows that a deletion locks before it decides: whichever of the two is second sees
-// the first. The error is a [*DeletionBegunError] if the deletion was first, and a
+// the first. The error is a [*DeletionStartedError] if the deletion was first, and a
 // [*NotAGroupError] if the id is not that of a group.
 func (d Protections) Protect(
 	ctx context.Context, p pg.Protection, ttl time.Duration, mustExist bool,
 ) (protected pg.Protection, err error) {
-	needs, share, begun := catalog.ReferencesOf("users", "id"), shareUserSQL, userBegunSQL
+	needs, share, started := catalog.ReferencesOf("users", "id"), shareUserSQL, userRemovalStartedSQL
 	if p.Kind == control.KindGroup {
-		needs, share, begun = catalog.ReferencesOf("namespaces", "id parent_id type owner_id"), shareGroupsSQL, groupBegunSQL
+		needs, share, started = catalog.ReferencesOf("namespaces", "id parent_id type owner_id"), shareGroupsSQL, groupRemovalStartedSQL
 	}
 	tables, err := catalog.Present(ctx, d.db, needs)
 	if err != nil {
@@ -119,7 +120,7 @@ func (d Protections) Protect(
 	}
 	do := func(ctx context.Context, tx *pg.Changing) error {
 		if tables.Has(needs...) {
-			exists, err := refuseBegun(ctx, tx, p, share, begun)
+			exists, err := refuseStarted(ctx, tx, p, share, started)
 			if err == nil && mustExist && !exists {
 				err = dberr.ErrNotFound
 			}
@@ -141,9 +142,9 @@ func (d Protections) Protect(
 	return protected, err
 }
 
-// refuseBegun locks the target, and reports whether it exists.
-func refuseBegun(
-	ctx context.Context, tx pgx.Tx, p pg.Protection, share, begun string,
+// refuseStarted locks the target, and reports whether it exists.
+func refuseStarted(
+	ctx context.Context, tx pgx.Tx, p pg.Protection, share, started string,
 ) (exists bool, err error) {
 	locked, err := tx.Exec(ctx, share, p.ID)
 	if err != nil {
@@ -157,9 +158,9 @@ func refuseBegun(
 		}
 	}
 	var is bool
-	err = tx.QueryRow(ctx, begun, p.ID).Scan(&is)
+	err = tx.QueryRow(ctx, started, p.ID).Scan(&is)
 	if err == nil && is {
-		err = &DeletionBegunError{p.Kind, p.ID}
+		err = &DeletionStartedError{p.Kind, p.ID}
 	}
 	return locked.RowsAffected() > 0, err
 }
@@ -188,9 +189,9 @@ ORDER BY p.kind, p.id LIMIT $4`
 // Protections reads the next limit protections in force after one, by kind and id: of one kind or,
 // with "", of all.
 func (d Protections) Protections(
-	ctx context.Context, kind string, behind pg.Protection, limit int,
+	ctx context.Context, kind string, after pg.Protection, limit int,
 ) ([]pg.Protection, error) {
-	q := pg.NewQuery("list protections", protectionsSQL, behind.Kind, behind.ID, kind, limit)
+	q := pg.NewQuery("list protections", protectionsSQL, after.Kind, after.ID, kind, limit)
 	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[pg.Protection])
 }
 
@@ -199,12 +200,12 @@ SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
 WHERE p.kind = $1 AND p.id = $2::bigint AND ` + pg.ActiveSQL
 
 // Protecting returns the protection that keeps a user or group from being deleted, nil if none. It
-// is their own, or that of a user or group that would be deleted with them. begun means that the
+// is their own, or that of a user or group that would be deleted with them. started means that the
 // deletion has started: then a target with its own job no longer keeps it.
 func (d Protections) Protecting(
-	ctx context.Context, kind string, id int64, begun bool, l fencing.Limits,
+	ctx context.Context, kind string, id int64, started bool, l fencing.Limits,
 ) (*pg.Protection, error) {
-	kept, err := keeping(ctx, d.db, steps(d.db, begun), l)
+	kept, err := keeping(ctx, d.db, steps(d.db, started), l)
 	return kept.Of(kind, id), err
 }
 

@@ -21,13 +21,13 @@ type KeptError struct {
 	// Rows names their table, or the column by which they were found: "issues.project_id". "" means
 	// that the error only names triggers and rules.
 	Rows string
-	// Wanted is the intended change: "deleted", "changed" or "added".
-	Wanted string
+	// Intended is the intended change: "deleted", "changed" or "added".
+	Intended string
 	// By lists the triggers and rules that may keep them, as far as known.
 	By []catalog.KeepingTrigger
 }
 
-// Values of [KeptError.Wanted].
+// Values of [KeptError.Intended].
 const (
 	ToDelete = "deleted"
 	ToChange = "changed"
@@ -38,7 +38,7 @@ const (
 func (e *KeptError) Error() string {
 	rows := ""
 	if e.Rows != "" {
-		rows = fmt.Sprintf("a trigger or rule kept rows of %s from being %s", e.Rows, e.Wanted)
+		rows = fmt.Sprintf("a trigger or rule kept rows of %s from being %s", e.Rows, e.Intended)
 	}
 	if len(e.By) == 0 {
 		return rows + "without an error: check the table's triggers"
@@ -74,7 +74,7 @@ func (r Rows) Kept(ctx context.Context, c Change) error {
 	if err != nil {
 		return err
 	}
-	return &KeptError{Rows: r.String(), Wanted: c.wanted(), By: by}
+	return &KeptError{Rows: r.String(), Intended: c.wanted(), By: by}
 }
 
 // RefusedBy returns the rules of a table that made PostgreSQL refuse a statement, none if the
@@ -92,7 +92,7 @@ func (d Sweeps) RefusedBy(
 
 // ExplainKept returns the error of rows that a rule keeps, otherwise err.
 func ExplainKept(ctx context.Context, d *pg.Database, err error, t catalog.Table, kept KeptError) error {
-	if kept.By = NewSweeps(d).RefusedBy(ctx, err, t, kept.Wanted == ToDelete); len(kept.By) > 0 {
+	if kept.By = NewSweeps(d).RefusedBy(ctx, err, t, kept.Intended == ToDelete); len(kept.By) > 0 {
 		return &kept
 	}
 	return err
@@ -107,7 +107,7 @@ func KeptIn(ctx context.Context, tx pgx.Tx, table, wanted string) error {
 	if err != nil {
 		return err
 	}
-	return &KeptError{Rows: table, Wanted: wanted, By: by}
+	return &KeptError{Rows: table, Intended: wanted, By: by}
 }
 
 // RefuseKept returns a [*KeptError] if staysSQL names a table that still has deleted rows.

@@ -16,23 +16,23 @@ import (
 // statement records these paths in maintenance.outside_paths. Both are committed or neither. A
 // repeated step finds no rows and records nothing.
 
-// noteOutsideSQL is the part of sweepSQL that records paths. It runs whether or not anything reads
-// it.
-const noteOutsideSQL = `
+// recordOutsideSQL is the part of sweepSQL that records paths. It runs whether or not anything
+// reads it.
+const recordOutsideSQL = `
 left_outside AS (
   INSERT INTO maintenance.outside_paths (run_id, job_id, kind, path)
   SELECT {run}::uuid, {job}::bigint, {kind}::text, report::text FROM changed
   WHERE report IS NOT NULL
 ),`
 
-// noteOutside returns that part for a change of these rows, "" if they leave nothing outside. Only
-// main has the table.
-func (r Rows) noteOutside(c Change, by fencing.Source, p *stmt.Parameters) string {
+// recordOutside returns that part for a change of these rows, "" if they leave nothing outside.
+// Only main has the table.
+func (r Rows) recordOutside(c Change, by fencing.Source, p *stmt.Parameters) string {
 	if c.Outside == "" || r.Database.Name != "main" {
 		return ""
 	}
 	run, job := by.IDs()
-	return stmt.Fill(noteOutsideSQL, "{run}", p.Add(run), "{job}", p.Add(job), "{kind}", p.Add(c.Outside))
+	return stmt.Fill(recordOutsideSQL, "{run}", p.Add(run), "{job}", p.Add(job), "{kind}", p.Add(c.Outside))
 }
 
 // OutsidePath is a path outside the database that deleted rows have left.

@@ -27,9 +27,9 @@ type Rows struct {
 	part        *catalog.Part
 	// key is the SQL of the key that a statement returns for changed rows: see keyOfSQL.
 	key string
-	// behind is a column of an index with the matched column: the next statement can begin after
+	// following is a column of an index with the matched column: the next statement can begin after
 	// its last value. "" means that the table has no such index.
-	behind string
+	following string
 }
 
 // Match selects the rows whose columns have one of some values.
@@ -61,7 +61,7 @@ func RowsOf(c *catalog.Catalog, table, column string, values ...string) (Rows, b
 		Match: []Match{{[]catalog.Column{found}, [][]string{values}}},
 	}
 	if len(values) == 1 {
-		rows.behind = found.Behind
+		rows.following = found.Following
 	}
 	return rows, true
 }
@@ -87,7 +87,7 @@ func Referring(c *catalog.Catalog, k catalog.ForeignKey, parentColumn string, va
 
 // Where returns the rows of r that have a further match, by which they are found.
 func (r Rows) Where(m Match) Rows {
-	r.Match, r.behind = append(slices.Clone(r.Match), m), ""
+	r.Match, r.following = append(slices.Clone(r.Match), m), ""
 	return r
 }
 

@@ -70,7 +70,7 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 		return result, pg.ProtectedBy(err, r.Table.Name)
 	}
 	change, done := c.sql(r.from(), &p)
-	lock, behind, report, reports := "", "NULL::bigint", "1", "ARRAY[]::text[]"
+	lock, following, report, reports := "", "NULL::bigint", "1", "ARRAY[]::text[]"
 	outside := ""
 	switch {
 	case b.SkipLocked && c.Delete:
@@ -78,33 +78,33 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	case b.SkipLocked:
 		lock = "FOR NO KEY UPDATE SKIP LOCKED"
 	}
-	if r.behind != "" {
-		behind = "t." + stmt.Quote(r.behind)
+	if r.following != "" {
+		following = "t." + stmt.Quote(r.following)
 		if b.After != nil {
-			match += r.behindSQL(*b.After, &p)
+			match += r.afterSQL(*b.After, &p)
 		}
 	}
 	if c.Report != "" {
 		report = "t." + stmt.Quote(c.Report)
 		reports = "ARRAY(SELECT report::text FROM changed WHERE report IS NOT NULL)"
-		outside = r.noteOutside(c, b.Source, &p)
+		outside = r.recordOutside(c, b.Source, &p)
 	}
 	sql := stmt.Fill(sweepSQL, "{table}", r.from(), "{match}", match, "{filter}", filter,
-		"{behind}", behind, "{limit}", p.Add(b.Rows), "{lock}", lock,
+		"{behind}", following, "{limit}", p.Add(b.Rows), "{lock}", lock,
 		"{returned}", r.returned(), "{noted}", pg.ReceiptSQL,
 		"{outside}", outside, "{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
 	sql = pg.Summary(r.Database, sql, r.returned(), "done")
 	err = pg.Change(ctx, r.Database, b.Permit, pg.NewQuery(operation, sql, p...), c.receipt(r),
 		&result.Found, &result.Last, spans.Affected{Rows: &result.Changed}, &result.Reported)
-	kept := KeptError{Rows: r.String(), Wanted: c.wanted()}
+	kept := KeptError{Rows: r.String(), Intended: c.wanted()}
 	return result, ExplainKept(ctx, r.Database, err, r.Table, kept)
 }
 
-// behindSQL returns a comparison of rows that begins with the matched column. So only the index on
+// afterSQL returns a comparison of rows that begins with the matched column. So only the index on
 // both can serve it: that of the primary key would walk through all rows.
-func (r Rows) behindSQL(last int64, p *stmt.Parameters) string {
+func (r Rows) afterSQL(last int64, p *stmt.Parameters) string {
 	column := r.Match[0].Columns[0]
-	return fmt.Sprintf(" AND (t.%s, t.%s) > (%s, %s::bigint)", stmt.Quote(column.Name), stmt.Quote(r.behind),
+	return fmt.Sprintf(" AND (t.%s, t.%s) > (%s, %s::bigint)", stmt.Quote(column.Name), stmt.Quote(r.following),
 		column.Value(r.Match[0].Values[0][0], p), p.Add(last))
 }
 
@@ -149,7 +149,7 @@ func (r Rows) sweepDirect(
 	bound := "NULL::bigint"
 	var which string
 	match, filter := r.sql(&change)
-	ordered := r.behind != "" && b.After != nil
+	ordered := r.following != "" && b.After != nil
 	if ordered {
 		bound = r.fillDirect(directBoundSQL, b, &probe)
 		which = r.fillDirect(stmt.Fill(directRangeSQL, "{bound}", directBoundSQL), b, &change)
@@ -163,14 +163,14 @@ func (r Rows) sweepDirect(
 	guard := b.Fill(stmt.Statement{SQL: stmt.Fill(directGuardSQL, "{bound}", bound), Args: probe})
 	q := pg.Query{Statement: b.Fill(stmt.Statement{SQL: sql, Args: change}), Receipt: new(c.receipt(r).Write(b.Source, nil))}
 	all := append([]stmt.Statement{guard}, q.Statements(b.Limits)...)
-	var held, noted bool
+	var held, recorded bool
 	ctx, _ = spans.WithAffected(b.Finishing(ctx), []any{spans.Affected{Rows: &result.Changed}})
 	err = pg.Send(ctx, r.Database, operation, b.Limits, all,
 		func(results pgx.BatchResults) error {
 			if err := results.QueryRow().Scan(&held, &result.Last); err != nil {
 				return err
 			}
-			err := results.QueryRow().Scan(&noted, &result.Changed)
+			err := results.QueryRow().Scan(&recorded, &result.Changed)
 			result.Found = result.Changed
 			return err
 		})
@@ -185,15 +185,15 @@ func (r Rows) sweepDirect(
 
 // fillDirect puts the names of the rows and the values of the batch into these parts.
 func (r Rows) fillDirect(sql string, b Batch, p *stmt.Parameters) string {
-	rest := r
-	rest.Match = r.Match[1:]
-	_, condition := rest.sql(p)
+	remaining := r
+	remaining.Match = r.Match[1:]
+	_, condition := remaining.sql(p)
 	if condition != "" {
 		condition = " AND " + condition
 	}
 	column := r.Match[0].Columns[0]
 	return stmt.Fill(sql, "{table}", r.from(), "{column}", stmt.Quote(column.Name),
-		"{behind}", stmt.Quote(r.behind), "{condition}", condition,
+		"{behind}", stmt.Quote(r.following), "{condition}", condition,
 		"{value}", column.Value(r.Match[0].Values[0][0], p),
 		"{last}", p.Add(*b.After), "{limit}", p.Add(b.Rows)+"::bigint")
 }

@@ -94,15 +94,15 @@ func (r Rows) Take(
 func (r Rows) Refer(ctx context.Context, l fencing.Limits) ([]int, error) {
 	var p stmt.Parameters
 	last := r.Match[len(r.Match)-1]
-	rest := r
-	rest.Match = r.Match[:len(r.Match)-1]
+	remaining := r
+	remaining.Match = r.Match[:len(r.Match)-1]
 	var conditions, names, lists []string
 	for i, c := range last.Columns {
 		names = append(names, fmt.Sprintf("v%d", i))
 		conditions = append(conditions, fmt.Sprintf("t.%s = %s", stmt.Quote(c.Name), c.Listed("k."+names[i])))
 		lists = append(lists, c.List(last.Values[i], &p))
 	}
-	if _, filter := rest.sql(&p); filter != "" {
+	if _, filter := remaining.sql(&p); filter != "" {
 		conditions = append(conditions, filter)
 	}
 	sql := fmt.Sprintf(`SELECT k.place::int - 1 FROM unnest(%s) WITH ORDINALITY AS k (%s, place)

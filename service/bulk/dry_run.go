@@ -25,9 +25,9 @@ type DryRun struct {
 
 // ForPlan returns a [DryRun] that counts for a plan, in the database of a catalogue.
 func ForPlan(p *plan.Plan, c *catalog.Catalog) *DryRun {
-	gone, _ := p.Visited(repo.Of(c.Database))
+	deleted, _ := p.Visited(repo.Of(c.Database))
 	return &DryRun{
-		Seen: gone, CheckStop: p.CheckStop, For: p, Catalog: c,
+		Seen: deleted, CheckStop: p.CheckStop, For: p, Catalog: c,
 		Count: func(_ context.Context, table string, change rowset.Change, rows int64) {
 			p.Count(repo.Of(c.Database), table, change, rows)
 		},
@@ -96,7 +96,7 @@ func (r *DryRun) read(
 	}
 	p.last, p.more = all[len(all)-1], int64(len(all)) == limit
 	for i, place := range all {
-		if _, gone := r.Seen[place]; gone {
+		if _, deleted := r.Seen[place]; deleted {
 			continue
 		}
 		p.places = append(p.places, place)

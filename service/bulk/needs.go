@@ -14,7 +14,7 @@ func AddRemoval(n *catalog.Needs, t catalog.Table) {
 		return
 	}
 	for _, d := range dependantsOf(n.Catalog, t) {
-		n.Find(catalog.LookUp{Table: d.table, Kind: d.kind, Columns: strings.Split(d.column, ", ")})
+		n.Find(catalog.Lookup{Table: d.table, Kind: d.kind, Columns: strings.Split(d.column, ", ")})
 		switch {
 		case d.onDelete == removed:
 			AddRemoval(n, d.table)

@@ -242,8 +242,8 @@ func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err erro
 
 // cancelled returns the end of a job that an operator cancelled: its work is kept.
 func (p *Pool) cancelled(ctx context.Context, j *Attempt, r Result) (Result, error) {
-	words, err := p.Main.Jobs.JobCancelled(ctx, j.ID)
-	r.Outcome, r.Reason, r.Message, r.Snooze = Cancelled, reasons.Cancelled, words, 0
+	text, err := p.Main.Jobs.JobCancelled(ctx, j.ID)
+	r.Outcome, r.Reason, r.Message, r.Snooze = Cancelled, reasons.Cancelled, text, 0
 	return r, err
 }
 

@@ -58,7 +58,7 @@ func recordJob(ctx context.Context, r Result, outcome string, err error) {
 	recordAttributes(span, r.Attributes, r.traced)
 	span.SetAttributes(spansrepo.Attributes(ctx)...)
 	if err != nil && outcome != spans.OutcomeInterrupted {
-		spans.NoteError(span, err)
+		spans.MarkFailed(span, err)
 	}
 }
 

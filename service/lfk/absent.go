@@ -63,9 +63,9 @@ func (k *worker) endAbsence(
 	return nil
 }
 
-// hasLooked reports whether a run of this process has searched for the children. Where no record is
-// due, only the first run does.
-func (k *worker) hasLooked() bool {
+// hasSearched reports whether a run of this process has searched for the children. Where no record
+// is due, only the first run does.
+func (k *worker) hasSearched() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.absent != nil
@@ -78,7 +78,7 @@ func (k *worker) recordAbsent(
 ) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	fresh := slices.DeleteFunc(without(absent, k.absent), func(child string) bool { return k.gone[child] != nil })
+	fresh := slices.DeleteFunc(without(absent, k.absent), func(child string) bool { return k.dropped[child] != nil })
 	k.absent, k.others = append([]string{}, absent...), others
 	if len(fresh) > 0 {
 		x.Log.WarnContext(ctx, "child tables in no database, records held",
@@ -104,8 +104,8 @@ func (k *worker) absentText(children []string) string {
 	for _, child := range children {
 		if text := k.others[child]; text != "" {
 			texts = append(texts, text)
-		} else if gone := k.gone[child]; gone != nil {
-			texts = append(texts, GoneText(child, gone))
+		} else if dropped := k.dropped[child]; dropped != nil {
+			texts = append(texts, DroppedText(child, dropped))
 		} else {
 			none = append(none, child)
 		}

@@ -24,10 +24,10 @@ func leftText(keys []string) string {
 }
 
 // reportMissingDefinitions adds to the run's reason that due records are skipped.
-func (c *cleanup) reportMissingDefinitions(lacking map[string]string, due []string) {
+func (c *cleanup) reportMissingDefinitions(missing map[string]string, due []string) {
 	var keys []string
 	for _, parent := range due {
-		if key := lacking[parent]; key != "" {
+		if key := missing[parent]; key != "" {
 			keys = append(keys, key)
 		}
 	}
@@ -59,15 +59,15 @@ func (k *worker) missingDefinitionsRemark(
 // definition here, with these keys as the definitions would have them.
 func (c *cleanup) missingDefinitions(ctx context.Context) (map[string]string, error) {
 	adopted, err := c.x.Database.Capture.AdoptedKeys(ctx)
-	lacking := map[string]string{}
+	missing := map[string]string{}
 	for _, a := range adopted {
 		if parent := a.RecordedParent(); StandsFor(c.keys, c.queue.Schema, a) == nil {
-			lacking[parent] = a.Named()
+			missing[parent] = a.Named()
 			c.x.Log.WarnContext(ctx, "adopted foreign key missing in definitions, records left",
-				"foreign_key", lacking[parent], "parent", parent)
+				"foreign_key", missing[parent], "parent", parent)
 		}
 	}
-	return lacking, err
+	return missing, err
 }
 
 // StandsFor returns the definition that replaces a foreign key: without conditions, and with the

@@ -20,7 +20,7 @@
 //     rows are counted, here and for the remaining run. It waits for no locks, except once for a
 //     second where rows stay locked. A statement that fails is halved by keys until the fault is
 //     isolated (isolate.go). A database that does not answer is assumed to have the children of its
-//     last answer to any server, or all without such an answer. Its tasks fail (homes.go).
+//     last answer to any server, or all without such an answer. Its tasks fail (places.go).
 //  3. The records of keys that are complete for every definition are removed. The last statement
 //     does so if it ran in the queue's database, else a transaction of its own.
 //  4. The set-aside keys continue where they stopped, until none is left or a limit ends the run.
@@ -33,7 +33,7 @@
 // in any database. A statement never changes more rows than the run's limits allow. The lease
 // fences every write, in the database that it changes. After any kill, the next run continues.
 //
-// worker.go has the configuration, start.go the work before the first batch, and homes.go the
+// worker.go has the configuration, start.go the work before the first batch, and places.go the
 // places of the children. run.go has the loops and limits, loader.go the order of the batches, and
 // batch.go the steps of a batch. statement.go has a statement, isolate.go its failures, and
 // outcome.go the run's report. status.go has the worker's status between runs, and untracked.go the

@@ -35,7 +35,7 @@ type cleanup struct {
 // work does one run, or a dry run.
 func (k *worker) work(ctx context.Context, x *run.Execution) error {
 	if x.Snapshot().Trigger == control.TriggerRequest {
-		k.looks.forget(x.Database)
+		k.inspections.forget(x.Database)
 	}
 	queue, err := k.openQueue(ctx, x)
 	if err != nil {
@@ -50,22 +50,22 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 	limits := run.ReadLimits()
 	limits.ReadOnly = x.DryRun
 	due, err := x.Database.Queue.DueParents(ctx, queue, limits)
-	if err != nil || len(due) == 0 && k.hasLooked() {
+	if err != nil || len(due) == 0 && k.hasSearched() {
 		return err
 	}
 	if x.Span.IsRecording() && !x.DryRun {
 		traced, err := x.Database.Queue.HasRecordTraces(ctx)
 		c.traced = traced && err == nil
 	}
-	lacking, err := c.missingDefinitions(ctx)
+	missing, err := c.missingDefinitions(ctx)
 	if err != nil {
 		return err
 	}
-	parents, err := c.tasks(ctx, lacking)
+	parents, err := c.tasks(ctx, missing)
 	if err != nil {
 		return err
 	}
-	c.reportMissingDefinitions(lacking, lfk.ParentNames(due))
+	c.reportMissingDefinitions(missing, lfk.ParentNames(due))
 	c.loader = newLoader(c, parents)
 	c.loader.begin(due)
 	defer c.reportHeld()

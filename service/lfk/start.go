@@ -190,13 +190,13 @@ func (t *childTask) deletes() bool { return t.key.OnDelete == lfk.AsyncDelete }
 // tasks makes the tasks of the parents that have definitions. A parent whose children are all
 // accepted as absent counts as one without, and is skipped. So is one with a missing definition.
 func (c *cleanup) tasks(
-	ctx context.Context, lacking map[string]string,
+	ctx context.Context, missing map[string]string,
 ) ([]*parentTasks, error) {
 	accepted, err := c.acceptedAbsent(ctx)
 	if err != nil {
 		return nil, err
 	}
-	homes, err := c.homes(ctx, c.x, c.keys)
+	places, err := c.findChildren(ctx, c.x, c.keys)
 	if err != nil {
 		return nil, err
 	}
@@ -210,21 +210,21 @@ func (c *cleanup) tasks(
 			p = &parentTasks{recorded: recorded}
 			byParent[recorded] = p
 		}
-		p.tasks = append(p.tasks, homes.unknown(key, i)...)
-		for _, place := range homes.ended(key, i, accepted) {
+		p.tasks = append(p.tasks, places.unknown(key, i)...)
+		for _, place := range places.ended(key, i, accepted) {
 			ended[place] = true
 		}
-		switch found := p.add(key, i, homes.found); {
-		case found && homes.gone[key.Table] != nil:
+		switch found := p.add(key, i, places.found); {
+		case found && places.dropped[key.Table] != nil:
 			p.absent = append(p.absent, key)
-		case found, len(homes.silent) > 0:
+		case found, len(places.silent) > 0:
 		case !accepted.Everywhere(key.Table):
 			p.absent = append(p.absent, key)
 			absent = append(absent, key.Table)
 		}
 	}
-	c.recordGone(ctx, c.x, homes)
-	if len(homes.silent) == 0 {
+	c.recordDropped(ctx, c.x, places)
+	if len(places.silent) == 0 {
 		others, err := lfk.NotTables(ctx, repo.Kernels(c.Databases), absent)
 		if err != nil {
 			return nil, err
@@ -236,7 +236,7 @@ func (c *cleanup) tasks(
 	}
 	var parents []*parentTasks
 	for _, p := range byParent {
-		if len(p.tasks)+len(p.absent) > 0 && lacking[p.recorded] == "" {
+		if len(p.tasks)+len(p.absent) > 0 && missing[p.recorded] == "" {
 			parents = append(parents, p)
 		}
 	}
@@ -246,8 +246,8 @@ func (c *cleanup) tasks(
 // add adds the tasks of the i-th definition. It adds one for each database that has the child
 // table, and one for each of its partitions whose detachment is pending. It reports whether there
 // are any.
-func (p *parentTasks) add(key lfk.Definition, i int, homes [][]*lfk.Child) (found bool) {
-	for _, children := range homes {
+func (p *parentTasks) add(key lfk.Definition, i int, places [][]*lfk.Child) (found bool) {
+	for _, children := range places {
 		child := children[i]
 		if child == nil {
 			continue

@@ -30,7 +30,7 @@ func (k *worker) due(ctx context.Context, d *repo.Database) bool {
 	if k.LooseForeignKeys() == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, run.DuePatience, dberr.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(ctx, run.DueTimeout, dberr.ErrUnreachable)
 	defer cancel()
 	queue, err := d.Queue.DeletedRecords(ctx)
 	switch {
@@ -170,8 +170,8 @@ func (k *worker) absentRemark(
 	d *repo.Database, accepted Absences, failing []lfk.FailingRecord,
 ) []string {
 	k.mu.Lock()
-	gone := k.gone
-	absent := slices.AppendSeq(slices.Clone(k.absent), maps.Keys(gone))
+	dropped := k.dropped
+	absent := slices.AppendSeq(slices.Clone(k.absent), maps.Keys(dropped))
 	k.mu.Unlock()
 	slices.Sort(absent)
 	absent = slices.Compact(absent)
@@ -182,7 +182,8 @@ func (k *worker) absentRemark(
 		absent = k.holders(failing)
 	}
 	absent = slices.DeleteFunc(absent, func(child string) bool {
-		return accepted.Everywhere(child) || gone[child] != nil && accepted.on(child, gone[child])
+		return accepted.Everywhere(child) ||
+			dropped[child] != nil && accepted.on(child, dropped[child])
 	})
 	if len(absent) == 0 {
 		return nil

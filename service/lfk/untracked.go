@@ -17,21 +17,21 @@ import (
 // record is due, and every run succeeds. So each server inspects the triggers of each database from
 // time to time, when it reads the backlog, and judges them as lint does.
 
-// lookAge is the maximum age of an inspection. A requested run ends its database's.
-const lookAge = 10 * time.Minute
+// maxInspectionAge is the maximum age of an inspection. A requested run ends its database's.
+const maxInspectionAge = 10 * time.Minute
 
-// looks are the inspections of this process.
-type looks struct {
+// inspections are the inspections of this process.
+type inspections struct {
 	// since is the start of the process.
 	since time.Time
 
 	mu sync.Mutex
 	// of has the newest inspections, by database name.
-	of map[string]look
+	of map[string]inspection
 }
 
-// look is the result of an inspection of a database.
-type look struct {
+// inspection is the result of an inspection of a database.
+type inspection struct {
 	at   time.Time
 	keys []lfk.Definition
 	seen admin.Inspection
@@ -40,12 +40,12 @@ type look struct {
 }
 
 // isAbout reports whether the inspection used these definitions: a reload replaces all of them.
-func (l look) isAbout(keys []lfk.Definition) bool {
+func (l inspection) isAbout(keys []lfk.Definition) bool {
 	return len(l.keys) == len(keys) && (len(keys) == 0 || &l.keys[0] == &keys[0])
 }
 
 // forget makes the next reading of the backlog inspect a database again.
-func (l *looks) forget(d *repo.Database) {
+func (l *inspections) forget(d *repo.Database) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.of[d.Name]
@@ -54,11 +54,11 @@ func (l *looks) forget(d *repo.Database) {
 }
 
 // renew inspects a database, unless its last inspection is recent.
-func (l *looks) renew(ctx context.Context, d *repo.Database, keys []lfk.Definition) error {
+func (l *inspections) renew(ctx context.Context, d *repo.Database, keys []lfk.Definition) error {
 	l.mu.Lock()
 	old := l.of[d.Name]
 	l.mu.Unlock()
-	if old.isAbout(keys) && time.Since(old.at) < lookAge {
+	if old.isAbout(keys) && time.Since(old.at) < maxInspectionAge {
 		return nil
 	}
 	seen, err := admin.New(d.Database).InspectParents(ctx, keys)
@@ -67,7 +67,7 @@ func (l *looks) renew(ctx context.Context, d *repo.Database, keys []lfk.Definiti
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.of[d.Name] = look{time.Now(), keys, seen, old.warned}
+	l.of[d.Name] = inspection{time.Now(), keys, seen, old.warned}
 	return nil
 }
 
@@ -76,27 +76,28 @@ func (k *worker) untracked(
 	ctx context.Context, d *repo.Database, accepted Absences,
 ) (parents []string, err error) {
 	keys := k.LooseForeignKeys()
-	if err := k.looks.renew(ctx, d, keys); err != nil {
+	if err := k.inspections.renew(ctx, d, keys); err != nil {
 		return nil, err
 	}
-	k.looks.mu.Lock()
-	defer k.looks.mu.Unlock()
+	k.inspections.mu.Lock()
+	defer k.inspections.mu.Unlock()
 	check := &Check{Keys: keys, Accepted: accepted}
 	for _, other := range k.Databases {
-		if l := k.looks.of[other.Name]; l.isAbout(keys) {
+		if l := k.inspections.of[other.Name]; l.isAbout(keys) {
 			check.Seen = append(check.Seen, Inspected{other.Name, l.seen})
 		}
 	}
 	// Soon after the start, a database that may have a child is only not inspected yet.
-	check.Complete = len(check.Seen) == len(k.Databases) || time.Since(k.looks.since) < lookAge
-	newest := k.looks.of[d.Name]
+	check.Complete = len(check.Seen) == len(k.Databases) ||
+		time.Since(k.inspections.since) < maxInspectionAge
+	newest := k.inspections.of[d.Name]
 	parents = check.untracked(Inspected{d.Name, newest.seen})
 	if names := strings.Join(parents, ", "); names != newest.warned {
 		if newest.warned = names; names != "" {
 			k.Logger.WarnContext(ctx, "parents not tracked", "worker", Name, "database", d.Name,
 				"parents", format.List(parents))
 		}
-		k.looks.of[d.Name] = newest
+		k.inspections.of[d.Name] = newest
 	}
 	return parents, nil
 }

@@ -80,18 +80,18 @@ func (Config) DoneCounts() []string {
 // worker is the worker. The package comment is its design.
 type worker struct {
 	run.Deps
-	config  Config
-	sizes   *bulk.StatementSizes
-	failing *failing
-	looks   looks
+	config      Config
+	sizes       *bulk.StatementSizes
+	failing     *failing
+	inspections inspections
 
 	mu sync.Mutex
 	// absent are the child tables that hold records, by this process's last run. nil means no run yet.
 	absent []string
 	// others names what else has the name of an absent child, and what to do.
 	others map[string]string
-	// gone are the findings of the last run.
-	gone GoneChildren
+	// dropped are the child tables that databases no longer have, as the last run found.
+	dropped DroppedChildren
 }
 
 // New makes the worker without connecting, with the kinds of job that belong to it. An error names
@@ -99,7 +99,8 @@ type worker struct {
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &worker{
 		config: config, Deps: d, sizes: bulk.NewStatementSizes(),
-		failing: newFailing(), looks: looks{since: time.Now(), of: map[string]look{}},
+		failing:     newFailing(),
+		inspections: inspections{since: time.Now(), of: map[string]inspection{}},
 	}
 	w := &run.Worker{
 		Name:          Name,

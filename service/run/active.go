@@ -75,13 +75,13 @@ func (a *active) local(id string) *Execution {
 	return nil
 }
 
-// AtWork returns the worker's current run in this process, or nil.
-func (a *active) AtWork(w *Worker) *Run {
+// Current returns the worker's current run in this process, or nil.
+func (a *active) Current(w *Worker) *Run {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for x := range a.runs {
 		select {
-		case <-x.begun:
+		case <-x.leased:
 		default:
 			continue
 		}

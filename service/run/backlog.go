@@ -20,8 +20,8 @@ const (
 	BacklogAge = 15 * time.Second
 	// maxAge is the maximum age of a figure that is expensive to read.
 	maxAge = time.Minute
-	// BacklogPatience is the timeout of one reading.
-	BacklogPatience = 2 * time.Second
+	// BacklogTimeout is the timeout of one reading.
+	BacklogTimeout = 2 * time.Second
 )
 
 // backlogs caches the last known backlog of each worker and database. Status calls and metrics cost
@@ -74,17 +74,17 @@ func newBacklogs() *backlogs { return &backlogs{known: map[backlogKey]*backlogEn
 // Get reads the backlog or returns the last known one with a remark. It does not query a database
 // that is known to be in trouble.
 func (b *backlogs) Get(
-	ctx context.Context, w *Worker, d *repo.Database, trouble error,
+	ctx context.Context, w *Worker, d *repo.Database, failure error,
 ) KnownBacklog {
 	e := b.entry(backlogKey{w.Name, d})
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if trouble == nil && e.due() {
+	if failure == nil && e.due() {
 		e.stale.Store(false)
 		began := time.Now()
 		// Others share the result, so the reading survives the end of this caller.
 		ctx, cancel := context.WithTimeoutCause(
-			context.WithoutCancel(ctx), BacklogPatience, dberr.ErrUnreachable)
+			context.WithoutCancel(ctx), BacklogTimeout, dberr.ErrUnreachable)
 		defer cancel()
 		reader := d.Reader(w.LeaseName(d), 0)
 		fresh, remark, err := w.Backlog(repo.ReadBy(ctx, reader), d)
@@ -96,7 +96,7 @@ func (b *backlogs) Get(
 		}
 	}
 	known := e.KnownBacklog
-	if err := cmp.Or(trouble, e.failure); err != nil && known.Known {
+	if err := cmp.Or(failure, e.failure); err != nil && known.Known {
 		known.Remark = fmt.Sprintf("backlog of %s not read (%s), last known figures",
 			d.Name, fault.BriefText(err))
 	} else if err != nil {

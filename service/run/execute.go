@@ -27,7 +27,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	defer r.History.Prune(context.WithoutCancel(ctx))
 	defer close(x.Done)
 	x.recordStart()
-	close(x.begun)
+	close(x.leased)
 	run := x.Snapshot()
 	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "started_at", run.StartedAt)
 	// 4. The worker runs, while its leases and its record are kept alive.

@@ -43,9 +43,9 @@ type Execution struct {
 	// stopRequested ends, with its reason, when the run must stop after its current statement.
 	stopRequested context.Context //nolint:containedctx // a signal with a cause
 	requestStop   context.CancelCauseFunc
-	// begun closes when the lease is taken, planned when the candidates were found as expected, and
+	// leased closes when the lease is taken, planned when the candidates were found as expected, and
 	// Done when the run has ended or was refused.
-	begun, planned, Done chan struct{}
+	leased, planned, Done chan struct{}
 	// expected is the digest that its candidates must have. "" means any.
 	expected string
 	// paused is the pause that a dry run ignores. nil means none.

@@ -103,7 +103,7 @@ func (r *Runner) heartbeat(ctx context.Context, x *Execution) error {
 	case err != nil:
 		return err
 	case stop.Cancelled:
-		x.RequestStop(cancelled(stop.Words))
+		x.RequestStop(cancelled(stop.Text))
 	case stop.Paused && !x.DryRun:
 		x.RequestStop(fault.StopError{Reason: reasons.Reason{Code: "PAUSED"}, Message: pausedBy(ctx, r.Main, x.Worker)})
 	}

@@ -23,7 +23,7 @@ import (
 type leaseSet struct {
 	name, holder string
 	ttl          time.Duration
-	home         *repo.Database
+	main         *repo.Database
 	unreleased   *unreleased
 	lost         func(error)
 
@@ -52,7 +52,7 @@ type heldLease struct {
 
 func (r *Runner) newLeaseSet(x *Execution, ttl time.Duration) *leaseSet {
 	return &leaseSet{
-		name: x.Worker.LeaseName(x.Database), holder: r.Replica, ttl: ttl, home: x.Database,
+		name: x.Worker.LeaseName(x.Database), holder: r.Replica, ttl: ttl, main: x.Database,
 		unreleased: &r.unreleased, lost: x.cancel, held: map[*repo.Database]heldLease{},
 		permits: semaphore.NewWeighted(allPermits),
 	}
@@ -100,7 +100,7 @@ func (l *leaseSet) fenced() (databases []*repo.Database) {
 	l.rows.Lock()
 	defer l.rows.Unlock()
 	for d := range l.held {
-		if d != l.home {
+		if d != l.main {
 			databases = append(databases, d)
 		}
 	}
@@ -128,10 +128,10 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (heldLease, er
 		return h, nil
 	}
 	ttl := l.ttl
-	if d != l.home {
+	if d != l.main {
 		// A fence must not outlast the lease, or the next holder of the lease would find it held.
 		// The next renewal extends both.
-		if ttl = l.usableFor(l.home); ttl < time.Millisecond {
+		if ttl = l.usableFor(l.main); ttl < time.Millisecond {
 			return heldLease{}, dberr.ErrLeaseLost
 		}
 	}
@@ -184,7 +184,7 @@ func (l *leaseSet) ensureFence(ctx context.Context, d *repo.Database) error {
 	if _, ok := l.get(d); ok {
 		return nil
 	}
-	if _, ok := l.get(l.home); !ok {
+	if _, ok := l.get(l.main); !ok {
 		return dberr.ErrLeaseLost
 	}
 	_, err := l.acquire(ctx, d)
@@ -226,13 +226,13 @@ func (l *leaseSet) renewLoop(ctx context.Context) {
 // Every statement ends before the lease does. If a permit is still out then, the worker has
 // forgotten it, and the run ends.
 func (l *leaseSet) renew(ctx context.Context) error {
-	home, _ := l.get(l.home)
-	waiting, cancel := context.WithDeadline(ctx, home.until.Add(-statementMargin/2))
+	main, _ := l.get(l.main)
+	waiting, cancel := context.WithDeadline(ctx, main.until.Add(-statementMargin/2))
 	defer cancel()
 	switch err := l.permits.Acquire(waiting, allPermits); {
 	case err != nil && ctx.Err() != nil:
 		return err
-	case err != nil && time.Now().After(home.until):
+	case err != nil && time.Now().After(main.until):
 		return fmt.Errorf("%w: its renewal came too late", dberr.ErrLeaseLost)
 	case err != nil:
 		return errPermitOpen
@@ -243,7 +243,7 @@ func (l *leaseSet) renew(ctx context.Context) error {
 			return err
 		}
 	}
-	err := l.renewOne(ctx, l.home)
+	err := l.renewOne(ctx, l.main)
 	if err != nil && l.expired() {
 		err = fmt.Errorf("%w: it could not be renewed: %w", dberr.ErrLeaseLost, err)
 	}
@@ -266,7 +266,7 @@ func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database) error {
 // expired reports whether the lease has expired. A process that was stopped for longer than its
 // lease may have nothing left to write, and so would not learn of it otherwise.
 func (l *leaseSet) expired() bool {
-	h, ok := l.get(l.home)
+	h, ok := l.get(l.main)
 	return ok && time.Now().After(h.until)
 }
 
@@ -274,8 +274,8 @@ func (l *leaseSet) expired() bool {
 func (l *leaseSet) release(ctx context.Context) error {
 	// The fences first: the next holder of the lease needs them.
 	left := l.fenced()
-	if _, ok := l.get(l.home); ok {
-		left = append(left, l.home)
+	if _, ok := l.get(l.main); ok {
+		left = append(left, l.main)
 	}
 	err := retryUnreachable(ctx, func() error {
 		var errs []error

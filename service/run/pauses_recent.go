@@ -43,7 +43,7 @@ func (r *recentPauses) Get(ctx context.Context) ([]Pause, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Since(r.TriedAt) >= pausesAge {
-		ctx, cancel := context.WithTimeoutCause(ctx, pausesPatience, dberr.ErrUnreachable)
+		ctx, cancel := context.WithTimeoutCause(ctx, pausesTimeout, dberr.ErrUnreachable)
 		defer cancel()
 		all, err := r.main.Flags.Pauses(ctx)
 		r.TriedAt = time.Now()
@@ -62,8 +62,8 @@ func (r *recentPauses) Invalidate() {
 }
 
 const (
-	// pausesAge is the maximum age of the pauses for jobs, pausesPatience the timeout of a reading.
-	pausesAge, pausesPatience = time.Second, time.Second
+	// pausesAge is the maximum age of the pauses for jobs, pausesTimeout the timeout of a reading.
+	pausesAge, pausesTimeout = time.Second, time.Second
 	// pausesLife is their maximum age while readings fail: the kill switch works if main is slow.
 	pausesLife = 5 * time.Second
 )

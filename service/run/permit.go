@@ -129,7 +129,7 @@ func (x *Execution) waitForRenewal(ctx context.Context) error {
 // permit returns the permit itself, with limits cut to the remaining time of the lease.
 func (l *leaseSet) permit(d *repo.Database, limits fencing.Limits) (fencing.Permit, error) {
 	fence, _ := l.get(d)
-	left, fenceLeft := l.usableFor(l.home), l.usableFor(d)
+	left, fenceLeft := l.usableFor(l.main), l.usableFor(d)
 	switch {
 	case left < time.Millisecond:
 		return fencing.Permit{}, dberr.ErrLeaseLost

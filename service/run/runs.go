@@ -175,9 +175,9 @@ func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
 }
 
 const (
-	// watchInterval is how often a watched run is queried, watchPatience how long main can be silent
+	// watchInterval is how often a watched run is queried, watchTimeout how long main can be silent
 	// meanwhile.
-	watchInterval, watchPatience = 500 * time.Millisecond, 10 * time.Second
+	watchInterval, watchTimeout = 500 * time.Millisecond, 10 * time.Second
 )
 
 // WatchRun calls send with the current run, then after each change, and last at its end. Once the
@@ -199,7 +199,7 @@ func (r *Runner) watch(ctx context.Context, id string, known bool, send func(Run
 		switch {
 		case err == nil:
 			known, seen = true, time.Now()
-		case !known || !errors.Is(err, fault.ErrUnreachable) || time.Since(seen) > watchPatience:
+		case !known || !errors.Is(err, fault.ErrUnreachable) || time.Since(seen) > watchTimeout:
 			return err
 		}
 		if err == nil && !reflect.DeepEqual(run, last) {
@@ -227,18 +227,18 @@ func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
 		return Run{}, err
 	}
 	spans.SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", id)
-	words := cancelWords(by)
+	text := cancelText(by)
 	if x := r.Active.local(id); x != nil {
-		x.RequestStop(cancelled(words))
+		x.RequestStop(cancelled(text))
 	}
-	if err := r.Main.Runs.RequestCancel(ctx, id, words); err != nil {
+	if err := r.Main.Runs.RequestCancel(ctx, id, text); err != nil {
 		return Run{}, err
 	}
 	return r.Run(ctx, id)
 }
 
-// cancelWords returns a cancelled run's error, or "" if the caller is unknown.
-func cancelWords(by string) string {
+// cancelText returns a cancelled run's error, or "" if the caller is unknown.
+func cancelText(by string) string {
 	by = TruncateActor(strings.TrimSpace(by))
 	if by == "" {
 		return ""

@@ -279,7 +279,7 @@ func (r *Runner) newExecution(ctx context.Context, run Run, s starting) (context
 		metrics:  r.Metrics, Tracer: r.Tracer, Span: span, loads: r.Loads,
 		Log:     runLog(r.Logger, run, database),
 		started: time.Now(), found: candidates{digest: sha256.New()},
-		begun: make(chan struct{}), planned: make(chan struct{}), Done: make(chan struct{}),
+		leased: make(chan struct{}), planned: make(chan struct{}), Done: make(chan struct{}),
 		counted: make(chan struct{}, 1),
 	}
 	x.MaxRuntime, run.TurboMode = w.MaxRuntime(database.Name, s.flags)
@@ -353,7 +353,7 @@ func (r *Runner) takeLease(ctx context.Context, x *Execution, began time.Time) e
 	if err != nil {
 		if held, ok := errors.AsType[*fault.LeaseHeldError](err); ok {
 			// If this fails, the error without the run id is enough.
-			held.RunID, _ = r.Main.Runs.RunAtWork(ctx, x.Snapshot(), held.Lease.Holder)
+			held.RunID, _ = r.Main.Runs.RunningRun(ctx, x.Snapshot(), held.Lease.Holder)
 		}
 		recordRefusedLease(span, err)
 		return err

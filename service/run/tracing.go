@@ -105,7 +105,7 @@ func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, er
 	if run.State == control.RunFailed {
 		text := fault.RedactedText(run.Error, err)
 		spans.SetTexts(span, "maintenance.error", text)
-		spans.NoteError(span, err)
+		spans.MarkFailed(span, err)
 		span.SetStatus(codes.Error, text)
 	}
 }
@@ -196,7 +196,7 @@ func refusedRun(span trace.Span, err error) {
 			"maintenance.stopped_because", "its request id has started the run "+known.run.ID)
 	default:
 		spans.SetTexts(span, "maintenance.outcome", control.RunFailed)
-		spans.NoteError(span, err)
+		spans.MarkFailed(span, err)
 	}
 }
 
@@ -213,7 +213,7 @@ func linkKnownRequest(ctx context.Context, first Run) {
 func recordRefusedLease(span trace.Span, err error) {
 	held, ok := errors.AsType[*fault.LeaseHeldError](err)
 	if !ok {
-		spans.NoteError(span, err)
+		spans.MarkFailed(span, err)
 		return
 	}
 	spans.SetTexts(span, "maintenance.outcome", "held", "maintenance.lease", held.Lease.Name, "maintenance.holder", held.Lease.Holder)

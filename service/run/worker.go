@@ -206,7 +206,7 @@ func ReadLimits() fencing.Limits {
 
 // BacklogLimits bound the reads of a backlog, and of its dead and deferred items.
 func BacklogLimits() fencing.Limits {
-	return fencing.Limits{Statement: BacklogPatience, Lock: time.Second}
+	return fencing.Limits{Statement: BacklogTimeout, Lock: time.Second}
 }
 
 // Rotation returns whose turn it is in a minute, out of n databases.
@@ -215,8 +215,8 @@ func Rotation(at time.Time, n int) int {
 	return (turn + n) % n // before 1970 the remainder is negative
 }
 
-// DuePatience is the timeout for a database to report whether it has due records.
-const DuePatience = 3 * time.Second
+// DueTimeout is the timeout for a database to report whether it has due records.
+const DueTimeout = 3 * time.Second
 
 // DatabaseNames returns the names of databases, formatted by [format.List].
 func DatabaseNames(databases []*repo.Database) string {

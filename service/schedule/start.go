@@ -43,12 +43,12 @@ func (t *workerTick) start(ctx context.Context, due dueFires) error {
 
 // firstDue returns the first database with due work. It returns "" if none has any, or if the
 // worker has no rounds. Then the run uses the database of the fire's minute, so that every fire has
-// its run. All databases together have run.DuePatience to answer.
+// its run. All databases together have run.DueTimeout to answer.
 func firstDue(ctx context.Context, w *run.Worker) string {
 	if w.Due == nil {
 		return ""
 	}
-	asking, cancel := context.WithTimeoutCause(ctx, run.DuePatience, dberr.ErrUnreachable)
+	asking, cancel := context.WithTimeoutCause(ctx, run.DueTimeout, dberr.ErrUnreachable)
 	defer cancel()
 	for _, d := range w.Databases {
 		if w.Due(asking, d) {

@@ -78,7 +78,7 @@ func (r *Reporter) read(
 		}
 		got.failures, err = r.runner.Main.Runs.Failures(ctx, w.Name, labels)
 	} else {
-		st.CurrentRun = r.runner.Active.AtWork(w)
+		st.CurrentRun = r.runner.Active.Current(w)
 	}
 	wait.Wait()
 	got.off, got.errs = r.off(w), []error{err, missingErr}

@@ -55,7 +55,7 @@ func addSettings(params map[string]string) {
 
 // connected prepares a new connection for use, or refuses it.
 func (d *Database) connected(ctx context.Context, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, d.patience, dberr.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(ctx, d.connectTimeout, dberr.ErrUnreachable)
 	defer cancel()
 	stmt.ClampTimes(conn)
 	if d.Sessions {

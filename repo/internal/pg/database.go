@@ -44,8 +44,8 @@ type Database struct {
 	reachability reachability
 	// prepares: the URL does not forbid prepared statements (default_query_exec_mode).
 	prepares bool
-	// patience is the timeout of connecting.
-	patience time.Duration
+	// connectTimeout is the timeout of connecting.
+	connectTimeout time.Duration
 	// names are the databases that must differ. nil means no such requirement.
 	names *names
 	// Sessions: statements may be described or prepared in one transaction and used in another.
@@ -78,23 +78,23 @@ const maxConns = 20
 // minConns: a migration holds its lock on one connection and works on another.
 const minConns = 2
 
-// connectPatience is the timeout of connecting, unless the URL has connect_timeout.
-const connectPatience = 5 * time.Second
+// connectTimeout is the timeout of connecting, unless the URL has connect_timeout.
+const connectTimeout = 5 * time.Second
 
 // Open prepares the connections to a database without connecting. The error names the fault in the
 // URL and never contains a password.
 func Open(ctx context.Context, name, address string) (*Database, error) {
-	return open(ctx, name, source{"databases." + name + ".url", address, maxConns, connectPatience})
+	return open(ctx, name, source{"databases." + name + ".url", address, maxConns, connectTimeout})
 }
 
 // source is the origin of a database's connections.
 type source struct {
 	// key is the URL's key in the configuration.
 	key, url string
-	// conns is the maximum number of connections. patience is the timeout of connecting. The URL
+	// conns is the maximum number of connections. connectTimeout is the timeout of connecting. The URL
 	// overrides both.
-	conns    int32
-	patience time.Duration
+	conns          int32
+	connectTimeout time.Duration
 }
 
 // parsed returns the settings of the URL. No error quotes the URL, and the error of a malformed URL
@@ -149,10 +149,10 @@ func open(ctx context.Context, name string, from source) (*Database, error) {
 			from.key, config.MaxConns, minConns)
 	}
 	if config.ConnConfig.ConnectTimeout == 0 {
-		config.ConnConfig.ConnectTimeout = from.patience
+		config.ConnConfig.ConnectTimeout = from.connectTimeout
 	}
 	mode := config.ConnConfig.DefaultQueryExecMode
-	d := &Database{Name: name, patience: config.ConnConfig.ConnectTimeout, prepares: mode == pgx.QueryExecModeCacheStatement}
+	d := &Database{Name: name, connectTimeout: config.ConnConfig.ConnectTimeout, prepares: mode == pgx.QueryExecModeCacheStatement}
 	d.Sessions = d.prepares || mode == pgx.QueryExecModeDescribeExec
 	addSettings(config.ConnConfig.RuntimeParams)
 	times, err := newStatementTimes(ctx, name)

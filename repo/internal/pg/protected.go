@@ -30,7 +30,7 @@ const missingTargetsSQL = `CASE WHEN NOT ` + ActiveSQL + ` THEN false
 // PL/pgSQL plans only what it executes.
 const anyActiveSQL = `EXISTS (SELECT FROM maintenance.protected_targets p WHERE ` + ActiveSQL + `)`
 
-const noteTargetsSQL = `DO $caretaker$
+const recordTargetsSQL = `DO $caretaker$
 BEGIN
   IF ` + anyActiveSQL + ` THEN
     PERFORM set_config('caretaker.missing', (
@@ -104,7 +104,7 @@ LEFT JOIN LATERAL (
 // targetTable is users or namespaces. Protects is the same for both: whether anything can be
 // protected.
 type targetTable struct {
-	Wanted       string
+	Table        string
 	Protects     bool
 	Schema, Name *string
 }
@@ -137,13 +137,13 @@ func (d *Database) readTargets(ctx context.Context) (known fencing.Targets, err 
 	for _, t := range found {
 		protects, missing = t.Protects, missing || t.Name == nil
 		if t.Name != nil {
-			conditions[t.Wanted] = stmt.Fill(missingTargetSQL, "{table}", stmt.Quote(*t.Schema, *t.Name))
+			conditions[t.Table] = stmt.Fill(missingTargetSQL, "{table}", stmt.Quote(*t.Schema, *t.Name))
 		}
 	}
 	if protects {
 		lost := stmt.Fill(missingTargetsSQL, "{users}", conditions["users"], "{namespaces}", conditions["namespaces"])
 		known = fencing.Targets{
-			Note: stmt.Fill(noteTargetsSQL, "{missing}", lost), Check: stmt.Fill(checkTargetsSQL, "{missing}", lost), Incomplete: missing,
+			Record: stmt.Fill(recordTargetsSQL, "{missing}", lost), Check: stmt.Fill(checkTargetsSQL, "{missing}", lost), Incomplete: missing,
 		}
 	}
 	if d.LooseForeignKeysOnly || protects {

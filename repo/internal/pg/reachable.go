@@ -22,15 +22,16 @@ type reachability struct {
 	readOnly time.Time
 	// resetAt is when connections were last closed for that reason.
 	resetAt time.Time
-	// writableAt is when the database was last found not to be read-only. Zero: it has failed since.
+	// writableAt is when the database was last found not to be read-only. Zero: it has failed
+	// since.
 	writableAt time.Time
 }
 
 const (
 	// resetInterval is the minimum time between two resets of the connections.
 	resetInterval = time.Second
-	// readOnlyMemory is how long a database counts as read-only, unless [Database.Writable] finds that
-	// it is not. It is longer than the interval at which a watching server queries.
+	// readOnlyMemory is how long a database counts as read-only, unless [Database.Writable] finds
+	// that it is not. It is longer than the interval at which a watching server queries.
 	readOnlyMemory = 10 * time.Second
 	// writableMemory is how long [Database.StillWritable] trusts a result. It is longer than the
 	// interval between two queries for due jobs, which renew the result.
@@ -88,7 +89,7 @@ func (d *Database) Writable(ctx context.Context) error {
 	var readOnly bool
 	err := d.pool.QueryRow(ctx, writableSQL).Scan(&readOnly)
 	if err == nil {
-		err = NoteWritable(d, readOnly)
+		err = RecordWritable(d, readOnly)
 	}
 	return Wrap(ctx, d, "check whether the database is writable", err)
 }
@@ -107,8 +108,9 @@ func (d *Database) StillWritable(ctx context.Context) error {
 	return d.Writable(ctx)
 }
 
-// NoteWritable records that a database is not read-only. If it is, NoteWritable returns the error.
-func NoteWritable(d *Database, readOnly bool) error {
+// RecordWritable records that a database is not read-only. If it is, RecordWritable returns the
+// error.
+func RecordWritable(d *Database, readOnly bool) error {
 	if readOnly {
 		return &pgconn.PgError{Severity: "ERROR", Code: dberr.ReadOnlyState, Message: "the server is read-only"}
 	}

@@ -127,14 +127,14 @@ type Changing struct {
 	pgx.Tx
 	Database *Database
 	rule     string
-	noted    []noted
+	changes  []recordedChange
 	// changed are the tables whose rows the transaction is to change.
 	changed []string
 	journal
 }
 
-// noted is the change of one statement.
-type noted struct {
+// recordedChange is the change of one statement.
+type recordedChange struct {
 	Receipt
 	summary []*string
 }
@@ -156,22 +156,22 @@ func (tx *Changing) Change(ctx context.Context, c RowChange) (rows int64, err er
 	sql := stmt.Fill(changedRowsSQL, "{change}", c.SQL, "{returned}", c.Key, "{summary}", SummarySQL)
 	var summary []*string
 	err = tx.QueryRow(ctx, Summary(tx.Database, sql, c.Key, "true"), c.Args...).Scan(&rows, &summary)
-	tx.Note(c.Table, c.Action, summary)
+	tx.Record(c.Table, c.Action, summary)
 	return rows, err
 }
 
-// Note records the summary of a statement. nil means no change.
-func (tx *Changing) Note(table, action string, summary []*string) {
+// Record records the summary of a statement. nil means no change.
+func (tx *Changing) Record(table, action string, summary []*string) {
 	tx.Touches(table)
 	if summary != nil {
-		tx.noted = append(tx.noted, noted{Receipt{table, action, tx.rule}, summary})
+		tx.changes = append(tx.changes, recordedChange{Receipt{table, action, tx.rule}, summary})
 	}
 }
 
 // queueReceipts also queues the journal of counts.
 func (tx *Changing) queueReceipts(batch *pgx.Batch, by fencing.Source) {
 	tx.queue(batch, by)
-	for _, n := range tx.noted {
+	for _, n := range tx.changes {
 		s := n.Write(by, n.summary)
 		batch.Queue(s.SQL, s.Args...)
 	}

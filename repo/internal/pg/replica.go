@@ -27,17 +27,17 @@ type replica struct {
 	// "" for none.
 	avoidedUntil time.Time
 	why          string
-	trouble      string
+	problem      string
 }
 
 const (
 	// replicaConns are few: only reads of candidates and backlogs use the replica.
 	replicaConns = 4
-	// replicaPatience is the timeout of connecting. The primary can be read instead.
-	replicaPatience = 2 * time.Second
-	// unhealthyTime is how long an unhealthy replica is skipped, behindTime a lagging one.
+	// replicaConnectTimeout is the timeout of connecting. The primary can be read instead.
+	replicaConnectTimeout = 2 * time.Second
+	// unhealthyTime is how long an unhealthy replica is skipped, laggingTime a lagging one.
 	unhealthyTime = 10 * time.Second
-	behindTime    = time.Second
+	laggingTime   = time.Second
 )
 
 // UseReplica sends reads that only find candidates, or feed a backlog figure, to a read replica of
@@ -45,7 +45,7 @@ const (
 // read, the primary is. The logger receives each change. The error names the fault in the URL and
 // never contains a password.
 func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logger) error {
-	from := source{"databases." + d.Name + ".replica_url", url, replicaConns, replicaPatience}
+	from := source{"databases." + d.Name + ".replica_url", url, replicaConns, replicaConnectTimeout}
 	opened, err := open(ctx, d.Name+dberr.ReplicaSuffix, from)
 	if err != nil {
 		return err
@@ -54,8 +54,9 @@ func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logg
 	// The view has the name of the database: plans name the place where the database has the rows.
 	d.Replica.view = sync.OnceValue(func() *Database {
 		view := &Database{
-			Name: d.Name, pool: opened.pool, prepares: opened.prepares, patience: opened.patience,
-			Sessions: opened.Sessions, spans: opened.spans, attributes: opened.attributes,
+			Name: d.Name, pool: opened.pool, prepares: opened.prepares,
+			connectTimeout: opened.connectTimeout,
+			Sessions:       opened.Sessions, spans: opened.spans, attributes: opened.attributes,
 			JobCascades: d.JobCascades,
 		}
 		if d.Adopt != nil {
@@ -104,8 +105,8 @@ func (p position) args() []any { return []any{p.system, p.timeline, p.lsn} }
 
 func (s *replicaState) columns() []any { return []any{&s.standby, &s.same, &s.timeline, &s.replayed} }
 
-// trouble returns the fault of a server as a replica, "" for none. A lag is no fault.
-func (s *replicaState) trouble() string {
+// problem returns the fault of a server as a replica, "" for none. A lag is no fault.
+func (s *replicaState) problem() string {
 	switch {
 	case !s.same:
 		return "the replica belongs to another cluster than the primary"
@@ -117,8 +118,8 @@ func (s *replicaState) trouble() string {
 	return ""
 }
 
-// behind is the reason why a healthy replica cannot be read yet.
-const behind = "the replica has not replayed the last write yet"
+// lagging is the reason why a healthy replica cannot be read yet.
+const lagging = "the replica has not replayed the last write yet"
 
 const logEndSQL = `
 SELECT (SELECT system_identifier FROM pg_control_system()),
@@ -144,8 +145,8 @@ func (d *Database) CheckReplica(ctx context.Context) error {
 	}
 	var state replicaState
 	err = QueryRow(ctx, d.Replica.Database, "read the replica", state.columns(), replicaStateSQL, now.args()...)
-	if trouble := state.trouble(); err == nil && trouble != "" {
-		return fmt.Errorf("databases.%s.replica_url: %s", d.Name, trouble)
+	if problem := state.problem(); err == nil && problem != "" {
+		return fmt.Errorf("databases.%s.replica_url: %s", d.Name, problem)
 	}
 	return err
 }
@@ -162,35 +163,35 @@ func (r *replica) unavailable() string {
 
 // markUnhealthy skips the replica for a while because of some trouble, and returns the trouble. It
 // logs new trouble.
-func (r *replica) markUnhealthy(ctx context.Context, trouble string, err error) string {
+func (r *replica) markUnhealthy(ctx context.Context, problem string, err error) string {
 	if ctx.Err() != nil {
 		// The caller has timed out, which proves nothing about the replica.
-		return trouble
+		return problem
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.avoidedUntil, r.why = time.Now().Add(unhealthyTime), trouble
-	if r.trouble != trouble {
-		r.trouble = trouble
-		r.logger.WarnContext(ctx, "replica not read, reading from the primary", "reason", trouble, "error", err)
+	r.avoidedUntil, r.why = time.Now().Add(unhealthyTime), problem
+	if r.problem != problem {
+		r.problem = problem
+		r.logger.WarnContext(ctx, "replica not read, reading from the primary", "reason", problem, "error", err)
 	}
-	return trouble
+	return problem
 }
 
 // markLagging skips the replica for a moment because it lags, without a log message.
 func (r *replica) markLagging() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.avoidedUntil, r.why = time.Now().Add(behindTime), behind
-	return behind
+	r.avoidedUntil, r.why = time.Now().Add(laggingTime), lagging
+	return lagging
 }
 
 // markHealthy records that the replica has been read.
 func (r *replica) markHealthy(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.trouble != "" {
-		r.trouble = ""
+	if r.problem != "" {
+		r.problem = ""
 		r.logger.InfoContext(ctx, "replica read again")
 	}
 }
@@ -201,15 +202,15 @@ func (r *replica) markHealthy(ctx context.Context) {
 func (r *replica) query(
 	ctx context.Context, l fencing.Limits, q Query, want position, read func(pgx.BatchResults) error,
 ) (why string) {
-	patience := l.Statement + time.Second
+	timeout := l.Statement + time.Second
 	if end, has := ctx.Deadline(); has {
 		// The remaining time must suffice to read the primary.
-		patience = min(patience, time.Until(end)/2)
+		timeout = min(timeout, time.Until(end)/2)
 	}
-	if patience <= 0 {
+	if timeout <= 0 {
 		return "no time remained for the replica"
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, patience, dberr.ErrUnreachable)
+	bounded, cancel := context.WithTimeoutCause(ctx, timeout, dberr.ErrUnreachable)
 	defer cancel()
 	// A standby refuses a transaction that may write.
 	l.ReadOnly = true
@@ -217,7 +218,7 @@ func (r *replica) query(
 	statements := []stmt.Statement{{SQL: replicaStateSQL, Args: want.args()}, q.Statement}
 	err := Send(bounded, r.Database, q.Operation, l, statements, func(results pgx.BatchResults) error {
 		err := results.QueryRow().Scan(state.columns()...)
-		if err == nil && state.trouble() == "" && state.replayed {
+		if err == nil && state.problem() == "" && state.replayed {
 			err = read(results)
 		}
 		return err
@@ -225,8 +226,8 @@ func (r *replica) query(
 	if err != nil {
 		return r.markUnhealthy(ctx, reasonOf(err), err)
 	}
-	if trouble := state.trouble(); trouble != "" {
-		return r.markUnhealthy(ctx, trouble, nil)
+	if problem := state.problem(); problem != "" {
+		return r.markUnhealthy(ctx, problem, nil)
 	}
 	if !state.replayed {
 		return r.markLagging()
@@ -256,7 +257,7 @@ func ReplicaLate(ctx context.Context, d *Database) (late bool, err error) {
 	now, err := logEnd(ctx, d)
 	late = err == nil
 	for i := 0; late && i < lateTries; i++ {
-		late = d.Replica.catchUp(ctx, now) == behind
+		late = d.Replica.catchUp(ctx, now) == lagging
 	}
 	return late, err
 }

@@ -156,7 +156,7 @@ func (r *Reader) ready(ctx context.Context) (want position, why string) {
 // catchUp waits a moment until the replica has replayed the log up to a position. It returns why
 // the replica cannot be read.
 func (r *replica) catchUp(ctx context.Context, want position) string {
-	bounded, cancel := context.WithTimeoutCause(ctx, replicaPatience, dberr.ErrUnreachable)
+	bounded, cancel := context.WithTimeoutCause(ctx, replicaConnectTimeout, dberr.ErrUnreachable)
 	defer cancel()
 	for end := time.Now().Add(catchUpTime); ; {
 		var state replicaState
@@ -165,8 +165,8 @@ func (r *replica) catchUp(ctx context.Context, want position) string {
 		if err != nil {
 			return r.markUnhealthy(ctx, reasonOf(err), err)
 		}
-		if trouble := state.trouble(); trouble != "" {
-			return r.markUnhealthy(ctx, trouble, nil)
+		if problem := state.problem(); problem != "" {
+			return r.markUnhealthy(ctx, problem, nil)
 		}
 		if state.replayed {
 			return ""
@@ -176,7 +176,7 @@ func (r *replica) catchUp(ctx context.Context, want position) string {
 		}
 		select {
 		case <-bounded.Done():
-			return behind
+			return lagging
 		case <-time.After(catchUpPause):
 		}
 	}

@@ -39,9 +39,9 @@ const constraintsSQL = `SET CONSTRAINTS ALL IMMEDIATE`
 func Transaction(
 	ctx context.Context, d *Database, operation string, p fencing.Permit, do func(context.Context, *Changing) error,
 ) error {
-	patience := cmp.Or(p.Transaction, stmt.StatementTimeout)
+	timeout := cmp.Or(p.Transaction, stmt.StatementTimeout)
 	ctx = p.Finishing(ctx)
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, dberr.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, dberr.ErrUnreachable)
 	defer cancel()
 	p, err := Watching(ctx, d, p)
 	if err != nil {

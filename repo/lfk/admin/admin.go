@@ -36,8 +36,8 @@ import (
 // Admin creates, removes and inspects the recording of deletions in one database.
 type Admin struct {
 	database *pg.Database
-	// patience is the timeout of a transaction. 0 means [timeout].
-	patience time.Duration
+	// timeout is the timeout of a transaction. 0 means [timeout].
+	timeout time.Duration
 	// schema is the requested schema of the queue, "" if the operator has not named one.
 	schema string
 }
@@ -45,11 +45,11 @@ type Admin struct {
 // New returns the Admin of a database, which must be migrated.
 func New(d *pg.Database) Admin { return Admin{database: d} }
 
-// patient lets a transaction take as long as it needs, at most 24 hours.
-func (a Admin) patient() Admin { return Admin{a.database, 24 * time.Hour, a.schema} }
+// withoutTimeout lets a transaction take as long as it needs, at most 24 hours.
+func (a Admin) withoutTimeout() Admin { return Admin{a.database, 24 * time.Hour, a.schema} }
 
 // In requests that the queue is in a schema, even if another schema has one.
-func (a Admin) In(schema string) Admin { return Admin{a.database, a.patience, schema} }
+func (a Admin) In(schema string) Admin { return Admin{a.database, a.timeout, schema} }
 
 // RefusedError is the reason why a command refuses. Nothing was changed.
 type RefusedError struct {
@@ -88,8 +88,8 @@ const writeSettingsSQL = `
 SELECT set_config('lock_timeout', '2s', true), set_config('quote_all_identifiers', 'off', true),
   set_config('idle_in_transaction_session_timeout', '10s', true)`
 
-// patientSettingsSQL: a role's own limit must not end a transaction that needs longer.
-const patientSettingsSQL = `SELECT set_config('statement_timeout', '0', true)`
+// noTimeoutSQL: a role's own limit must not end a transaction that needs longer.
+const noTimeoutSQL = `SELECT set_config('statement_timeout', '0', true)`
 
 // mutexSQL lets one command at a time change the queue or its triggers. Reads continue. Runs do
 // too, except while they mark a partition.
@@ -117,8 +117,8 @@ func (a Admin) write(
 		if err := run(ctx, tx, writeSettingsSQL); err != nil {
 			return err
 		}
-		if a.patience > 0 {
-			if err := run(ctx, tx, patientSettingsSQL); err != nil {
+		if a.timeout > 0 {
+			if err := run(ctx, tx, noTimeoutSQL); err != nil {
 				return err
 			}
 		}
@@ -154,7 +154,7 @@ func (a Admin) change(ctx context.Context, operation string,
 func (a Admin) transact(ctx context.Context, operation string, options pgx.TxOptions,
 	do func(context.Context, pgx.Tx) error,
 ) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(a.patience, timeout), dberr.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(a.timeout, timeout), dberr.ErrUnreachable)
 	defer cancel()
 	err := pgx.BeginTxFunc(ctx, pg.PoolOf(a.database), options, func(tx pgx.Tx) error { return do(ctx, tx) })
 	if _, refused := errors.AsType[*RefusedError](err); refused {

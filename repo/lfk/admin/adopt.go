@@ -195,7 +195,7 @@ func (a Admin) Drop(ctx context.Context, k RealKey, lease fencing.Fence) error {
 
 // Restore adds a dropped foreign key again: see [RealKey.AddSQL].
 func (a Admin) Restore(ctx context.Context, k RealKey) error {
-	return a.patient().write(ctx, "add foreign key "+k.Name, func(ctx context.Context, tx pgx.Tx) error {
+	return a.withoutTimeout().write(ctx, "add foreign key "+k.Name, func(ctx context.Context, tx pgx.Tx) error {
 		if err := run(ctx, tx, shortLockSQL); err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (a Admin) Restore(ctx context.Context, k RealKey) error {
 // Validate checks the rows of a foreign key that Restore has added, for as long as that takes.
 // Reads and writes of the table continue. The error 23503 means that rows without a parent exist.
 func (a Admin) Validate(ctx context.Context, k RealKey) error {
-	return a.patient().write(ctx, "validate "+k.Name, func(ctx context.Context, tx pgx.Tx) error {
+	return a.withoutTimeout().write(ctx, "validate "+k.Name, func(ctx context.Context, tx pgx.Tx) error {
 		return run(ctx, tx, k.ValidateSQL())
 	})
 }

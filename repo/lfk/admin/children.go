@@ -59,12 +59,12 @@ func treeColumns(tree []relation, of map[uint32][]catalog.KeyColumn) map[string]
 
 // inspectChildren inspects the definitions whose child is here, nil for the others.
 func inspectChildren(
-	ctx context.Context, tx pgx.Tx, keys []lfk.Definition, homes map[string]relation, trees trees,
+	ctx context.Context, tx pgx.Tx, keys []lfk.Definition, tables map[string]relation, trees trees,
 ) ([]*Child, error) {
 	var roots []uint32
 	for _, k := range keys {
-		if home, ok := homes[k.Table]; ok && !slices.Contains(roots, home.OID) {
-			roots = append(roots, home.OID)
+		if table, ok := tables[k.Table]; ok && !slices.Contains(roots, table.OID) {
+			roots = append(roots, table.OID)
 		}
 	}
 	of, oids := trees.members(roots)
@@ -83,12 +83,12 @@ func inspectChildren(
 	published, err := list(ctx, tx, pgx.RowToStructByPos[unidentified], unidentifiedSQL, of, oids)
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
-		if home, ok := homes[key.Table]; ok && err == nil {
-			c := childCheck{tx: tx, key: key, home: home, indexes: indexes}
-			c.columns = treeColumns(trees[home.OID], columns)
+		if table, ok := tables[key.Table]; ok && err == nil {
+			c := childCheck{tx: tx, key: key, table: table, indexes: indexes}
+			c.columns = treeColumns(trees[table.OID], columns)
 			if children[i], err = c.inspect(ctx); err == nil {
 				deletes := key.OnDelete == lfk.AsyncDelete
-				children[i].Unidentified = unidentifiedTables(published).of(home.OID, deletes)
+				children[i].Unidentified = unidentifiedTables(published).of(table.OID, deletes)
 			}
 		}
 	}
@@ -99,7 +99,7 @@ func inspectChildren(
 type childCheck struct {
 	tx      pgx.Tx
 	key     lfk.Definition
-	home    relation
+	table   relation
 	columns map[string]catalog.KeyColumn
 	indexes indexesByTable
 	// ordered counts only indexes that have the columns in the definition's order.
@@ -136,11 +136,11 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 	}
 	var err error
 	if len(child.MissingColumns)+len(child.Mismatches) == 0 {
-		child.Indexed, err = c.indexed(ctx, c.home.OID)
+		child.Indexed, err = c.indexed(ctx, c.table.OID)
 		child.Ordered = child.Indexed
 		if err == nil && child.Indexed && len(c.key.Columns) > 1 {
 			c.ordered = true
-			child.Ordered, err = c.indexed(ctx, c.home.OID)
+			child.Ordered, err = c.indexed(ctx, c.table.OID)
 		}
 	}
 	changed := []string{c.key.TargetColumn}
@@ -206,7 +206,7 @@ func (c childCheck) neverNull(ctx context.Context) (never []string, err error) {
 		column := c.columns[name]
 		proved := column.NotNull
 		if !proved && column.Check {
-			proved, err = c.never(ctx, c.home.SQL(), quote(name)+" IS NULL", nil)
+			proved, err = c.never(ctx, c.table.SQL(), quote(name)+" IS NULL", nil)
 		}
 		if proved {
 			never = append(never, name)

@@ -35,15 +35,15 @@ type Inspection struct {
 	// OldFunctions are the trigger functions, with their schemas, that an older version of
 	// caretaker has made, that are missing, or that insert into no queue.
 	OldFunctions []string
-	// Behind are the sequences whose next number is in use.
-	Behind []SequenceBehind
+	// Lagging are the sequences whose next number is in use.
+	Lagging []LaggingSequence
 }
 
 // Inspect reads all that lint checks in a database for these definitions. It reads the catalogue in
 // one snapshot, then pending records and triggers or rules that may keep rows.
 func (a Admin) Inspect(ctx context.Context, keys []lfk.Definition) (Inspection, error) {
 	var i Inspection
-	var homes map[string]relation
+	var tables map[string]relation
 	err := a.read(ctx, "inspect loose foreign keys", func(ctx context.Context, tx pgx.Tx) (err error) {
 		if err = a.inspectQueue(ctx, tx, &i); err != nil {
 			return err
@@ -51,18 +51,18 @@ func (a Admin) Inspect(ctx context.Context, keys []lfk.Definition) (Inspection, 
 		if i.Triggers, err = triggers(ctx, tx); err != nil {
 			return err
 		}
-		if homes, err = findHomes(ctx, tx, keys); err != nil {
+		if tables, err = findTables(ctx, tx, keys); err != nil {
 			return err
 		}
-		roots := rootsOf(homes)
+		roots := rootsOf(tables)
 		trees, err := readTrees(ctx, tx, roots...)
 		if err != nil {
 			return err
 		}
-		if i.Parents, err = inspectParents(ctx, tx, keys, homes, trees, i.Triggers); err != nil {
+		if i.Parents, err = inspectParents(ctx, tx, keys, tables, trees, i.Triggers); err != nil {
 			return err
 		}
-		if i.Children, err = inspectChildren(ctx, tx, keys, homes, trees); err != nil {
+		if i.Children, err = inspectChildren(ctx, tx, keys, tables, trees); err != nil {
 			return err
 		}
 		snapshot, batch := catalog.NewCatalog(a.database), &pgx.Batch{}
@@ -78,8 +78,8 @@ func (a Admin) Inspect(ctx context.Context, keys []lfk.Definition) (Inspection, 
 		if child == nil || err != nil {
 			continue
 		}
-		home := homes[keys[n].Table]
-		child.Keepers, err = catalog.NewSchema(a.database).KeepingTriggers(ctx, home.Table,
+		table := tables[keys[n].Table]
+		child.Keepers, err = catalog.NewSchema(a.database).KeepingTriggers(ctx, table.Table,
 			keys[n].OnDelete == lfk.AsyncDelete)
 	}
 	return i, err
@@ -96,7 +96,7 @@ func (a Admin) InspectSequences(ctx context.Context) (i Inspection, err error) {
 func (a Admin) inspectSequences(ctx context.Context, tx pgx.Tx, i *Inspection) (err error) {
 	i.Queue, i.QueueFaults, err = a.readQueue(ctx, tx)
 	if err == nil && len(i.QueueFaults) == 0 {
-		i.Behind, err = sequencesBehind(ctx, tx, i.Queue)
+		i.Lagging, err = laggingSequences(ctx, tx, i.Queue)
 	}
 	return err
 }
@@ -175,9 +175,9 @@ func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
 	return err
 }
 
-// findHomes finds the writable ordinary and partitioned tables that definitions name as children
+// findTables finds the writable ordinary and partitioned tables that definitions name as children
 // and as parents.
-func findHomes(
+func findTables(
 	ctx context.Context, tx pgx.Tx, keys []lfk.Definition,
 ) (map[string]relation, error) {
 	var names []string
@@ -185,27 +185,27 @@ func findHomes(
 		names = append(names, k.Table, k.Parent)
 	}
 	found, err := named(ctx, tx, names...)
-	homes := map[string]relation{}
+	tables := map[string]relation{}
 	for name, some := range found {
 		r := some[0]
 		if r.exact && !r.Protected && (r.Kind == kindTable || r.Kind == kindPartitioned) {
-			homes[name] = r
+			tables[name] = r
 		}
 	}
-	return homes, err
+	return tables, err
 }
 
 // rootsOf returns the OIDs of tables without duplicates.
-func rootsOf(homes map[string]relation) (roots []uint32) {
-	for _, home := range homes {
-		roots = append(roots, home.OID)
+func rootsOf(tables map[string]relation) (roots []uint32) {
+	for _, table := range tables {
+		roots = append(roots, table.OID)
 	}
 	slices.Sort(roots)
 	return slices.Compact(roots)
 }
 
-// wantedKey returns the key that the definitions of a parent name, or else id.
-func wantedKey(keys []lfk.Definition, parent string) []string {
+// definedKey returns the key that the definitions of a parent name, or else id.
+func definedKey(keys []lfk.Definition, parent string) []string {
 	for _, k := range keys {
 		if k.Parent == parent && k.Key != nil {
 			return k.Key

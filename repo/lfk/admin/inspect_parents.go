@@ -60,24 +60,24 @@ func (a Admin) InspectParents(
 	}
 	i.Children = make([]*Child, len(keys))
 	err = a.read(ctx, "inspect parents", func(ctx context.Context, tx pgx.Tx) error {
-		homes, err := findHomes(ctx, tx, keys)
+		tables, err := findTables(ctx, tx, keys)
 		if err != nil {
 			return err
 		}
 		for n, k := range keys {
-			if _, here := homes[k.Table]; here {
+			if _, here := tables[k.Table]; here {
 				i.Children[n] = &Child{}
 			}
 		}
 		if i.Triggers, err = triggers(ctx, tx); err != nil {
 			return err
 		}
-		maps.DeleteFunc(homes, func(name string, _ relation) bool {
+		maps.DeleteFunc(tables, func(name string, _ relation) bool {
 			return !slices.ContainsFunc(keys, func(k lfk.Definition) bool { return k.Parent == name })
 		})
-		trees, err := readTrees(ctx, tx, rootsOf(homes)...)
+		trees, err := readTrees(ctx, tx, rootsOf(tables)...)
 		if err == nil {
-			i.Parents, err = inspectParents(ctx, tx, keys, homes, trees, i.Triggers)
+			i.Parents, err = inspectParents(ctx, tx, keys, tables, trees, i.Triggers)
 		}
 		return err
 	})
@@ -86,25 +86,25 @@ func (a Admin) InspectParents(
 
 // inspectParents inspects the parents that are here, by their names in the definitions.
 func inspectParents(ctx context.Context, tx pgx.Tx, keys []lfk.Definition,
-	homes map[string]relation, trees trees, existing []Trigger,
+	tables map[string]relation, trees trees, existing []Trigger,
 ) (map[string]Parent, error) {
 	byTable := map[uint32][]Trigger{}
 	for _, t := range existing {
 		byTable[t.OID] = append(byTable[t.OID], t)
 	}
-	parents, tables, names := map[string]Parent{}, []uint32{}, []string{}
+	parents, oids, names := map[string]Parent{}, []uint32{}, []string{}
 	for _, k := range keys {
-		if home, here := homes[k.Parent]; here && parents[k.Parent].Key == nil {
-			p := parentOf(home, trees[home.OID], byTable, wantedKey(keys, k.Parent))
+		if table, here := tables[k.Parent]; here && parents[k.Parent].Key == nil {
+			p := parentOf(table, trees[table.OID], byTable, definedKey(keys, k.Parent))
 			parents[k.Parent] = p
-			tables, names = append(tables, home.OID), append(names, p.Key...)
+			oids, names = append(oids, table.OID), append(names, p.Key...)
 		}
 	}
-	columns, err := catalog.KeyColumns(ctx, tx, tables, names...)
+	columns, err := catalog.KeyColumns(ctx, tx, oids, names...)
 	for name, p := range parents {
 		for _, key := range p.Key {
 			for _, c := range columns {
-				if c.Table == homes[name].OID && c.Name == key {
+				if c.Table == tables[name].OID && c.Name == key {
 					p.Columns = append(p.Columns, c)
 				}
 			}
@@ -116,11 +116,11 @@ func inspectParents(ctx context.Context, tx pgx.Tx, keys []lfk.Definition,
 
 // parentOf returns a parent with the triggers of its tree.
 func parentOf(
-	home relation, tree []relation, existing map[uint32][]Trigger, wanted []string,
+	table relation, tree []relation, existing map[uint32][]Trigger, wanted []string,
 ) Parent {
 	p := Parent{Key: wanted, Replicated: replicated(tree)}
-	if home.Partition {
-		p.PartitionOf = home.Parent
+	if table.Partition {
+		p.PartitionOf = table.Parent
 	}
 	for _, rel := range slices.Backward(tree) {
 		r := sortTriggers(rel, existing[rel.OID])

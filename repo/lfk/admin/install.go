@@ -70,7 +70,7 @@ type repairs struct {
 	// old and missing trigger functions, and stray ones that stayed when the queue moved.
 	old, missing []captureFunction
 	stray        []function
-	behind       []SequenceBehind
+	lagging      []LaggingSequence
 }
 
 // repairsOf reads the queue and the repairs it needs. It refuses a relation of another shape.
@@ -82,15 +82,15 @@ func (a Admin) repairsOf(ctx context.Context, tx pgx.Tx) (r repairs, err error) 
 	r.widen, r.mark = q.Managed && !q.Wide, q.Managed && !q.Marked && !q.HasDefault
 	r.create = q.Managed && q.Repairable()
 	if r.functions, err = readFunctions(ctx, tx); err == nil {
-		r.behind, err = sequencesBehind(ctx, tx, q)
+		r.lagging, err = laggingSequences(ctx, tx, q)
 	}
 	r.old, r.stray, r.missing = r.functions.old(q), r.functions.stray(q), r.functions.missing(q)
-	r.behind = slices.DeleteFunc(r.behind, func(s SequenceBehind) bool { return s.OfQueue && !q.Managed })
+	r.lagging = slices.DeleteFunc(r.lagging, func(s LaggingSequence) bool { return s.OfQueue && !q.Managed })
 	return r, err
 }
 
-// words returns the text of `caretaker lfk install` about the repairs.
-func (r repairs) words() (words []string) {
+// texts returns the text of `caretaker lfk install` about the repairs.
+func (r repairs) texts() (texts []string) {
 	for _, done := range []struct {
 		is   bool
 		text string
@@ -99,13 +99,13 @@ func (r repairs) words() (words []string) {
 		{r.create, partitionCreated},
 		{len(r.old)+len(r.stray)+len(r.missing) > 0, functionsRenewed},
 		{r.widen, keysAdded},
-		{len(r.behind) > 0, sequencesMoved},
+		{len(r.lagging) > 0, sequencesMoved},
 	} {
 		if done.is {
-			words = append(words, done.text)
+			texts = append(texts, done.text)
 		}
 	}
-	return words
+	return texts
 }
 
 func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
@@ -113,7 +113,7 @@ func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
 	if r.widen {
 		steps = append(steps, fill(widenQueueSQL, "{queue}", quotedQueue(r.queue)))
 	}
-	for _, s := range r.behind {
+	for _, s := range r.lagging {
 		steps = append(steps, s.Repair())
 	}
 	for _, sql := range steps {
@@ -164,7 +164,7 @@ func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 			err = a.refuse("the connection's search_path begins with schema %s, not %s: set search_path",
 				r.queue.Schema, a.schema)
 		}
-		return !r.queue.Exists || len(r.words()) > 0 || a.schema != "" && !r.queue.Remembered, err
+		return !r.queue.Exists || len(r.texts()) > 0 || a.schema != "" && !r.queue.Remembered, err
 	}
 	err := a.change(ctx, "install the queue", needed, func(ctx context.Context, tx pgx.Tx) error {
 		do := r.do
@@ -182,8 +182,8 @@ func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 	case !r.queue.Exists:
 		return QueueInstalled, nil
 	case r.queue.Managed:
-		return strings.Join(append([]string{QueueOurs}, r.words()...), ", "), nil
-	case len(r.behind) > 0:
+		return strings.Join(append([]string{QueueOurs}, r.texts()...), ", "), nil
+	case len(r.lagging) > 0:
 		return "managed by GitLab, " + sequencesMoved, nil
 	}
 	return QueueGitLabs, nil
@@ -260,7 +260,7 @@ func (a Admin) readQueue(
 		return q, nil, a.refuse("no schema of the connection's search_path exists: create it or set " +
 			"search_path")
 	case isMoved && a.schema == q.Schema:
-		err = a.checkLeftBehind(ctx, tx, q, moved.Was)
+		err = a.checkAbandonedQueue(ctx, tx, q, moved.Was)
 	case isMoved:
 		return q, nil, a.refuse("%s", moved.Reason())
 	}

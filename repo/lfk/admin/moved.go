@@ -11,9 +11,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
 
-// leftBehindSQL reads of the queue $1 whether caretaker has made it, its pending records up to
+// abandonedQueueSQL reads of the queue $1 whether caretaker has made it, its pending records up to
 // 1001, and the tables whose triggers write into it.
-const leftBehindSQL = `
+const abandonedQueueSQL = `
 SELECT EXISTS (SELECT FROM maintenance.queue_partitions),
   EXISTS (SELECT FROM maintenance.queue_home WHERE queue = $1::text::regclass),
   (SELECT count(*) FROM (SELECT FROM {queue} WHERE status = 1 LIMIT 1001) pending),
@@ -22,14 +22,14 @@ SELECT EXISTS (SELECT FROM maintenance.queue_partitions),
     WHERE to_regclass(` + namedQueueSQL + `) = $1::text::regclass AND t.tgparentid = 0
     ORDER BY 1)`
 
-// checkLeftBehind refuses a queue in another schema while the previous queue has records or gets
-// new ones: no run would ever process them.
-func (a Admin) checkLeftBehind(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, was string) error {
+// checkAbandonedQueue refuses a queue in another schema while the previous queue has records or
+// gets new ones: no run would ever process them.
+func (a Admin) checkAbandonedQueue(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, was string) error {
 	old := quote(was, q.Table().Name)
 	var ours, known bool
 	var pending int
 	var tracked []string
-	err := tx.QueryRow(ctx, fill(leftBehindSQL, "{queue}", old), old).Scan(&ours, &known, &pending, &tracked)
+	err := tx.QueryRow(ctx, fill(abandonedQueueSQL, "{queue}", old), old).Scan(&ours, &known, &pending, &tracked)
 	if err != nil || !ours && !known || pending == 0 && len(tracked) == 0 {
 		return err
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 )
 
-// SequenceBehind is a sequence whose next number a row already has, as after a restore of rows
+// LaggingSequence is a sequence whose next number a row already has, as after a restore of rows
 // without their sequences: an insert fails with 23505.
-type SequenceBehind struct {
+type LaggingSequence struct {
 	// Table with its schema. Sequence is quoted if necessary, as in a statement.
 	Table, Sequence string
 	// Highest number that is in use.
@@ -43,11 +43,11 @@ SELECT m.highest FROM {numbers} s
 CROSS JOIN (SELECT max({numbered_column}) AS highest FROM {numbered_table} t{in_partition}) m
 WHERE m.highest >= s.last_value + s.is_called::int`
 
-// sequencesBehind finds lagging sequences: of the queue, and of the tables of the schema
+// laggingSequences finds lagging sequences: of the queue, and of the tables of the schema
 // maintenance.
-func sequencesBehind(
+func laggingSequences(
 	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords,
-) (behind []SequenceBehind, err error) {
+) (lagging []LaggingSequence, err error) {
 	type numbered struct {
 		Name, Table, Column, Sequence string
 		OfQueue                       bool
@@ -66,13 +66,13 @@ func sequencesBehind(
 		highest, err = list(ctx, tx, pgx.RowTo[int64], fill(highestSQL, "{numbers}", c.Sequence,
 			"{numbered_column}", c.Column, "{numbered_table}", c.Table, "{in_partition}", active))
 		for _, n := range highest {
-			behind = append(behind, SequenceBehind{c.Name, c.Sequence, n, c.OfQueue})
+			lagging = append(lagging, LaggingSequence{c.Name, c.Sequence, n, c.OfQueue})
 		}
 	}
-	return behind, err
+	return lagging, err
 }
 
 // Repair returns the statement that continues the sequence after the highest number.
-func (s SequenceBehind) Repair() string {
+func (s LaggingSequence) Repair() string {
 	return fmt.Sprintf("SELECT setval(%s, %d)", capture.Literal(s.Sequence), s.Highest)
 }

@@ -52,20 +52,20 @@ func Referred(ctx context.Context, c *lfk.Child, after lfk.Key, limit int, l fen
 		next, named = append(next, "x."+name), append(named, "t."+stmt.Quote(column)+" AS "+name)
 		names, last, texts = append(names, name), append(last, "k."+name), append(texts, "k."+name+"::text")
 	}
-	behind := ""
+	lower := ""
 	if values := after.Values(); len(values) == len(c.Key.Columns) {
 		for i, column := range c.Key.Columns {
 			begin = append(begin, c.Value(&args, column, values[i]))
 		}
-		behind = " AND (" + lfk.Referring(c.Key.Columns) + ") > (" + strings.Join(begin, ", ") + ")"
+		lower = " AND (" + lfk.Referring(c.Key.Columns) + ") > (" + strings.Join(begin, ", ") + ")"
 	}
 	equalities := c.Equalities(&args)
 	find := pg.NewQuery("find keys of "+c.Key.String(), stmt.Fill(referredSQL,
-		"{child}", c.Home.SQL(), "{child_columns}", lfk.Referring(c.Key.Columns),
+		"{child}", c.Table().SQL(), "{child_columns}", lfk.Referring(c.Key.Columns),
 		"{parent_values}", strings.Join(names, ", "), "{last_values}", strings.Join(last, ", "),
 		"{texts}", strings.Join(texts, ", "), "{present}", strings.Join(present, " AND "),
 		"{next_values}", strings.Join(next, ", "), "{named_columns}", strings.Join(named, ", "),
-		"{behind}", behind, "{equalities}", equalities), args...)
+		"{behind}", lower, "{equalities}", equalities), args...)
 	rows, _, err := pg.ReplicaRows(ctx, c.Database, l, find, pgx.RowTo[[]string])
 	keys := make([]lfk.Key, len(rows))
 	for i, values := range rows {
@@ -87,7 +87,7 @@ type Parent struct {
 func (p *Parent) Database() *pg.Database { return p.rows.Database }
 
 // Recorded returns the table's name in records.
-func (p *Parent) Recorded() string { return p.rows.Home.Schema + "." + p.rows.Home.Name }
+func (p *Parent) Recorded() string { return p.rows.Table().Schema + "." + p.rows.Table().Name }
 
 // Parent returns a table of this database as a parent with these key columns, as texts or as one
 // integer. It returns nil if the table does not exist. It reads the queue, too.

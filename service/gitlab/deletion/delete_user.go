@@ -113,7 +113,7 @@ func deletionResult(args jobqueue.DeleteUser, d gitlab.UserDeletion) (job.Result
 	case d.Skipped != "":
 		r.Outcome, r.Reason, r.LogAtDebug = job.Skipped, d.Skipped, d.Skipped == reasons.TargetGone
 	case d.Refused != "":
-		r.Outcome, r.Reason, r.Message = job.Refused, d.Refused, refusalWords(d)
+		r.Outcome, r.Reason, r.Message = job.Refused, d.Refused, refusalText(d)
 	default:
 		r.Attributes = append(r.Attributes, "memberships", d.Memberships,
 			"authorizations", d.Authorizations, "ghost_migration_queued", d.Queued)
@@ -127,9 +127,9 @@ func deletionResult(args jobqueue.DeleteUser, d gitlab.UserDeletion) (job.Result
 	return r, nil
 }
 
-// refusalWords returns why the job refuses: the protection of a user, or the first ten groups or
+// refusalText returns why the job refuses: the protection of a user, or the first ten groups or
 // organizations that only the user owns.
-func refusalWords(d gitlab.UserDeletion) string {
+func refusalText(d gitlab.UserDeletion) string {
 	switch {
 	case d.Protection != nil:
 		return d.Protection.String()

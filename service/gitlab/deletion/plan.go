@@ -102,7 +102,7 @@ func (u *userDeletion) plan(ctx context.Context, _ *run.Execution, p *plan.Plan)
 	case d.Skipped == reasons.TargetGone:
 		return plan.ErrUnknownTarget
 	case d.Refused != "":
-		p.Refuse(d.Refused, refusalWords(d))
+		p.Refuse(d.Refused, refusalText(d))
 	}
 	if err := PlanProtection(ctx, p); err != nil {
 		return err

@@ -56,7 +56,7 @@ func newReferences(
 	ctx context.Context, log *slog.Logger, databases []*repo.Database,
 ) (*references, error) {
 	p := &references{}
-	wanted := wantedColumns()
+	wanted := requiredColumns()
 	for _, d := range databases {
 		c, err := d.Schema.Catalog(ctx, wanted)
 		if err != nil {
@@ -76,8 +76,8 @@ func newReferences(
 // schedules is the table of groups that users have marked for deletion.
 const schedules = "group_deletion_schedules"
 
-// wantedColumns returns the tables and columns that the catalogues must read.
-func wantedColumns() map[string][]string {
+// requiredColumns returns the tables and columns that the catalogues must read.
+func requiredColumns() map[string][]string {
 	wanted := bulk.ForRemoval(listedColumns())
 	for table, columns := range gitlab.GhostTables() {
 		wanted[table] = append(wanted[table], columns...)
@@ -135,7 +135,7 @@ func (p *references) undecidedNamespaces() []listLine {
 // stepOf finds a line's column. If the column of the line's condition is missing, the affected rows
 // are unknown: then the line forbids all of them.
 func (p *references) stepOf(line listLine, column string) (s *step, found bool) {
-	c := catalog.Home(p.catalogs, line.database, line.table)
+	c := catalog.Containing(p.catalogs, line.database, line.table)
 	if c == nil {
 		return nil, false
 	}

@@ -82,9 +82,9 @@ func (r *workerRun) decidePage(ctx context.Context, page []int64) error {
 // decideGroup returns the outcome of a marked group.
 func decideGroup(g gitlab.DueGroup) (outcome, string) {
 	switch {
-	case g.Veto != nil && (!g.Begun || g.Veto.Reason == reasons.Cancelled):
+	case g.Veto != nil && (!g.RemovalStarted || g.Veto.Reason == reasons.Cancelled):
 		return held, g.Veto.Reason
-	case g.Begun:
+	case g.RemovalStarted:
 		return destruction, ""
 	case g.UserID == nil:
 		return held, reasonUserMissing

@@ -127,22 +127,22 @@ func endsRun(ctx context.Context, err error) bool {
 		errors.Is(err, dberr.ErrLeaseLost) || errors.Is(err, dberr.ErrUnreachable)
 }
 
-// queuePatience is the time limit of the transaction that queues a group.
-const queuePatience = 5 * time.Second
+// queueTimeout is the time limit of the transaction that queues a group.
+const queueTimeout = 5 * time.Second
 
-// permit lets a transaction change a group. patience is its timeout. A dry run rolls it back.
-func (r *workerRun) permit(ctx context.Context, patience time.Duration) (run.Permit, error) {
+// permit lets a transaction change a group. timeout is its timeout. A dry run rolls it back.
+func (r *workerRun) permit(ctx context.Context, timeout time.Duration) (run.Permit, error) {
 	limits := deletion.GroupLimits()
-	limits.Transaction = patience
+	limits.Transaction = timeout
 	if r.x.DryRun {
-		limits.Transaction = min(patience, r.x.Left()+time.Second)
+		limits.Transaction = min(timeout, r.x.Left()+time.Second)
 		return run.Permit{Permit: fencing.Permit{Limits: limits, DryRun: true}}, nil
 	}
 	return r.x.Permit(ctx, r.x.Database, catalog.Table{Name: "namespaces"}, limits)
 }
 
 func (r *workerRun) queueRemoval(ctx context.Context, job jobqueue.Job) (inserted bool, err error) {
-	permit, err := r.permit(ctx, queuePatience)
+	permit, err := r.permit(ctx, queueTimeout)
 	if err != nil {
 		return false, err
 	}
@@ -250,17 +250,17 @@ func (r *workerRun) heldByReason() (held []string) {
 
 // notDone returns how many groups failed or are held, for the run's reason, or "".
 func (r *workerRun) notDone(failed int64) string {
-	var words []string
+	var texts []string
 	if failed > 0 {
-		words = append(words, format.Pluralize(failed, "group")+" failed")
+		texts = append(texts, format.Pluralize(failed, "group")+" failed")
 	}
 	if held := r.heldByReason(); len(held) > 0 {
-		words = append(words, "groups are held ("+strings.Join(held, ", ")+")")
+		texts = append(texts, "groups are held ("+strings.Join(held, ", ")+")")
 	}
-	if len(words) == 0 {
+	if len(texts) == 0 {
 		return ""
 	}
-	return strings.Join(words, ", ") + ", warnings in the log name them"
+	return strings.Join(texts, ", ") + ", warnings in the log name them"
 }
 
 // about returns the keys of the one log line of a group. It has the id twice: as group_id, the key

@@ -96,10 +96,10 @@ type groupRemoval struct {
 // one has its job.
 func (d *groupRemoval) guard() fencing.Guard { return d.j.Guard().WithLock(d.args.GroupID) }
 
-// permit returns a permit for a transaction. patience is its timeout.
-func (d *groupRemoval) permit(patience time.Duration) fencing.Permit {
+// permit returns a permit for a transaction. timeout is its timeout.
+func (d *groupRemoval) permit(timeout time.Duration) fencing.Permit {
 	p := fencing.Permit{Guard: d.guard(), Limits: deletion.GroupLimits(), Source: d.j.Source()}
-	p.Transaction = patience
+	p.Transaction = timeout
 	return p
 }
 
@@ -115,7 +115,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 		// No group is due then, but started removals continue.
 		days = math.MaxInt32
 	}
-	begun, err := d.Main.Groups.BeginGroupRemoval(ctx, d.permit(beginTimeout), d.stores,
+	started, err := d.Main.Groups.BeginGroupRemoval(ctx, d.permit(beginTimeout), d.stores,
 		gitlab.Adjournment{At: now, Days: days}, d.args)
 	switch protected, ok := errors.AsType[*repo.ProtectedError](err); {
 	case ok:
@@ -125,18 +125,18 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 		}, nil
 	case err != nil:
 		return job.Result{}, err
-	case begun.Verdict == gitlab.GroupBegun:
+	case started.Verdict == gitlab.GroupRemovalStarted:
 		return d.remove(ctx)
-	case begun.Verdict == gitlab.GroupNotDue && settingErr != nil:
+	case started.Verdict == gitlab.GroupNotDue && settingErr != nil:
 		return job.Result{}, settingErr
 	}
-	return d.refusal(begun), nil
+	return d.refusal(started), nil
 }
 
 // refusal returns the end of a job that removes nothing.
 func (d *groupRemoval) refusal(b gitlab.GroupBeginning) job.Result {
 	switch b.Verdict {
-	case gitlab.GroupGone:
+	case gitlab.GroupNotFound:
 		return job.Result{Outcome: job.Skipped, Reason: reasons.TargetGone, LogAtDebug: true}
 	case gitlab.GroupUserMissing:
 		return job.Result{Outcome: job.Refused, Reason: reasonUserMissing}
@@ -151,7 +151,7 @@ func (d *groupRemoval) refusal(b gitlab.GroupBeginning) job.Result {
 		return job.Result{
 			Outcome: job.Refused, Reason: reasons.Protected, Message: b.Protection.String(),
 		}
-	case gitlab.GroupNotDue, gitlab.GroupBegun:
+	case gitlab.GroupNotDue, gitlab.GroupRemovalStarted:
 	}
 	return job.Result{Outcome: job.Skipped, Reason: reasonNoLongerMarked}
 }

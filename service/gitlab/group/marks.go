@@ -54,7 +54,7 @@ func (r *workerRun) forgetGone(ctx context.Context) (err error) {
 		return err
 	}
 	defer permit.End(&err)
-	return r.x.Database.Groups.ForgetGoneRemovals(ctx, permit.Permit)
+	return r.x.Database.Groups.DeleteStaleRemovals(ctx, permit.Permit)
 }
 
 // compareStores logs the marks that differ between the two stores, due or not, and those of

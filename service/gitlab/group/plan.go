@@ -79,13 +79,13 @@ func (k *worker) judge(ctx context.Context, stores gitlab.GroupStores, p *plan.P
 		p.Refuse(reasonNoLongerMarked, "the group is not marked for deletion, or not due yet")
 		return nil
 	}
-	words := map[string]string{
+	texts := map[string]string{
 		reasonUserMissing:        "the user who marked the group is missing: the group is held until the operator decides",
 		reasonDeletionInProgress: "the application is deleting the group for a user without permission",
 		reasonRightsMissing:      "permission denied for the user who marked the group: it would be restored",
 	}
 	if outcome, reason := decideGroup(due[0]); outcome != destruction {
-		detail := words[reason]
+		detail := texts[reason]
 		if veto := due[0].Veto; veto != nil && veto.Reason == reason {
 			detail = veto.Detail
 		}

@@ -146,7 +146,7 @@ func (k *worker) period(ctx context.Context, stores gitlab.GroupStores) (int64, 
 }
 
 func backlogLimits() fencing.Limits {
-	return fencing.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience}
+	return fencing.Limits{Statement: run.BacklogTimeout, Lock: run.BacklogTimeout}
 }
 
 // marks returns the stores of marks, and the groups due now.
@@ -231,7 +231,7 @@ func removalProgress(
 	for _, r := range removals {
 		const progress = "removal of group %d, started %s: %s, %s and %s removed"
 		remarks = append(remarks, fmt.Sprintf(progress,
-			r.GroupID, r.BegunAt.UTC().Format(time.RFC3339), format.Pluralize(r.Rows, "row"),
+			r.GroupID, r.StartedAt.UTC().Format(time.RFC3339), format.Pluralize(r.Rows, "row"),
 			format.Pluralize(r.Projects, "project"), format.Pluralize(r.Groups, "group")))
 	}
 	return remarks, err
@@ -255,7 +255,7 @@ func eachLostMark(
 		if err != nil || next == 0 {
 			return true, err
 		}
-		if after = next; time.Since(began) > run.BacklogPatience/2 {
+		if after = next; time.Since(began) > run.BacklogTimeout/2 {
 			return false, nil
 		}
 	}

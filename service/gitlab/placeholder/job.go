@@ -45,7 +45,7 @@ func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Res
 	switch {
 	case verdict.Missing != "":
 		return job.Result{}, &fault.FailedError{Text: verdict.Missing}
-	case verdict.Gone:
+	case verdict.NotFound:
 		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, reasons.TargetGone, true
 	case verdict.NotPlaceholder:
 		result.Outcome, result.Reason = job.Skipped, reasonNotAPlaceholder

@@ -19,7 +19,7 @@ func (p *placeholderDeletion) plan(ctx context.Context, _ *run.Execution, into *
 		return err
 	case verdict.Missing != "":
 		return &fault.NotConfiguredError{Worker: Name, Missing: verdict.Missing}
-	case verdict.Gone:
+	case verdict.NotFound:
 		return plan.ErrUnknownTarget
 	case verdict.NotPlaceholder:
 		into.Refuse(reasonNotAPlaceholder, "it is another type of user")

@@ -188,7 +188,7 @@ func (p *placeholderUserCleanup) page(
 			x.Changed(deletion.ImportDetails, 0, int64(claim.Claimed))
 		}
 		return err
-	}, behind(at.After)...)
+	}, batchStart(at.After)...)
 	if err != nil {
 		return err
 	}
@@ -241,8 +241,8 @@ func (p *placeholderUserCleanup) claim(
 	return p.main.Placeholders.ClaimPlaceholders(ctx, permit.Permit, page, jobs)
 }
 
-// behind returns the start of a batch as a span attribute, unless it is the first.
-func behind(last int64) []attribute.KeyValue {
+// batchStart returns the start of a batch as a span attribute, unless it is the first.
+func batchStart(last int64) []attribute.KeyValue {
 	if last == gitlab.BeforePlaceholders {
 		return nil
 	}
@@ -267,7 +267,7 @@ func (p *placeholderUserCleanup) dryRun(
 				p.preview(ctx, x, row, counted)
 			}
 			return err
-		}, behind(last)...)
+		}, batchStart(last)...)
 		if err != nil || len(page) == 0 {
 			return err
 		}

@@ -15,9 +15,9 @@ import (
 // An unfinished pass does not wait for the schedule. After a run that took too long, the job
 // continue_inactive_token_deletion continues it. After a run that died, the scheduler resumes it.
 
-// continuationPatience is how long the continuation snoozes while its worker is paused, switched
+// continuationSnooze is how long the continuation snoozes while its worker is paused, switched
 // off or running, or the queue is full.
-const continuationPatience = 10 * time.Second
+const continuationSnooze = 10 * time.Second
 
 // continuePass is the job continue_inactive_token_deletion. It starts a run without waiting for its
 // end, so that the run can queue the next continuation.
@@ -37,7 +37,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 	}
 	wait := func(reason string) (job.Result, error) {
 		return job.Result{
-			Snooze: continuationPatience, Reason: reason, Attributes: result.Attributes,
+			Snooze: continuationSnooze, Reason: reason, Attributes: result.Attributes,
 		}, nil
 	}
 	if k.config.Disabled() {

@@ -87,8 +87,8 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 	if err != nil {
 		return err
 	}
-	if lacks := cmp.Or(features.Missing, features.MissingTokens); lacks != "" {
-		return &fault.FailedError{Text: lacks}
+	if missing := cmp.Or(features.Missing, features.MissingTokens); missing != "" {
+		return &fault.FailedError{Text: missing}
 	}
 	setting, err := x.Database.Tokens.TokenSetting(ctx, features)
 	switch {
@@ -161,7 +161,7 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) erro
 func (k *inactiveTokens) backlog(
 	ctx context.Context, d *repo.Database,
 ) (control.Backlog, string, error) {
-	limits := fencing.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+	limits := fencing.Limits{Statement: run.BacklogTimeout, Lock: time.Second}
 	b, goesOn, err := d.Tokens.TokenBacklog(ctx, limits)
 	if err != nil {
 		return control.Backlog{}, "", err

@@ -45,7 +45,7 @@ func (l Admin) AcceptAbsent(
 		return nil, errors.New("no definitions found: set " +
 			"workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
-	homes, gone, err := l.childHomes(ctx)
+	databases, dropped, err := l.childDatabases(ctx)
 	var others map[string]string
 	if err == nil {
 		others, err = lfkrepo.NotTables(ctx, repo.Kernels(l.Databases), l.childTables())
@@ -73,9 +73,9 @@ func (l Admin) AcceptAbsent(
 	done, refused := []AcceptedChild{}, []error{}
 	for _, child := range children {
 		before := accepted.Everywhere(child)
-		switch in := homes[child]; {
-		case len(in) > 0 && len(gone[child]) > 0:
-			done = append(done, AcceptedChild{child, definitions[child], false, gone[child]})
+		switch in := databases[child]; {
+		case len(in) > 0 && len(dropped[child]) > 0:
+			done = append(done, AcceptedChild{child, definitions[child], false, dropped[child]})
 		case all && (len(in) > 0 || before || others[child] != ""):
 		case definitions[child] == nil:
 			refused = append(refused, unknownChildError(
@@ -121,13 +121,13 @@ func placesOf(children []AcceptedChild) (places []lfkrepo.AbsentPlace) {
 	return places
 }
 
-// childHomes returns the databases of each child table, by its name, and those that it is gone
+// childDatabases returns the databases of each child table, by its name, and those that it is gone
 // from. All databases must answer, and show their application schema: without USAGE on it,
 // everything in it seems absent.
-func (l Admin) childHomes(
+func (l Admin) childDatabases(
 	ctx context.Context,
-) (homes map[string][]*repo.Database, gone lfk.GoneChildren, err error) {
-	homes, gone = map[string][]*repo.Database{}, lfk.GoneChildren{}
+) (databases map[string][]*repo.Database, dropped lfk.DroppedChildren, err error) {
+	databases, dropped = map[string][]*repo.Database{}, lfk.DroppedChildren{}
 	var seen map[string]*lfkrepo.SeenChildren
 	err = l.each(ctx, func(d *repo.Database) error {
 		children, err := d.Children.Children(ctx, l.Definitions.Keys)
@@ -138,14 +138,14 @@ func (l Admin) childHomes(
 			return err
 		}
 		for _, c := range children {
-			if c != nil && !slices.Contains(homes[c.Key.Table], d) {
-				homes[c.Key.Table] = append(homes[c.Key.Table], d)
+			if c != nil && !slices.Contains(databases[c.Key.Table], d) {
+				databases[c.Key.Table] = append(databases[c.Key.Table], d)
 			}
 		}
 		now := lfk.SeenIn(d.Name, l.Definitions.Keys, func(i int) bool { return children[i] != nil })
-		return gone.Add(ctx, d, seen[d.Name], now)
+		return dropped.Add(ctx, d, seen[d.Name], now)
 	})
-	return homes, gone, err
+	return databases, dropped, err
 }
 
 // AbsentChildren returns the child tables that were accepted as absent, by name.

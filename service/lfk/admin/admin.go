@@ -79,51 +79,53 @@ type Tracked struct {
 // Track creates the triggers that record deletions from a table, in the one database that has it.
 // columns are its key. None means id.
 func (l Admin) Track(ctx context.Context, table string, columns ...string) (Tracked, error) {
-	homes, err := l.homesOf(ctx, table)
+	databases, err := l.databasesOf(ctx, table)
 	switch {
 	case err != nil:
 		return Tracked{}, err
-	case len(homes) > 1:
+	case len(databases) > 1:
 		return Tracked{}, fmt.Errorf("%s is in %s: say with --database in which to track it", table,
-			run.DatabaseNames(homes))
-	case len(homes) == 0:
+			run.DatabaseNames(databases))
+	case len(databases) == 0:
 		return Tracked{}, l.unknownTable(ctx, table)
 	}
-	tracked, err := admin.New(homes[0].Database).Track(ctx, table, columns...)
-	return Tracked{homes[0].Name, tracked}, err
+	tracked, err := admin.New(databases[0].Database).Track(ctx, table, columns...)
+	return Tracked{databases[0].Name, tracked}, err
 }
 
-// homesOf returns the selected databases that have a table.
-func (l Admin) homesOf(ctx context.Context, table string) (homes []*repo.Database, err error) {
+// databasesOf returns the selected databases that have a table.
+func (l Admin) databasesOf(
+	ctx context.Context, table string,
+) (databases []*repo.Database, err error) {
 	err = l.each(ctx, func(d *repo.Database) error {
 		has, err := admin.New(d.Database).HasTable(ctx, table)
 		if has {
-			homes = append(homes, d)
+			databases = append(databases, d)
 		}
 		return err
 	})
-	return homes, err
+	return databases, err
 }
 
 // unknownTable returns the error for a table that no selected database has.
 func (l Admin) unknownTable(ctx context.Context, table string) error {
 	selected, _ := l.selected()
 	return fmt.Errorf("%w %s in %s%s", ErrUnknownTable, table, run.DatabaseNames(selected),
-		l.meant(ctx, table))
+		l.suggestions(ctx, table))
 }
 
 // knownTable returns [ErrUnknownTable] if no selected database has a table.
 func (l Admin) knownTable(ctx context.Context, table string) error {
-	homes, err := l.homesOf(ctx, table)
-	if err == nil && len(homes) == 0 {
+	databases, err := l.databasesOf(ctx, table)
+	if err == nil && len(databases) == 0 {
 		err = l.unknownTable(ctx, table)
 	}
 	return err
 }
 
-// meant returns a hint: tables of another case or schema that an unknown name may mean, and tables
-// that do not count. It returns "" without a hint.
-func (l Admin) meant(ctx context.Context, table string) (hint string) {
+// suggestions returns a hint: tables of another case or schema that an unknown name may mean, and
+// tables that do not count. It returns "" without a hint.
+func (l Admin) suggestions(ctx context.Context, table string) (hint string) {
 	var names []string
 	protected := ""
 	_ = l.each(ctx, func(d *repo.Database) error { // of a hint no error matters

@@ -60,12 +60,12 @@ type Adoption struct {
 	// Warnings are the differences between the loose foreign key and the constraint.
 	Warnings []string `json:"warnings,omitempty"`
 
-	admin  Admin
-	at     admin.Admin
-	home   *repo.Database
-	real   admin.RealKey
-	key    lfkrepo.Definition
-	holder string
+	admin    Admin
+	at       admin.Admin
+	database *repo.Database
+	real     admin.RealKey
+	key      lfkrepo.Definition
+	holder   string
 	// defined, tracked: the definition is in the file, the parent is tracked.
 	defined, tracked bool
 }
@@ -82,18 +82,18 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 		return nil, errors.New("no definitions file configured: set " +
 			"workers.loose_foreign_keys_cleanup.definitions to one, which may be empty")
 	}
-	homes, err := l.homesOf(ctx, r.Table)
+	databases, err := l.databasesOf(ctx, r.Table)
 	switch {
 	case err != nil:
 		return nil, err
-	case len(homes) == 0:
+	case len(databases) == 0:
 		return nil, l.unknownTable(ctx, r.Table)
-	case len(homes) > 1:
+	case len(databases) > 1:
 		return nil, fmt.Errorf("%s is in %s: say with --database which is meant", r.Table,
-			run.DatabaseNames(homes))
+			run.DatabaseNames(databases))
 	}
 	a := &Adoption{
-		Database: homes[0].Name, admin: l, at: admin.New(homes[0].Database), home: homes[0], holder: r.Holder,
+		Database: databases[0].Name, admin: l, at: admin.New(databases[0].Database), database: databases[0], holder: r.Holder,
 	}
 	all, err := a.at.RealKeys(ctx, r.Table)
 	if err != nil {
@@ -103,7 +103,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 		return nil, fmt.Errorf("%s: %w", a.Database, err)
 	}
 	a.Constraint = a.real.Name
-	schema, err := a.home.ApplicationSchema(ctx)
+	schema, err := a.database.ApplicationSchema(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +198,7 @@ func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, err
 			return nil, err
 		}
 	}
-	if err := errors.Join(a.checkHomes(ctx), a.check(ctx)); err != nil {
+	if err := errors.Join(a.checkDatabases(ctx), a.check(ctx)); err != nil {
 		return nil, err
 	}
 	tracking, err := a.at.TrackingSQL(ctx, a.key.Parent, a.real.ParentColumns...)
@@ -280,17 +280,17 @@ func (a *Adoption) action(asked string) (string, error) {
 		a.Database, a.real.Name, does[a.real.OnDelete])
 }
 
-// checkHomes refuses a pair of tables that several databases have: a constraint covers its own
+// checkDatabases refuses a pair of tables that several databases have: a constraint covers its own
 // database alone, a record applies to all. GitLab's databases have empty copies of each other's
 // tables.
-func (a *Adoption) checkHomes(ctx context.Context) error {
-	queue, err := a.home.Queue.DeletedRecords(ctx)
+func (a *Adoption) checkDatabases(ctx context.Context) error {
+	queue, err := a.database.Queue.DeletedRecords(ctx)
 	if err != nil || queue.Exists && !queue.Managed {
 		return err
 	}
 	all := Admin{Databases: a.admin.Databases}
-	parents, parentsErr := all.homesOf(ctx, a.key.Parent)
-	children, childrenErr := all.homesOf(ctx, a.key.Table)
+	parents, parentsErr := all.databasesOf(ctx, a.key.Parent)
+	children, childrenErr := all.databasesOf(ctx, a.key.Table)
 	if err := errors.Join(parentsErr, childrenErr); err != nil {
 		return fmt.Errorf("which databases have the tables is known only if every one answers: %w", err)
 	}
@@ -370,11 +370,11 @@ const leaseTime = 30 * time.Second
 // Drop drops the constraint, while no run is running on the database.
 func (a *Adoption) Drop(ctx context.Context) error {
 	return retried(ctx, func() error {
-		lease, err := a.home.Leases.AcquireLease(ctx, lfk.Name+"/"+a.Database, a.holder, leaseTime)
+		lease, err := a.database.Leases.AcquireLease(ctx, lfk.Name+"/"+a.Database, a.holder, leaseTime)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = a.home.Leases.ReleaseLease(context.WithoutCancel(ctx), lease.Fence) }()
+		defer func() { _ = a.database.Leases.ReleaseLease(context.WithoutCancel(ctx), lease.Fence) }()
 		return a.at.Drop(ctx, a.real, lease.Fence)
 	})
 }

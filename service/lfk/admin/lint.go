@@ -37,7 +37,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		return Lint{}, errors.New("no definitions to check: set " +
 			"workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
-	check := &lint{Admin: l, Check: lfk.Check{Keys: l.Definitions.Keys}, gone: lfk.GoneChildren{}}
+	check := &lint{Admin: l, Check: lfk.Check{Keys: l.Definitions.Keys}, gone: lfk.DroppedChildren{}}
 	check.result.Findings = append([]lfk.Finding{}, l.Definitions.Warnings...)
 	check.result.Warnings = len(l.Definitions.Warnings)
 	if l.Schedule != "" {
@@ -98,7 +98,7 @@ type lint struct {
 	lfk.Check
 	// others has remarks on children that are no tables.
 	others map[string]string
-	gone   lfk.GoneChildren
+	gone   lfk.DroppedChildren
 	result Lint
 }
 
@@ -181,7 +181,7 @@ func (l Admin) Sequences(ctx context.Context) (Lint, error) {
 }
 
 func (l *lint) sequences(d lfk.Inspected) {
-	for _, s := range d.Behind {
+	for _, s := range d.Lagging {
 		at, fails := l.at(d.Name, s.Table), "what caretaker records there fails"
 		if s.OfQueue {
 			fails = "every deletion from a tracked table fails"

@@ -35,7 +35,7 @@ func (l *lint) missing() {
 		switch {
 		case l.gone[key.Table] != nil && (l.Found(i) || l.others[key.Table] == ""):
 			l.at("", key.String()).fail("child_missing", "%s. Records of %s are held",
-				lfk.GoneText(key.Table, l.gone[key.Table]), key.Parent)
+				lfk.DroppedText(key.Table, l.gone[key.Table]), key.Parent)
 		case l.Found(i):
 		case l.others[key.Table] != "":
 			l.at("", key.String()).fail("child_no_table", "%s. Records of %s are held", l.others[key.Table], key.Parent)
@@ -54,11 +54,11 @@ func (l *lint) missing() {
 // that have the child. With GitLab's queue that is normal: its databases have copies of tables.
 func (l *lint) shared() {
 	for i, key := range l.Keys {
-		var homes, tracked, children []string
+		var databases, tracked, children []string
 		for _, d := range l.Seen {
 			parent, here := d.Parents[key.Parent]
 			if here && parent.PartitionOf == "" && (d.Queue.Managed || !d.Queue.Exists) {
-				homes = append(homes, d.Name)
+				databases = append(databases, d.Name)
 			}
 			if d.Queue.Managed && parent.Tracked() {
 				tracked = append(tracked, d.Name)
@@ -67,10 +67,10 @@ func (l *lint) shared() {
 				children = append(children, d.Name)
 			}
 		}
-		if len(homes) > 1 && len(tracked) > 0 && len(children) > 0 {
+		if len(databases) > 1 && len(tracked) > 0 && len(children) > 0 {
 			l.at("", key.String()).warn("key_in_several_databases", "%s is in %s, and a deletion in one of them "+
 				"is carried out in all that have %s (%s): make sure that no key of %[1]s is used in two "+
-				"databases, and untrack %[1]s where it is a copy", key.Parent, format.List(homes), key.Table,
+				"databases, and untrack %[1]s where it is a copy", key.Parent, format.List(databases), key.Table,
 				format.List(children))
 		}
 	}

@@ -60,11 +60,11 @@ func (a *Adoption) Restore(ctx context.Context) error {
 
 // pending returns [ErrPending] while records of the parent are pending.
 func (a *Adoption) pending(ctx context.Context) error {
-	queue, err := a.home.Queue.DeletedRecords(ctx)
+	queue, err := a.database.Queue.DeletedRecords(ctx)
 	if err != nil || !queue.Exists {
 		return err
 	}
-	waiting, err := a.home.Queue.PendingParents(ctx, queue, run.ReadLimits())
+	waiting, err := a.database.Queue.PendingParents(ctx, queue, run.ReadLimits())
 	if err == nil && slices.Contains(lfkrepo.ParentNames(waiting), catalog.RecordedName(a.key.Parent, queue.Schema)) {
 		err = fmt.Errorf("%w: %s on %s: let the worker clean them (`caretaker run %s --database %s`), "+
 			"then run this command again", ErrPending, a.key.Parent, a.Database, lfk.Name, a.Database)
@@ -86,7 +86,7 @@ func (a *Adoption) explain(err error) error {
 // Finish checks the rows. Then it deletes the record of the adoption, and last it removes the
 // definition from the file. It returns the names of the definitions that the parent still has.
 func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
-	schema, err := a.home.ApplicationSchema(ctx)
+	schema, err := a.database.ApplicationSchema(ctx)
 	if err != nil {
 		return nil, err
 	}

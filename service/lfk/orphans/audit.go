@@ -61,8 +61,9 @@ func (t *Task) Database() string {
 	return t.child.Database.Name
 }
 
-// Home returns the database of the parent whose queue gets the records, only without a Fault.
-func (t *Task) Home() *repo.Database { return repo.Of(t.parents[0].Database()) }
+// QueueDatabase returns the database of the parent whose queue gets the records, only without a
+// Fault.
+func (t *Task) QueueDatabase() *repo.Database { return repo.Of(t.parents[0].Database()) }
 
 // inspected is an inspected database with its contents.
 type inspected struct {
@@ -298,7 +299,7 @@ func (t *Task) Refuses() string {
 	}
 	if t.mixed != "" {
 		return fmt.Sprintf("%s records its keys in one form on %s and in another one on %s: give its key "+
-			"columns the same type everywhere, and track it again", t.Key.Parent, t.Home().Name, t.mixed)
+			"columns the same type everywhere, and track it again", t.Key.Parent, t.QueueDatabase().Name, t.mixed)
 	}
 	return t.parents[0].Refuses()
 }
@@ -318,10 +319,10 @@ func (t *Task) confirm(ctx context.Context, p Page, keys []lfk.Key) (_ []lfk.Key
 	return keys, false, nil
 }
 
-// patience is how long to wait for older transactions, with the interval of checks.
+// waitTimeout is how long to wait for older transactions, with the interval of checks.
 const (
-	patience = 2 * time.Second
-	pause    = 50 * time.Millisecond
+	waitTimeout = 2 * time.Second
+	pause       = 50 * time.Millisecond
 )
 
 // Record writes the records of a page's orphans to the queue of the parent's database, and returns
@@ -334,7 +335,7 @@ func (t *Task) Record(
 	for i, key := range p.Orphans {
 		keys[i] = t.recorded(key)
 	}
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(waitTimeout); ; {
 		var missing []lfk.Key
 		missing, late, err = t.confirm(ctx, p, keys)
 		if err == nil && !late && len(missing) > 0 {

@@ -43,9 +43,9 @@ func (f *Repair) held(ctx context.Context) error {
 	return nil
 }
 
-// Permitted calls with a permit for a database. If a run, or another command, holds the lease it
+// WithPermit calls with a permit for a database. If a run, or another command, holds the lease it
 // returns a [*fault.LeaseHeldError]. For a pause it returns a [*fault.WorkerPausedError].
-func (f *Repair) Permitted(
+func (f *Repair) WithPermit(
 	ctx context.Context, d *repo.Database, do func(fencing.Permit) error,
 ) error {
 	if err := f.held(ctx); err != nil {

@@ -51,7 +51,7 @@ func aPauseHoldsItsWriting(e *servicetest.Estate) {
 		_, err := search.Run(e.T.Context())
 		_, paused := errors.AsType[*fault.WorkerPausedError](err)
 		assert.That(e.T, paused && strings.Contains(err.Error(), "caretaker resume"), "%s: %v", worker, err)
-		assert.That(e.T, search.Fix.Permitted(e.T.Context(), search.Databases[0], func(fencing.Permit) error { return nil }) != nil,
+		assert.That(e.T, search.Fix.WithPermit(e.T.Context(), search.Databases[0], func(fencing.Permit) error { return nil }) != nil,
 			"%s: a record may be written", worker)
 		servicetest.Resume(e.T, s, worker)
 	}
@@ -64,7 +64,7 @@ func aPauseHoldsItsWriting(e *servicetest.Estate) {
 func aLeaseThatRanOutIsTakenAgain(e *servicetest.Estate) {
 	search := byHand(e, 3)
 	nothing := func(fencing.Permit) error { return nil }
-	assert.NoError(e.T, search.Fix.Permitted(e.T.Context(), search.Databases[0], nothing))
+	assert.NoError(e.T, search.Fix.WithPermit(e.T.Context(), search.Databases[0], nothing))
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now() - interval '1 s'`)
 	found := searched(e.T, search)
 	assert.That(e.T, found.Queued == 3 && found.Fault == "", "%+v", found)
@@ -105,7 +105,7 @@ func everyHomeIsAskedAgainBeforeARecordIsWritten(e *servicetest.Estate) {
 	defer fix.End(context.WithoutCancel(e.T.Context()))
 	for late := true; late; {
 		_, late, err = tasks[0].Record(e.T.Context(), page, func(do func(fencing.Permit) error) error {
-			return fix.Permitted(e.T.Context(), tasks[0].Home(), do)
+			return fix.WithPermit(e.T.Context(), tasks[0].QueueDatabase(), do)
 		})
 		assert.NoError(e.T, err)
 	}

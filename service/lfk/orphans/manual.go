@@ -122,10 +122,10 @@ func (s *Search) leaveOut(ctx context.Context, tasks []*Task) error {
 const maxNamed = 10
 
 // noTask returns why the selection is left out, or else what can be selected.
-func noTask(tasks []*Task, leftOut []string) error {
+func noTask(tasks []*Task, omitted []string) error {
 	switch {
-	case len(leftOut) > 0:
-		return fmt.Errorf("%w: %s", ErrNoTask, strings.Join(leftOut[:min(len(leftOut), maxNamed)], ", "))
+	case len(omitted) > 0:
+		return fmt.Errorf("%w: %s", ErrNoTask, strings.Join(omitted[:min(len(omitted), maxNamed)], ", "))
 	case len(tasks) == 0:
 		return ErrNoTask
 	}
@@ -149,7 +149,7 @@ func (s *Search) task(ctx context.Context, t *Task, f *Found, left *int) error {
 		}
 		if s.Fix != nil && len(page.Orphans) > 0 {
 			n, late, err := t.Record(ctx, page, func(do func(fencing.Permit) error) error {
-				return s.Fix.Permitted(ctx, t.Home(), do)
+				return s.Fix.WithPermit(ctx, t.QueueDatabase(), do)
 			})
 			if f.Queued += n; err != nil || late {
 				return cmp.Or(err, errLate)

@@ -215,7 +215,7 @@ func (w *working) record(
 		return int64(len(page.Orphans)), false, nil
 	}
 	return t.Record(ctx, page, func(do func(fencing.Permit) error) error {
-		return w.x.WithPermit(ctx, t.Home(), limits(), do)
+		return w.x.WithPermit(ctx, t.QueueDatabase(), limits(), do)
 	})
 }
 

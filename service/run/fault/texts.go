@@ -14,9 +14,9 @@ const maxText = 64 << 10
 
 // PublicText returns a text for an error that is fit for clients: SQLSTATE and condition, never the
 // driver's text, values or SQL.
-func PublicText(err error) string { return format.Shorten(inWords(err), maxText, "the log has them") }
+func PublicText(err error) string { return format.Shorten(textOf(err), maxText, "the log has them") }
 
-func inWords(err error) string {
+func textOf(err error) string {
 	var refused *dberr.Error
 	var stopped StopError
 	switch {

@@ -155,7 +155,7 @@ func (p *Plan) Remaining(d *repo.Database, table string) int64 {
 func (p *Plan) AtLeast(d *repo.Database, table string) { p.table(d, table).AtLeast = true }
 
 // Visited returns the rows of a database that would be deleted, and those counted as kept.
-func (p *Plan) Visited(d *repo.Database) (gone, kept map[rowset.Place]struct{}) {
+func (p *Plan) Visited(d *repo.Database) (deleted, kept map[rowset.Place]struct{}) {
 	if p.seen[d] == nil {
 		p.seen[d], p.kept[d] = map[rowset.Place]struct{}{}, map[rowset.Place]struct{}{}
 	}

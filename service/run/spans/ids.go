@@ -12,8 +12,8 @@ import (
 // run's process dead can create the span that the child spans already refer to.
 type IDs struct{}
 
-// wantedID is the context key of the next span's id ([trace.SpanID]).
-type wantedID struct{}
+// nextSpanID is the context key of the next span's id ([trace.SpanID]).
+type nextSpanID struct{}
 
 // NewIDs returns the ids of a root span.
 func (s IDs) NewIDs(ctx context.Context) (id trace.TraceID, _ trace.SpanID) {
@@ -23,7 +23,7 @@ func (s IDs) NewIDs(ctx context.Context) (id trace.TraceID, _ trace.SpanID) {
 
 // NewSpanID returns the id of a span in a trace.
 func (IDs) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
-	id, _ := ctx.Value(wantedID{}).(trace.SpanID)
+	id, _ := ctx.Value(nextSpanID{}).(trace.SpanID)
 	if !id.IsValid() {
 		_, _ = rand.Read(id[:])
 	}
@@ -32,5 +32,5 @@ func (IDs) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
 
 // WithID makes [IDs] use this id for the next span below ctx. The zero id means a random one.
 func WithID(ctx context.Context, id trace.SpanID) context.Context {
-	return context.WithValue(ctx, wantedID{}, id)
+	return context.WithValue(ctx, nextSpanID{}, id)
 }

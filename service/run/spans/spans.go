@@ -51,11 +51,11 @@ func RecordOutcome(ctx context.Context, outcome, reason string) {
 // RecordFailure marks the span of a context as failed.
 func RecordFailure(ctx context.Context, err error) {
 	RecordOutcome(ctx, control.RunFailed, fault.ReasonOf(err))
-	NoteError(trace.SpanFromContext(ctx), err)
+	MarkFailed(trace.SpanFromContext(ctx), err)
 }
 
-// NoteError marks a span as failed, with a text that is fit for clients.
-func NoteError(span trace.Span, err error) {
+// MarkFailed marks a span as failed, with a text that is fit for clients.
+func MarkFailed(span trace.Span, err error) {
 	state := ""
 	if refused, ok := errors.AsType[*dberr.Error](err); ok {
 		state = refused.SQLState

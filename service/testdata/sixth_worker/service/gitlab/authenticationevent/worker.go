@@ -113,7 +113,7 @@ func (c *cleanup) backlog(
 	if err != nil {
 		return b, "", err
 	}
-	limits := fencing.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+	limits := fencing.Limits{Statement: run.BacklogTimeout, Lock: time.Second}
 	b, err = d.Users.CountExpiredEvents(ctx, c.expired(now, c.config.MaxDeletes), limits)
 	return b, "", err
 }

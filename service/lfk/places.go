@@ -11,13 +11,13 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// homes has the places of the children, as far as known at the start of a run.
-type homes struct {
+// childPlaces has the places of the children, as far as known at the start of a run.
+type childPlaces struct {
 	// found are the children by database, the queue's own last, and by number of the definition.
 	found [][]*lfk.Child
 	// silent are the databases that do not answer.
-	silent []silentDatabase
-	gone   GoneChildren
+	silent  []silentDatabase
+	dropped DroppedChildren
 }
 
 // silentDatabase is a database whose tables are unknown.
@@ -31,7 +31,7 @@ type silentDatabase struct {
 
 // unknown returns the tasks of the i-th definition that this run cannot do. It returns one for each
 // silent database that may have the child, and at least one for a child that no other database has.
-func (h homes) unknown(key lfk.Definition, i int) (tasks []*childTask) {
+func (h childPlaces) unknown(key lfk.Definition, i int) (tasks []*childTask) {
 	others := 0
 	for _, children := range h.found {
 		if children[i] != nil {
@@ -49,17 +49,17 @@ func (h homes) unknown(key lfk.Definition, i int) (tasks []*childTask) {
 	return tasks
 }
 
-// looksAtOnce is the number of databases queried in parallel for their children.
-const looksAtOnce = 8
+// maxSearches is the number of databases queried in parallel for their children.
+const maxSearches = 8
 
-// homes searches every configured database for the children. A child is absent only if all
+// findChildren searches every configured database for the children. A child is absent only if all
 // databases answer.
-func (k *worker) homes(
+func (k *worker) findChildren(
 	ctx context.Context, x *run.Execution, keys []lfk.Definition,
-) (h homes, _ error) {
-	h.gone = GoneChildren{}
+) (h childPlaces, _ error) {
+	h.dropped = DroppedChildren{}
 	found, errs := make([][]*lfk.Child, len(k.Databases)), make([]error, len(k.Databases))
-	turns := make(chan struct{}, looksAtOnce)
+	turns := make(chan struct{}, maxSearches)
 	var wait sync.WaitGroup
 	for i, d := range k.Databases {
 		wait.Go(func() {
@@ -96,7 +96,7 @@ func (k *worker) homes(
 			return h, err
 		}
 		now := SeenIn(d.Name, keys, func(n int) bool { return found[i][n] != nil })
-		gone, err := goneFrom(ctx, d, seen[d.Name], now)
+		dropped, err := droppedFrom(ctx, d, seen[d.Name], now)
 		if d != x.Database && hidden(err) {
 			h.silent = append(h.silent, silentDatabase{d.Name, err, seen[d.Name]})
 			h.found = h.found[:len(h.found)-1]
@@ -105,10 +105,10 @@ func (k *worker) homes(
 		if err != nil {
 			return h, err
 		}
-		for _, child := range gone {
-			h.gone[child] = append(h.gone[child], d.Name)
+		for _, child := range dropped {
+			h.dropped[child] = append(h.dropped[child], d.Name)
 		}
-		now.Children = append(now.Children, gone...)
+		now.Children = append(now.Children, dropped...)
 		slices.Sort(now.Children)
 		if err := k.remember(ctx, x, seen[d.Name], now); err != nil {
 			return h, err
@@ -155,7 +155,7 @@ func SeenIn(
 }
 
 // ended returns the acceptances of the i-th definition, whose child was found.
-func (h homes) ended(
+func (h childPlaces) ended(
 	key lfk.Definition, i int, accepted Absences,
 ) (places []lfk.AbsentPlace) {
 	for _, children := range h.found {

@@ -22,7 +22,7 @@ import (
 func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number,
-		"brief": brief, "words": words, "tone": fault.Tone, "took": took, "lasted": lasted, "counts": counts,
+		"brief": brief, "words": conditionText, "tone": fault.Tone, "took": took, "lasted": lasted, "counts": counts,
 		"plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "args": args, "short": short,
 		"cut": cut, "busiest": busiest,
 		"planned": planned, "plannedBy": plannedBy,
@@ -153,9 +153,9 @@ func why(j job.Job) string {
 	}
 	if n := len(j.Errors); n > 0 && j.State != "completed" {
 		// Omit the reason, which the text already has.
-		words := strings.TrimPrefix(j.Errors[n-1].Error, "refused: ")
-		if words = strings.TrimPrefix(words, j.Reason+": "); words != j.Reason {
-			parts = append(parts, words)
+		text := strings.TrimPrefix(j.Errors[n-1].Error, "refused: ")
+		if text = strings.TrimPrefix(text, j.Reason+": "); text != j.Reason {
+			parts = append(parts, text)
 		}
 	}
 	return cut(strings.Join(parts, " · "))

@@ -19,64 +19,64 @@ import (
 // finds it there again, or the operator accepts that it is gone. It also ends when GitLab has
 // write-protected it because its rows are elsewhere.
 
-// GoneChildren maps the name of a child to the databases that no longer have it.
-type GoneChildren map[string][]string
+// DroppedChildren maps the name of a child to the databases that no longer have it.
+type DroppedChildren map[string][]string
 
 // Add adds the children that a database no longer has.
-func (g GoneChildren) Add(
+func (g DroppedChildren) Add(
 	ctx context.Context, d *repo.Database, before *lfk.SeenChildren, now lfk.SeenChildren,
 ) error {
-	gone, err := goneFrom(ctx, d, before, now)
-	for _, child := range gone {
+	dropped, err := droppedFrom(ctx, d, before, now)
+	for _, child := range dropped {
 		g[child] = append(g[child], d.Name)
 	}
 	return err
 }
 
-// goneFrom returns the children that a database had before and no longer has.
-func goneFrom(
+// droppedFrom returns the children that a database had before and no longer has.
+func droppedFrom(
 	ctx context.Context, d *repo.Database, before *lfk.SeenChildren, now lfk.SeenChildren,
 ) ([]string, error) {
 	if before == nil {
 		return nil, nil
 	}
-	gone := slices.DeleteFunc(slices.Clone(now.Asked), func(child string) bool {
+	dropped := slices.DeleteFunc(slices.Clone(now.Asked), func(child string) bool {
 		return slices.Contains(now.Children, child) || !slices.Contains(before.Children, child)
 	})
-	if len(gone) == 0 {
+	if len(dropped) == 0 {
 		return nil, nil
 	}
-	leftovers, err := d.Children.Leftovers(ctx, gone)
-	return without(gone, leftovers), err
+	leftovers, err := d.Children.Leftovers(ctx, dropped)
+	return without(dropped, leftovers), err
 }
 
-// GoneText names the databases that no longer have a child, and what to do.
-func GoneText(child string, databases []string) string {
+// DroppedText names the databases that no longer have a child, and what to do.
+func DroppedText(child string, databases []string) string {
 	return fmt.Sprintf("%s no longer has the child table %s: if it was renamed or moved to another schema, undo "+
 		"that or change the definition; if it was dropped, run caretaker lfk accept-absent %s",
 		strings.Join(databases, ", "), child, catalog.Argument(child))
 }
 
-// recordGone warns of children that are gone from databases, of each once until a run finds the
+// recordDropped warns of children that are gone from databases, of each once until a run finds the
 // table there again. The gone children of a silent database stay known.
-func (k *worker) recordGone(ctx context.Context, x *run.Execution, h homes) {
+func (k *worker) recordDropped(ctx context.Context, x *run.Execution, h childPlaces) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	gone := maps.Clone(h.gone)
-	for child, databases := range k.gone {
+	dropped := maps.Clone(h.dropped)
+	for child, databases := range k.dropped {
 		for _, s := range h.silent {
 			if slices.Contains(databases, s.name) {
-				gone[child] = append(slices.Clone(gone[child]), s.name)
+				dropped[child] = append(slices.Clone(dropped[child]), s.name)
 			}
 		}
 	}
 	var fresh []string
-	for child, databases := range gone {
-		if more := without(databases, k.gone[child]); len(more) > 0 {
-			fresh = append(fresh, GoneText(child, more))
+	for child, databases := range dropped {
+		if more := without(databases, k.dropped[child]); len(more) > 0 {
+			fresh = append(fresh, DroppedText(child, more))
 		}
 	}
-	k.gone = gone
+	k.dropped = dropped
 	if slices.Sort(fresh); len(fresh) > 0 {
 		x.Log.WarnContext(ctx, "child tables missing, records of parents held", "children", strings.Join(fresh, "; "))
 	}

@@ -63,10 +63,10 @@ func (e *QueueMovedError) TypedReason() string { return reasons.QueueMoved }
 // Public marks the text as safe for clients.
 func (e *QueueMovedError) Public() {}
 
-// queueHomeSQL finds the remembered queue, else that of the application schema, else one in another
-// schema of the search_path. It forgets a queue that no longer exists, as after a restore. A queue
-// in another schema belongs to another application, unless caretaker has made one here.
-const queueHomeSQL = `
+// queueLocationSQL finds the remembered queue, else that of the application schema, else one in
+// another schema of the search_path. It forgets a queue that no longer exists, as after a restore.
+// A queue in another schema belongs to another application, unless caretaker has made one here.
+const queueLocationSQL = `
   SELECT known.nspname, h.queue IS NOT NULL
   FROM pg_class c JOIN pg_namespace known ON known.oid = c.relnamespace
   LEFT JOIN maintenance.queue_home h ON h.queue = c.oid
@@ -74,8 +74,8 @@ const queueHomeSQL = `
     OR known.nspname = ANY (current_schemas(false)) OR EXISTS (SELECT FROM maintenance.queue_partitions))
   ORDER BY h.queue IS NULL, known.nspname = current_schema() DESC, known.nspname LIMIT 1`
 
-// checkHome returns a [*QueueMovedError] if the queue that was read is not the remembered one.
-func (q *DeletedRecords) checkHome(database string) error {
+// checkLocation returns a [*QueueMovedError] if the queue that was read is not the remembered one.
+func (q *DeletedRecords) checkLocation(database string) error {
 	if q.was == q.Schema {
 		return nil
 	}
