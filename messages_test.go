@@ -37,7 +37,7 @@ type message struct{ place, text string }
 type messages struct{ logs, errors, others []message }
 
 // forbidden are the patterns of the word table of tools/vale that Go's regular expressions know.
-// The rest has lookarounds, and is left to Vale.
+// The others have lookarounds, and are left to Vale.
 func forbidden(t *testing.T) (patterns []*regexp.Regexp) {
 	t.Helper()
 	for _, name := range []string{"Terms", "Actors"} {

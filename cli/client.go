@@ -61,12 +61,12 @@ func call[Q, R proto.Message](
 				defer cancel()
 				return method(client, ctx, request)
 			}
-			return a.repeat(ctx, c, func(clear func()) error {
+			return a.repeat(ctx, c, func(wipe func()) error {
 				answer, err := collect(request, limit, ask)
 				if err != nil {
 					return err
 				}
-				clear()
+				wipe()
 				return a.show(answer, func() error {
 					defer noteMore(a.terminal, c.Annotations[moreKey], answer)
 					return describe(a.terminal, answer)
@@ -79,7 +79,7 @@ func call[Q, R proto.Message](
 // repeat calls show once, or with --watch until the command is interrupted. show calls its argument
 // before it writes: that clears the terminal. An outage of the server does not end it.
 func (a *app) repeat(
-	ctx context.Context, c *cobra.Command, show func(clear func()) error,
+	ctx context.Context, c *cobra.Command, show func(wipe func()) error,
 ) error {
 	interval, _ := c.Flags().GetDuration("watch")
 	if interval <= 0 {
@@ -87,12 +87,12 @@ func (a *app) repeat(
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	clear, shown := func() {}, false
+	wipe, shown := func() {}, false
 	if isTerminal(a.std.Out) {
-		clear = func() { _, _ = io.WriteString(a.std.Out, "\x1b[H\x1b[2J") }
+		wipe = func() { _, _ = io.WriteString(a.std.Out, "\x1b[H\x1b[2J") }
 	}
 	for ctx.Err() == nil {
-		switch err := show(clear); {
+		switch err := show(wipe); {
 		case err == nil:
 			shown = true
 		case !shown || status.Code(err) != codes.Unavailable:
@@ -123,7 +123,7 @@ func collect[Q, R proto.Message](request Q, limit int, ask func() (R, error)) (R
 		if limit > 0 {
 			least = min(least, limit-entries(all))
 		}
-		asked.Set(size, protoreflect.ValueOfInt32(int32(least))) //nolint:gosec // at most maxPageSize
+		asked.Set(size, protoreflect.ValueOfInt32(int32(least)))
 		answer, err := ask()
 		if err != nil {
 			return answer, err

@@ -12,15 +12,10 @@ import (
 	"syscall"
 	"time"
 
-	"google.golang.org/grpc"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
-
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/dberr"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
-	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
@@ -378,29 +373,4 @@ func (d *doctor) ports(ctx context.Context, found *findings) error {
 		}
 	}
 	return nil
-}
-
-// askTimeout bounds the question who listens.
-const askTimeout = 3 * time.Second
-
-// serving reports whether a caretaker with this configuration serves. It asks at listen.
-func (d *doctor) serving(ctx context.Context) bool {
-	var own connection
-	own.useServer("the configuration", d.config.Config)
-	transport, err := own.credentials()
-	if err != nil {
-		return false
-	}
-	conn, err := grpc.NewClient(own.address, grpc.WithTransportCredentials(transport))
-	if err != nil {
-		return false
-	}
-	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	var header metadata.MD
-	_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}, grpc.Header(&header))
-	// A server that requires client certificates has shown its own certificate by then.
-	refused := err != nil && strings.Contains(err.Error(), "certificate required")
-	return refused || len(header.Get(server.NameHeader)) > 0
 }

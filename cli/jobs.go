@@ -58,7 +58,8 @@ func describeJobs(out *terminal, answer *pb.ListJobsResponse) error {
 		return []any{
 			j.GetId(), j.GetKind(), arguments(j), jobState(j),
 			fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()), j.GetScheduledAt(),
-			runID{id: j.GetRunId()}, lastOutcome(j),
+			runID{id: j.GetRunId()},
+			lastOutcome(j),
 		}
 	})
 }

@@ -109,7 +109,9 @@ func describeFires(out *terminal, answer *pb.ListFiresResponse) error {
 		}
 		return []any{
 			f.GetFireTime(), f.GetWorker(), enumText(f.GetOutcome(), "FIRE_OUTCOME_"), late,
-			cmp.Or(f.GetClaimedBy(), none), runID{id: f.GetRunId()}, f.GetReason(),
+			cmp.Or(f.GetClaimedBy(), none),
+			runID{id: f.GetRunId()},
+			f.GetReason(),
 		}
 	})
 }

@@ -143,7 +143,7 @@ func TestAudit_NoArgumentCanBeTakenForAnother(t *testing.T) {
 	want := []string{
 		worker + `|"x run=1 outcome=OK \" target=y"|`,
 		`"a=b"|"plain \u202e words"|`,
-		`"user 7" 8|r|`,
+		`"user 7" 8|r must_exist=false|`,
 		worker + `|dry_run=false async=false request_id="a async=true"|`,
 	}
 	for i, line := range f.audited() {

@@ -38,7 +38,7 @@ type Config struct {
 	// Use is what caretaker is for here: gitlab, every worker, or loose_foreign_keys, these alone, which
 	// needs fewer tables of its own and shows nothing else:
 	// [guide](../getting-started/first-cleanup.md). Without it main must have GitLab's tables.
-	Use string `key:"use" example:"loose_foreign_keys" of:"gitlab loose_foreign_keys"`
+	Use string `key:"use" example:"gitlab" of:"gitlab loose_foreign_keys"`
 	// HistoryKeep is how long runs, fires and the audit are kept.
 	HistoryKeep time.Duration `key:"history.keep" default:"720h" min:"1h" max:"87600h"`
 	// Receipts defines what is kept of the rows that were changed.

@@ -126,7 +126,7 @@ d: [{table: q, column: q_id, on_delete: async_delete}]
 gone: [{table: only, column: o_id, on_delete: async_nullify}]
 `, servicetest.Batches(10, 0))
 	r := wantRun(t, s, "processed_records=50 deleted_rows=52 rescheduled_records=1400")
-	assert.Contains(t, r.Reason, "1400 records held, no configured database has their child tables absent, gone; ")
+	assert.Contains(t, r.Reason, "1,400 records held, no configured database has their child tables absent, gone; ")
 	assert.That(t, !r.OverLimit, "over_limit, though nothing is left but what is held")
 	wantRun(t, s, "")
 }
