@@ -6,7 +6,7 @@ BUF        = $(GO) tool -modfile=tools/buf/go.mod buf
 LINTER     = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 VALE       = $(GO) tool -modfile=tools/vale/go.mod vale --no-global --config=tools/vale/vale.ini
 # The files whose English make prose checks.
-TEXTS      = $(shell git ls-files '*.md' '*.go' '*.proto' '*.html' ':!gen' ':!*testdata*' ':!docs/reference/log-messages.md')
+TEXTS      = $(shell git ls-files '*.md' '*.go' '*.proto' '*.html' ':!gen' ':!*testdata*')
 # The race detector is for CI, or make test RACE=-race.
 RACE       =
 # Clones in other folders share one build cache.
