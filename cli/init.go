@@ -151,7 +151,7 @@ func (s *setup) databases(ctx context.Context) error {
 	return s.differ(ctx)
 }
 
-// differ refuses two names for one database, as all commands do.
+// differ returns an error if two names refer to one database.
 func (s *setup) differ(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()

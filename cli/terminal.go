@@ -48,7 +48,7 @@ func (out *terminal) document(json string) error {
 	return out.yaml.Encode(&root)
 }
 
-// blockStyle writes a node and those in it with indented lines, as few quotes as possible.
+// blockStyle sets block style on a node and its children, with as few quotes as possible.
 func blockStyle(node *yaml.Node) {
 	node.Style = 0
 	for _, child := range node.Content {

@@ -204,7 +204,7 @@ func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, 
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	db := stdlib.OpenDB(*config)
 	defer func() { _ = db.Close() }()
-	// A set that is enabled later has migrations older than the applied ones.
+	// Migrations of a set that is enabled later may be older than migrations already applied.
 	provider, err := goose.NewProvider("", db, files, goose.WithStore(store),
 		goose.WithDisableGlobalRegistry(true), goose.WithExcludeVersions(set.without),
 		goose.WithAllowOutofOrder(true))

@@ -52,7 +52,7 @@ func wholeRun(r *run.Run) *pb.Run { return toRun(r, wholeText, "maintenance.runs
 
 func listedRun(r *run.Run) *pb.Run { return toRun(r, listText, "GetRun") }
 
-// toRun shortens texts to a number of bytes. rest names the location of the full text.
+// toRun shortens texts to a number of bytes. source names the call that returns the full text.
 func toRun(r *run.Run, most int, source string) *pb.Run {
 	if r == nil {
 		return nil
@@ -120,7 +120,7 @@ func listedJob(j *job.Job) *pb.Job {
 	return toJob(j, listText, "ListJobs with its id (caretaker jobs show ID)")
 }
 
-// toJob shortens texts to a number of bytes. rest names the location of the full text.
+// toJob shortens texts to a number of bytes. source names the call that returns the full text.
 func toJob(j *job.Job, most int, source string) *pb.Job {
 	job := &pb.Job{
 		Id: j.ID, Kind: j.Kind, State: j.State, Args: &structpb.Struct{},

@@ -173,7 +173,7 @@ func (r *rates) take(method, client string) error {
 		method != pb.MaintenanceService_PlanDeletion_FullMethodName {
 		return nil
 	}
-	// Canceling a reservation returns no tokens once a later reservation exists.
+	// Allow, not Reserve: canceling a reservation returns no tokens once a later one exists.
 	bucket := r.bucket(method+" "+client, r.rate, r.burst)
 	if bucket.Allow() {
 		return nil

@@ -122,7 +122,8 @@ type page struct {
 	after string
 }
 
-// newPage reads the size and the token of a request for a kind of list with filters.
+// newPage reads the size and the token of a request for a kind of list. filters must contain every
+// filter of the request: else the token of a list with other filters would be accepted.
 func newPage(kind string, request interface {
 	GetPageSize() int32
 	GetPageToken() string
@@ -172,7 +173,7 @@ func (p page) afterNumber() (int64, error) {
 	return after, nil
 }
 
-// timedKey returns the key of a list by time. rest distinguishes entries with equal times.
+// timedKey returns the key of a list by time. key distinguishes entries with equal times.
 func timedKey(at time.Time, key string) string {
 	return at.UTC().Format(time.RFC3339Nano) + " " + key
 }

@@ -64,7 +64,7 @@ type Needs struct {
 	By map[Table][]string
 	// Lookups are how rows are found.
 	Lookups []Lookup
-	// by is the user of the added needs, "" for none.
+	// by is the worker or job to which Begin attributes the added needs. "" means none.
 	by string
 	// entered are the tables whose dependants have been added for this user.
 	entered map[Table]bool

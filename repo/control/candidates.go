@@ -15,6 +15,6 @@ type Candidate struct {
 	// Name is a username or a full path, "" for neither.
 	Name   string `json:"name"`
 	Action string `json:"action"`
-	// Reason is a typed reason, perhaps with text, "" if the action suffices.
+	// Reason is a typed reason, optionally with a text. "" means that the action needs none.
 	Reason string `json:"reason"`
 }

@@ -69,8 +69,8 @@ const PruneBatch = 1000
 
 // PruneHistory deletes up to 1000 rows each of old records, and reports whether there may be more.
 // It deletes runs, fires and audit entries older than keep, outside paths that have been done for
-// longer than keep, and expired protections. It also deletes cancellations of deleted jobs, unless
-// the started work of such a job would then continue.
+// longer than keep, and expired protections. It also deletes cancellations of deleted jobs. It
+// keeps the cancellation of a job whose removal has started, so that the removal does not continue.
 func (d History) PruneHistory(ctx context.Context, keep time.Duration) (more bool, err error) {
 	err = pg.QueryRow(ctx, d.db, "prune the history", []any{&more}, pruneHistorySQL, keep, PruneBatch)
 	if err != nil || d.db.LooseForeignKeysOnly {

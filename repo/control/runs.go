@@ -28,7 +28,7 @@ const (
 	TriggerRequest  = "request"
 )
 
-// Run is a row of maintenance.runs. Its fields are those of the message Run of the API.
+// Run is a row of maintenance.runs, with most fields of the message Run of the API.
 type Run struct {
 	ID, Worker, Database, Trigger, State, Reason, Error, TraceID, RequestedBy string
 	DryRun, OverLimit, TurboMode                                              bool
@@ -67,7 +67,7 @@ type DefinitionCount struct {
 	AtLeast bool   `json:"at_least"`
 }
 
-// runColumns are in the order of (*Run).into.
+// runColumns are in the order of (*Run).scan.
 const runColumns = `id::text, worker, database, trigger, state, reason, error, trace_id, requested_by, dry_run, over_limit,
   turbo_mode, lease_epoch, started_at, finished_at, counts, tables, definitions, coalesce(request_id, ''), replica,
   CASE WHEN state = 'running' AND heartbeat_at < clock_timestamp() - least(interval '10 seconds', heartbeat_ttl) THEN heartbeat_at END, heartbeat_at + heartbeat_ttl`
@@ -211,7 +211,7 @@ UPDATE maintenance.runs SET cancel_requested_at = coalesce(cancel_requested_at, 
 WHERE id = $1::text::uuid AND state = 'running'`
 
 // RequestCancel asks the run's process to stop, which reads the request with its next heartbeat.
-// words name the requester, and become the run's error. The first request counts. A run that has
+// text names the requester, and becomes the run's error. The first request counts. A run that has
 // ended, or that does not exist, does not change.
 func (d Runs) RequestCancel(ctx context.Context, id, text string) error {
 	_, err := pg.Exec(ctx, d.db, "ask to cancel the run", requestCancelSQL, id, text)

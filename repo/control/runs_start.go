@@ -19,7 +19,7 @@ type StartState struct {
 	Now time.Time
 	// Flags are the feature flags that have been set.
 	Flags map[string]bool
-	// Pause is the pause in force, that of all workers first. nil means none.
+	// Pause is the current pause. A pause of all workers takes precedence. nil means none.
 	Pause *Pause
 }
 

@@ -57,8 +57,8 @@ type deleting struct {
 	userType int16
 	// deletable: users of this type may be deleted.
 	deletable bool
-	// started means that an earlier transaction has decided, and personal projects may already be
-	// deleted.
+	// started reports that an earlier transaction started the deletion. Personal projects may
+	// already be deleted.
 	started bool
 	// judging: nothing is locked or changed.
 	judging bool

@@ -126,8 +126,8 @@ type GhostTarget struct {
 	Type       int16
 	// Protections: protections exist, which may keep the user.
 	Protections bool
-	// Active: the user is not blocked, though in the queue. Queued: the user is in the queue, and the
-	// job delete_user has nothing left to do first. Only plans need Queued.
+	// Active reports that a queued user is not blocked. Queued reports that the job delete_user has
+	// finished its part. Only plans set Queued.
 	Active, Queued bool
 	// Organization of the user, nil if users have none, and its Ghost, 0 if it has none.
 	Organization *int64

@@ -156,7 +156,7 @@ WITH RECURSIVE up (id) AS (
 )
 SELECT EXISTS (SELECT FROM up WHERE id = $1::bigint)`
 
-// refuseCycle refuses to start a removal that could not end.
+// refuseCycle returns an error if the group is its own ancestor: the removal would never end.
 func refuseCycle(ctx context.Context, tx pgx.Tx, id int64) error {
 	var cycle bool
 	err := tx.QueryRow(ctx, cycleSQL, id).Scan(&cycle)

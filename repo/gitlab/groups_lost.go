@@ -104,8 +104,8 @@ SELECT group_id, no_group, legacy_date, legacy_user, details_date, details_user,
 FROM judged WHERE no_group OR differs OR group_id = (SELECT max(group_id) FROM page)
 ORDER BY group_id`
 
-// OddSchedules reads the next page of the legacy store after the id after. It returns its odd rows
-// and the id to continue from, 0 at the end.
+// OddSchedules returns the malformed rows of the legacy store's page after an id, and the id of the
+// next page. 0 means that no page follows.
 func (d Groups) OddSchedules(
 	ctx context.Context, s GroupStores, after int64, l fencing.Limits,
 ) (odd []OddSchedule, next int64, err error) {

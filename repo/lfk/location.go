@@ -81,7 +81,7 @@ func (q *DeletedRecords) checkLocation(database string) error {
 	}
 	q.Remembered = false
 	if !q.Exists {
-		// The schema of the other queue's partitions already uses the names of partitions.
+		// The other queue uses the partition names in its schema, so new partitions get this schema.
 		q.leafSchema = q.Schema
 	}
 	return &QueueMovedError{Database: database, Was: q.was, Now: q.Schema, Path: q.path, Exists: q.Exists}

@@ -36,7 +36,7 @@ const (
 	SoleOwnerOfOrganization = "SOLE_OWNER_OF_ORGANIZATION"
 )
 
-// ReasonProcessGone is the reason of an attempt that was presumed dead. ProcessGoneText is its
+// ProcessGone is the reason of an attempt that was presumed dead. ProcessGoneText is its
 // text.
 const (
 	ProcessGone     = "PROCESS_GONE"
@@ -52,8 +52,8 @@ const (
 	Cancelled = "CANCELLED"
 )
 
-// ReasonKeyReused replaces the SQLSTATE of records that are held because their key is used again.
-// ReasonKeyApproved replaces it if the next run cleans their children all the same.
+// KeyReused replaces the SQLSTATE of records that are held because their key is used again.
+// KeyApproved replaces it if the next run cleans their children all the same.
 const (
 	KeyReused   = "KEY_REUSED"
 	KeyApproved = "KEY_REUSED_CLEAN"

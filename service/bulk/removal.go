@@ -299,7 +299,7 @@ func (w *Sweeper) NextKeys(
 	}
 }
 
-// take sends one statement, and sets its permit in b.
+// take sends one statement, and stores its permit in b.
 func (w *Sweeper) take(
 	ctx context.Context, rows rowset.Rows, columns []catalog.Column, c *Cursor, b *rowset.Batch,
 ) (values [][]string, took time.Duration, err error) {

@@ -12,7 +12,9 @@ const (
 	FirstStatementRows = 1000
 	// MaxStatementRows is the maximum number of rows of a statement.
 	MaxStatementRows = 20_000
-	// StatementGoal is the target duration of a statement.
+	// StatementGoal is the target duration of a statement. Other adapting sizes: childTask.learn
+	// and loader of service/lfk (rows of a key, records of a batch), shrinkOnTimeout of the walk
+	// over tokens.
 	StatementGoal = 250 * time.Millisecond
 	// statementAim is the new target after a longer statement. With the goal itself every second
 	// statement would exceed it.

@@ -22,7 +22,7 @@ const dryRunRows = 100_000
 // would change.
 type dryRun struct {
 	*cleanup
-	// counts has an entry per queried definition. A child in several homes is one.
+	// counts has an entry per queried definition. A child in several databases is one.
 	counts []*control.DefinitionCount
 	byKey  map[string]*control.DefinitionCount
 	// capped and unfinished name the definitions whose count is a lower bound: because of the rows,

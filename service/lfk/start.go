@@ -140,7 +140,7 @@ type parentTasks struct {
 	// absent are the definitions whose child is in no configured database, and not accepted: they
 	// hold the records.
 	absent []lfk.Definition
-	// living: a parent was found alive in this run, so parents are checked before any change.
+	// living is set once a parent was found alive. Later batches check parents before any change.
 	living atomic.Bool
 	// table is the table of the recorded name at the start of the run. nil means none.
 	table    *lfk.ParentTable

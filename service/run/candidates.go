@@ -156,8 +156,8 @@ func orPlanChanged(run Run, err error) (Run, error) {
 	}}
 }
 
-// checkCandidates finds all candidates like a dry run. Unless they are the expected ones, the run
-// ends here, and its record has the current ones.
+// checkCandidates finds all candidates like a dry run. If their digest differs from the expected
+// one, the run is skipped, and its record lists the current candidates.
 func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 	if x.expected == "" {
 		return nil

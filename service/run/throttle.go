@@ -47,7 +47,7 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table cat
 		}
 		if pause <= 0 {
 			if e.Severe() {
-				// The timeout is over, and a last statement now would add load.
+				// The run's time limit is reached. A last statement now would add load.
 				return x.stopThrottled(ctx, e)
 			}
 			x.throttle.Release(e)

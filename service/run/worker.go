@@ -88,8 +88,8 @@ type Worker struct {
 	// MaxRuntime returns how long a run on a database may take, by the current flags, and whether
 	// turbo mode is on. A worker without a time limit leaves it out.
 	MaxRuntime func(database string, flags map[string]bool) (limit time.Duration, turbo bool)
-	// NoTimeLimit workers have no limit of their own. Their lease lasts [DefaultRunTime] plus the
-	// margin, and is renewed.
+	// NoTimeLimit workers have no limit of their own. Their lease lasts [DefaultRunTime] plus
+	// [LeaseMargin], and is renewed.
 	NoTimeLimit bool
 	// Work does a run, or counts its effects if x.DryRun. Its error ends the run as in [conclude].
 	Work func(ctx context.Context, x *Execution) error

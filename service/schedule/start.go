@@ -58,8 +58,8 @@ func firstDue(ctx context.Context, w *run.Worker) string {
 	return ""
 }
 
-// finishRound starts the runs of the databases after the one of the fire's own run, one after the
-// other. An error ends the round: the next fire works the remaining ones.
+// finishRound runs the remaining databases, one after another, after the fire's own run. After an
+// error the next fire runs the others.
 func (t *workerTick) finishRound(ctx context.Context, first run.Run) {
 	err := fault.RecoverPanic(func() error { return t.workRound(ctx, first) })
 	if err != nil && !errors.Is(err, fault.ErrStopping) {

@@ -68,7 +68,7 @@ type Database struct {
 	attributes []attribute.KeyValue
 }
 
-// maxConns of a database's pool. The URL's pool_max_conns overrides it. Each of the five workers
+// maxConns of a database's pool. The URL's pool_max_conns overrides it. Each of the six workers
 // may have one run, with the renewal of its lease and its heartbeat. loose_foreign_keys_cleanup
 // sends two statements at a time. Six jobs run at a time. River fetches and completes them on
 // connections of its own, and RPCs need more. Waiting for a connection would cost a lease. River

@@ -61,7 +61,7 @@ const SummarySQL = `(
 const ReceiptSQL = `length(set_config('caretaker.receipt', coalesce(` + SummarySQL + `::text, ''), true)) >= 0`
 
 // Summary puts the key that changed returns, and a condition on its rows, into a statement that
-// contains one of the two above.
+// contains SummarySQL or ReceiptSQL.
 func Summary(d *Database, sql, key, counted string) string {
 	// Not NULL: with array_nulls off its text form no longer means NULL.
 	kept, order := "''", "key"
@@ -75,8 +75,8 @@ func Summary(d *Database, sql, key, counted string) string {
 }
 
 // ReceiptFieldsSQL is the part of the receipt d that a hash covers besides the previous hash. The
-// text form of a list quotes where necessary, and separates NULL from a text, so no two receipts
-// share it.
+// text form of a list quotes where necessary, and separates NULL from a text, so
+// different receipts have different texts.
 const ReceiptFieldsSQL = `convert_to(ARRAY[
     {next}::text, extract(epoch FROM d.at)::text, d.run_id::text,
     d.job_id::text, d.worker, d."table", d.action, d.rule, d.rows::text, d.lowest_key,

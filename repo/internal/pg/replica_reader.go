@@ -153,8 +153,8 @@ func (r *Reader) ready(ctx context.Context) (want position, why string) {
 	return r.want, ""
 }
 
-// catchUp waits a moment until the replica has replayed the log up to a position. It returns why
-// the replica cannot be read.
+// catchUp waits briefly for the replica to replay the log up to a position. It returns the reason if
+// the replica did not. "" means that it did.
 func (r *replica) catchUp(ctx context.Context, want position) string {
 	bounded, cancel := context.WithTimeoutCause(ctx, replicaConnectTimeout, dberr.ErrUnreachable)
 	defer cancel()

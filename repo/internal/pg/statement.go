@@ -117,7 +117,7 @@ func Write(ctx context.Context, d *Database, p fencing.Permit, q Query, into ...
 }
 
 // Change is [Write] for changes of the application's rows. The statement records them by
-// receiptSQL, and the next one writes the receipt.
+// ReceiptSQL, and the next one writes the receipt.
 func Change(
 	ctx context.Context, d *Database, p fencing.Permit, q Query, r Receipt, into ...any,
 ) error {

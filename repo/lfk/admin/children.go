@@ -190,7 +190,8 @@ type unidentified struct {
 
 type unidentifiedTables []unidentified
 
-// of returns the first such table of a child whose deletions, or updates, fail, "" if none.
+// of returns the first table below a child, without a replica identity, on which a delete or an
+// update fails. "" means none.
 func (all unidentifiedTables) of(child uint32, deletes bool) string {
 	for _, u := range all {
 		if u.Root == child && (deletes && u.Deletes || !deletes && u.Updates) {

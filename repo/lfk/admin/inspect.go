@@ -204,7 +204,7 @@ func rootsOf(tables map[string]relation) (roots []uint32) {
 	return slices.Compact(roots)
 }
 
-// definedKey returns the key that the definitions of a parent name, or else id.
+// definedKey returns the key columns that a definition of the parent sets, otherwise id.
 func definedKey(keys []lfk.Definition, parent string) []string {
 	for _, k := range keys {
 		if k.Parent == parent && k.Key != nil {

@@ -331,8 +331,8 @@ func (u *user) reportProtected(ctx context.Context, kept *repo.ProtectedError) {
 		"reason", reasons.Protected, "why", kept.String(), "tables", u.tables)
 }
 
-// reportFailed logs a user who has failed. The error is logged nowhere else. A user of a type that
-// stays is a warning: no stack would explain it.
+// reportFailed logs a user who has failed. The error is logged nowhere else. An internal
+// user is logged as a warning, without a stack.
 func (u *user) reportFailed(ctx context.Context, cause error) {
 	u.failed++
 	spans.RecordFailure(ctx, cause)

@@ -69,7 +69,7 @@ func (w *tokenWalk) next(ctx context.Context) (r gitlab.BotRange, full bool, err
 	return r, false, err
 }
 
-// judge returns the inactive ones among the next bots after the cursor, without protected bots.
+// judge returns the inactive, unprotected bots among the next limit bots after the cursor.
 func (w *tokenWalk) judge(ctx context.Context, limit int) (r gitlab.BotRange, err error) {
 	page := gitlab.BotPage{After: w.pass.Cursor, Limit: limit}
 	r, err = w.x.Database.Tokens.InactiveBots(ctx, w.features, w.pass.TokenRules, page, tokenLimits())

@@ -50,7 +50,7 @@ func (l Admin) DecideReused(ctx context.Context, table string, clean bool) ([]Re
 	return done, err
 }
 
-// checkTable returns [ErrUnknownTable] if no selected database has a table, nor records of it.
+// checkTable returns [ErrUnknownTable] if no selected database has the table or records of it.
 func (l Admin) checkTable(ctx context.Context, table string) error {
 	if table == "" {
 		return nil

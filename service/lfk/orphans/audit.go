@@ -31,13 +31,14 @@ type Task struct {
 	Fault string
 
 	child *lfk.Child
-	// parents are the parent's homes. Records are written to the first.
+	// parents are the parent's databases. Records are written to the first.
 	parents []*orphans.Parent
 	// key are the columns by which the databases of the parent record it. untracked is the first of
 	// them if key is a guess, because its deletions are not recorded.
 	key       []string
 	untracked string
-	// values: the first database records texts. mixed is one that does not.
+	// values reports that the first database records text keys. mixed is the name of one that
+	// records another type.
 	values bool
 	mixed  string
 	// order has, for each recorded column of the parent, the position of the child's column.
@@ -122,7 +123,7 @@ func childFault(key lfk.Definition, child *admin.Child) string {
 	return ""
 }
 
-// findParents finds the parent's homes.
+// findParents finds the databases that contain the parent.
 func (t *Task) findParents(ctx context.Context, databases []inspected) (fault string, err error) {
 	partition := ""
 	for _, d := range databases {
@@ -213,7 +214,7 @@ type Page struct {
 	Orphans []lfk.Key
 	Rows    int64
 	AtLeast bool
-	// horizons are those of the parent's homes, from before the check of the parents.
+	// horizons are those of the parent's databases, from before the check of the parents.
 	horizons []string
 }
 
@@ -304,7 +305,7 @@ func (t *Task) Refuses() string {
 	return t.parents[0].Refuses()
 }
 
-// confirm returns the keys still missing from the parent's homes except the first. It waits for the
+// confirm returns the keys still missing from the parent's databases except the first. It waits for the
 // transactions that were open there when the keys were found. late: they have not ended.
 func (t *Task) confirm(ctx context.Context, p Page, keys []lfk.Key) (_ []lfk.Key, late bool, err error) {
 	for i, parent := range t.parents[1:] {

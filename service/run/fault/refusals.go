@@ -157,7 +157,7 @@ func Forbidden(err error) bool {
 	return ok && refused.SQLState == "42501"
 }
 
-// IsTemporary reports whether a run not started for a reason that goes away by itself.
+// IsTemporary reports whether a run was not started for a temporary reason.
 func IsTemporary(err error) bool {
 	var held *LeaseHeldError
 	var paused *WorkerPausedError

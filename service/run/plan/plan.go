@@ -44,7 +44,7 @@ var errPlanTime = errors.New("plan timed out")
 const (
 	// maxRows is the maximum number of rows that a plan counts in a table.
 	maxRows = 10_000
-	// MaxTime is the time limit of a plan, below a client's timeout.
+	// MaxTime is the time limit of a plan, shorter than the timeout of caretaker's command line.
 	MaxTime = 20 * time.Second
 )
 
