@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/cli"
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
@@ -112,6 +113,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	started := runID(t, document(t, r.want(0, "run "+worker+" --no-wait -o json")))
 	r.want(0, "watch "+started, "succeeded")
 	r.want(0, "run "+worker+" --no-wait --dry-run", " has started; caretaker watch ", "(server ")
+	devdb.Eventually(t, "the dry run ends", func() bool { return !strings.Contains(r.want(0, "status"), "is running on main") })
 	r.want(0, "cancel "+id+" -o yaml", "run:\n  id: "+id+"\n", "  leaseEpoch: \"1\"\n")
 	r.want(0, "receipts", "RECEIPT")
 	r.want(2, "receipts --run 0000", "--run: is neither the id of a run nor the beginning of one on record")
