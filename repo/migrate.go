@@ -41,6 +41,7 @@ func (d *Database) Migrate(ctx context.Context) (applied []string, err error) {
 	return applied, err
 }
 
+// migrationLockSQL waits for the lock, which is released at the end of the transaction.
 const migrationLockSQL = `SELECT pg_advisory_xact_lock($1)`
 
 // WhileMigrating calls do, which changes the existing schema maintenance, in one process at a time.
@@ -99,6 +100,7 @@ func withoutTable(err error) bool {
 	return errors.As(err, &pgErr) && pgErr.SQLState != "42501" && pgErr.Class() == dberr.ClassSchema
 }
 
+// queueMigratedSQL reports whether River has recorded all versions of $1 as applied.
 const queueMigratedSQL = `
 SELECT count(*) = cardinality($1::bigint[]) FROM maintenance.river_migration
 WHERE line = 'main' AND version = ANY ($1::bigint[])`
@@ -190,6 +192,8 @@ func (s migrationSet) newest() (int64, error) {
 	return slices.Max(all), nil
 }
 
+// migrateSet applies the missing migrations of a set. It returns their names, including those
+// applied before an error.
 func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, error) {
 	files, err := fs.Sub(migrationFiles, "migrations/"+set.folder)
 	if err != nil {

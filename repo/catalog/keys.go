@@ -44,6 +44,7 @@ CROSS JOIN LATERAL (
 
 // keyColumns are column numbers of a table.
 type keyColumns struct {
+	// table is the OID of the table, numbers are from pg_attribute.attnum.
 	table   uint32
 	numbers []int16
 }
@@ -51,16 +52,20 @@ type keyColumns struct {
 // numberedKey is a row of foreignKeysSQL.
 type numberedKey struct {
 	ForeignKey
+	// child and parent are the columns of the reference.
 	child, parent keyColumns
-	set, primary  []int16
+	// set are the columns that SET NULL clears, nil for all. primary are those of the child's
+	// primary key.
+	set, primary []int16
 }
 
 // AllActions are all actions on delete, as in pg_constraint.
 const AllActions = "acdnr"
 
 // QueueKeys adds to a batch the query for foreign keys with these actions on delete, one letter
-// each.
+// each. It queues two statements. c.Keys is complete once both results are read.
 func (c *Catalog) QueueKeys(batch *pgx.Batch, actions string) {
+	// The keys wait for the second statement, which reads the names of their columns.
 	var keys []numberedKey
 	batch.Queue(foreignKeysSQL, actions).Query(func(rows pgx.Rows) (err error) {
 		keys, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (k numberedKey, err error) {
@@ -96,7 +101,7 @@ func (c *Catalog) QueueKeys(batch *pgx.Batch, actions string) {
 }
 
 // addKey adds a foreign key with its columns. It skips a key that was dropped between the two
-// statements.
+// statements. of contains the columns by the OID of their table and their number.
 func (c *Catalog) addKey(k numberedKey, of map[uint32]map[int16]Column) {
 	for i := range k.child.numbers {
 		column, ok := of[k.child.table][k.child.numbers[i]]

@@ -73,6 +73,7 @@ const PruneBatch = 1000
 // keeps the cancellation of a job whose removal has started, so that the removal does not continue.
 func (d History) PruneHistory(ctx context.Context, keep time.Duration) (more bool, err error) {
 	err = pg.QueryRow(ctx, d.db, "prune the history", []any{&more}, pruneHistorySQL, keep, PruneBatch)
+	// With loose foreign keys only, deletions leave nothing to prune.
 	if err != nil || d.db.LooseForeignKeysOnly {
 		return more, err
 	}

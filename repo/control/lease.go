@@ -25,11 +25,14 @@ const leaseColumns = `l.name, left(coalesce(l.holder, ''), 200), coalesce(l.epoc
 // free or has expired. A held lease is only read: locking it would wait for the holder's running
 // statement, and delay the next.
 const (
+	// leaseValuesSQL starts a lease at epoch 1.
 	leaseValuesSQL = `
   INSERT INTO maintenance.leases AS l (name, holder, epoch, acquired_at, renewed_at, expires_at)
   SELECT $1::text, $2::text, 1, now(), now(), now() + $3::interval`
+	// leaseIsFreeSQL reports whether the lease $1 has expired or was never acquired.
 	leaseIsFreeSQL = `NOT EXISTS (
     SELECT FROM maintenance.leases l WHERE l.name = $1 AND l.expires_at > clock_timestamp())`
+	// leaseConflictSQL replaces an expired lease, with the next epoch.
 	leaseConflictSQL = `
   ON CONFLICT (name) DO UPDATE
   SET holder = EXCLUDED.holder, epoch = coalesce(l.epoch, 0) + 1,
@@ -58,6 +61,7 @@ func (d Leases) AcquireLease(
 	return fencing.Lease{}, &fencing.LeaseHeldError{Lease: held, Remaining: remaining}
 }
 
+// renewLeaseSQL compares with the clock of the moment, so an expired lease is not renewed.
 const renewLeaseSQL = `
 UPDATE maintenance.leases l SET renewed_at = now(), expires_at = now() + $4::interval
 WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > clock_timestamp()
@@ -92,6 +96,7 @@ SELECT ` + leaseColumns + `,
   greatest(0, extract(epoch FROM least(l.expires_at, clock_timestamp() + interval '24 hours') - clock_timestamp()))::float8
 FROM maintenance.leases l WHERE l.name = $1`
 
+// readLease reads a lease and how long it is still held, 0 if it has expired.
 func readLease(
 	ctx context.Context, d *pg.Database, name string,
 ) (lease fencing.Lease, remaining time.Duration, err error) {
@@ -101,6 +106,7 @@ func readLease(
 	return lease, seconds(left), err
 }
 
+// listLeasesSQL reads leases by their names, including expired ones.
 const listLeasesSQL = `
 SELECT ` + leaseColumns + ` FROM maintenance.leases l WHERE l.name = ANY ($1) ORDER BY l.name`
 
@@ -109,6 +115,8 @@ func (d Leases) ListLeases(ctx context.Context, names []string) ([]fencing.Lease
 	return pg.Collect(ctx, d.db, pg.NewQuery("list leases", listLeasesSQL, names), d.scanLease)
 }
 
+// queryLease runs a statement that returns one lease. Without a row the error is
+// [dberr.ErrNotFound].
 func queryLease(
 	ctx context.Context, d *pg.Database, operation, sql string, args ...any,
 ) (lease fencing.Lease, err error) {
@@ -117,6 +125,7 @@ func queryLease(
 	return lease, err
 }
 
+// scanLease reads a lease, and sets the database that contains it.
 func (d Leases) scanLease(row pgx.CollectableRow) (lease fencing.Lease, err error) {
 	err = row.Scan(lease.Columns()...)
 	lease.Database = d.db.Name

@@ -27,6 +27,7 @@ const unsettledSQL = `, unsettled AS (
 const forgottenSQL = `run_id = $1::text::uuid OR run_id < (
   lpad(to_hex(floor(extract(epoch FROM now() - interval '7 days') * 1000)::bigint), 12, '0') || '70008000000000000000')::uuid`
 
+// forgetRunCountsSQL deletes the journal of one run, and journals older than a week.
 const forgetRunCountsSQL = `DELETE FROM maintenance.run_counts WHERE ` + forgottenSQL
 
 // ForgetRunCounts deletes the journal of a run whose counts are final.
@@ -35,6 +36,8 @@ func (d Runs) ForgetRunCounts(ctx context.Context, run string) error {
 	return err
 }
 
+// unsettledRunsSQL finds the ended runs before $1, of its worker and database, that still have a
+// journal.
 const unsettledRunsSQL = `
 WITH forgotten AS (DELETE FROM maintenance.run_counts WHERE ` + forgottenSQL + `)
 SELECT ` + runColumns + ` FROM maintenance.runs
@@ -110,6 +113,7 @@ func (run *Run) Recount(found []RunCount, has func(count string) bool) (raised b
 	return raised || !slices.Equal(before, run.Tables)
 }
 
+// saveRecountSQL changes the run only if its state is still $4.
 const saveRecountSQL = `
 UPDATE maintenance.runs SET counts = $2, tables = $3
 WHERE id = $1::text::uuid AND state = $4`

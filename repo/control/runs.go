@@ -75,16 +75,20 @@ const runColumns = `id::text, worker, database, trigger, state, reason, error, t
 // wholeRunColumns are in the order of scanWholeRun.
 const wholeRunColumns = runColumns + `, candidates, more_candidates, candidates_digest`
 
+// scanWholeRun reads the columns of wholeRunColumns.
 func scanWholeRun(row pgx.CollectableRow) (r Run, err error) {
 	err = r.scan(row, &r.Candidates, &r.MoreCandidates, &r.CandidatesDigest)
 	return r, err
 }
 
+// scanRun reads the columns of runColumns: a run without its candidates.
 func scanRun(row pgx.CollectableRow) (r Run, err error) {
 	err = r.scan(row)
 	return r, err
 }
 
+// scan reads the columns of runColumns, then further ones into more. DeadAt is zero unless the run
+// is silent.
 func (r *Run) scan(row pgx.Row, more ...any) error {
 	err := row.Scan(append([]any{
 		&r.ID, &r.Worker, &r.Database, &r.Trigger, &r.State, &r.Reason, &r.Error, &r.TraceID, &r.RequestedBy,
@@ -97,6 +101,7 @@ func (r *Run) scan(row pgx.Row, more ...any) error {
 	return err
 }
 
+// runByRequestSQL reads a run by the client's request id.
 const runByRequestSQL = `SELECT ` + wholeRunColumns + ` FROM maintenance.runs WHERE request_id = $1`
 
 // RunByRequest returns the run of a client's request id, or [dberr.ErrNotFound].
@@ -105,6 +110,7 @@ func (d Runs) RunByRequest(ctx context.Context, requestID string) (Run, error) {
 	return oneOfRuns(ctx, d.db, q, scanWholeRun)
 }
 
+// runByIDSQL reads a run by its id.
 const runByIDSQL = `SELECT ` + wholeRunColumns + ` FROM maintenance.runs WHERE id = $1::text::uuid`
 
 // Run reads a run, or returns [dberr.ErrNotFound].
@@ -112,6 +118,7 @@ func (d Runs) Run(ctx context.Context, id string) (Run, error) {
 	return oneOfRuns(ctx, d.db, pg.NewQuery("read the run", runByIDSQL, id), scanWholeRun)
 }
 
+// runsBetweenSQL lists the ids in a range, such as those with the same beginning.
 const runsBetweenSQL = `
 SELECT id::text FROM maintenance.runs
 WHERE id BETWEEN $1::text::uuid AND $2::text::uuid ORDER BY runs.id DESC LIMIT $3`
@@ -122,6 +129,7 @@ func (d Runs) RunsBetween(ctx context.Context, first, last string, most int) ([]
 	return pg.Collect(ctx, d.db, q, pgx.RowTo[string])
 }
 
+// deleteRunSQL deletes a run by its id.
 const deleteRunSQL = `DELETE FROM maintenance.runs WHERE id = $1::text::uuid`
 
 // DeleteRun deletes a run that could not start, so that its request id can be used again.
@@ -130,6 +138,7 @@ func (d Runs) DeleteRun(ctx context.Context, id string) error {
 	return err
 }
 
+// saveProgressSQL changes a running run only. It returns whether the run was asked to stop.
 const saveProgressSQL = `
 UPDATE maintenance.runs r SET heartbeat_at = clock_timestamp(), counts = $2, tables = $3, lease_epoch = $4, turbo_mode = $5,
   reason = $6
@@ -205,6 +214,7 @@ func (d Runs) CloseAbandonedRuns(ctx context.Context) ([]Run, error) {
 	return pg.Collect(ctx, d.db, pg.NewQuery("close abandoned runs", stmt.Fill(closeAbandonedRunsSQL, "{unsettled}", "true")), scanRun)
 }
 
+// requestCancelSQL keeps the time and the text of the first request.
 const requestCancelSQL = `
 UPDATE maintenance.runs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
   error = CASE WHEN cancel_requested_at IS NULL THEN $2 ELSE error END
@@ -260,6 +270,8 @@ func idAt(t time.Time) string {
 	return milliseconds[:8] + "-" + milliseconds[8:] + "-0000-0000-000000000000"
 }
 
+// runningRunSQL finds the newest run of worker $1 and database $2 in process $3. It skips dry runs
+// and the run $4.
 const runningRunSQL = `
 SELECT id::text FROM maintenance.runs
 WHERE worker = $1 AND database = $2 AND replica = $3 AND state = 'running' AND NOT dry_run AND id <> $4::text::uuid
@@ -319,12 +331,14 @@ func (d Runs) RunSummary(ctx context.Context, worker string) (s RunSummary, err 
 	return s, err
 }
 
+// oneRun returns the only run of a statement, without candidates, or [dberr.ErrNotFound].
 func oneRun(
 	ctx context.Context, d *pg.Database, operation, sql string, args ...any,
 ) (run Run, err error) {
 	return oneOfRuns(ctx, d, pg.NewQuery(operation, sql, args...), scanRun)
 }
 
+// oneOfRuns returns the first run of a query, or [dberr.ErrNotFound].
 func oneOfRuns(ctx context.Context, d *pg.Database, q pg.Query, scan pgx.RowToFunc[Run]) (Run, error) {
 	runs, err := pg.Collect(ctx, d, q, scan)
 	if err == nil && len(runs) == 0 {
@@ -352,6 +366,7 @@ func asJSON(value any) string {
 	return string(text)
 }
 
+// nonNil returns an empty map for nil: {} in JSON, not null.
 func nonNil(counts map[string]int64) map[string]int64 {
 	if counts == nil {
 		return map[string]int64{}

@@ -19,6 +19,8 @@ type Failure struct {
 	Since time.Time
 }
 
+// failuresSQL compares failed runs of the worker $1 with its last success, for each database of $2.
+// A database without a later failure has no row.
 const failuresSQL = `
 SELECT place.name, newest.reason, newest.error, oldest.finished_at
 FROM unnest($2::text[]) AS place (name)

@@ -11,12 +11,14 @@ import (
 
 // Pause keeps a worker from running. See maintenance.pauses.
 type Pause struct {
+	// Worker is * for all workers.
 	Worker, Reason, By string
 	Since              time.Time
 	// Until is zero for a pause without an end.
 	Until time.Time
 }
 
+// pausesSQL reads the pauses that have not expired, by main's clock.
 const pausesSQL = `
 SELECT worker, reason, paused_by, since, until FROM maintenance.pauses
 WHERE until IS NULL OR until > clock_timestamp() ORDER BY worker`
@@ -27,6 +29,7 @@ func (d Flags) Pauses(ctx context.Context) ([]Pause, error) {
 	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[Pause])
 }
 
+// pauseSQL computes the end by main's clock.
 const pauseSQL = `
 INSERT INTO maintenance.pauses (worker, reason, paused_by, until)
 VALUES ($1, $2, $3, CASE WHEN $4::interval > interval '0' THEN clock_timestamp() + $4::interval END)
@@ -51,6 +54,7 @@ func (d Flags) Resume(ctx context.Context, worker string) (ended bool, err error
 	return n > 0, err
 }
 
+// featureFlagsSQL reads the flags that have a row.
 const featureFlagsSQL = `SELECT name, enabled FROM maintenance.feature_flags`
 
 // FeatureFlags reads all flags that have been set.
@@ -68,6 +72,7 @@ func (d Flags) FeatureFlags(ctx context.Context) (map[string]bool, error) {
 	return out, err
 }
 
+// setFeatureFlagSQL inserts a flag, or changes it.
 const setFeatureFlagSQL = `
 INSERT INTO maintenance.feature_flags (name, enabled) VALUES ($1, $2)
 ON CONFLICT (name) DO UPDATE SET enabled = EXCLUDED.enabled`

@@ -121,6 +121,8 @@ func (u *deleting) checkSoleOwnership(ctx context.Context) error {
 	return nil
 }
 
+// lockOwners acquires advisory locks until the end of the transaction, in ascending order. A mere
+// judgement acquires none. of is part of the lock's name.
 func (u *deleting) lockOwners(ctx context.Context, places []int64, of string) error {
 	if u.judging {
 		return nil
@@ -129,6 +131,8 @@ func (u *deleting) lockOwners(ctx context.Context, places []int64, of string) er
 	return err
 }
 
+// checkOrganizations sets Refused, and up to ten Organizations of which the user is the only owner.
+// It does nothing without the table organization_users.
 func (u *deleting) checkOrganizations(ctx context.Context) error {
 	if !u.features.owners {
 		return nil
@@ -149,6 +153,8 @@ func (u *deleting) checkOrganizations(ctx context.Context) error {
 	return err
 }
 
+// checkGroups sets Refused, and up to ten Groups that would have no direct owner left. It reads the
+// owned groups twice: for their locks, then to judge them.
 func (u *deleting) checkGroups(ctx context.Context) error {
 	if !u.features.groups {
 		return nil
@@ -174,7 +180,9 @@ func (u *deleting) checkGroups(ctx context.Context) error {
 	return err
 }
 
-// eachOwnedPage reads the groups of which the user is a direct owner, until do stops.
+// eachOwnedPage reads the groups of which the user is a direct owner, until do stops. It reads
+// [ownedPage] groups per statement, in the order of their ids. args follow the three parameters of
+// the page.
 func (u *deleting) eachOwnedPage(
 	ctx context.Context, sql string, do func([]int64) (more bool), args ...any,
 ) error {

@@ -23,6 +23,7 @@ const migratableSQL = `coalesce(u.user_type, 0) IN (0, 6, 13, 15)`
 
 // GhostQueue is this database's queue of users whose contributions move to a ghost.
 type GhostQueue struct {
+	// table is the queue, under its current or its older name.
 	table *catalog.Relation
 	// organization: users.organization_id. projects: projects.namespace_id.
 	organization, projects bool
@@ -134,6 +135,7 @@ type GhostTarget struct {
 	Ghost        int64
 }
 
+// ghostTargetSQL returns no row if the row $1 of the queue is not due, or is not of the user $2.
 const ghostTargetSQL = `
 SELECT true, u.id IS NOT NULL, coalesce(q.hard_delete, false), ` + migratableSQL + `,
   coalesce(u.user_type, 0), EXISTS (
@@ -184,6 +186,7 @@ func (d Ghosts) PlanGhostTarget(
 	return t, err
 }
 
+// removeOrphanSQL checks in the same statement that the user does not exist.
 const removeOrphanSQL = `
 WITH {guard},
 changed AS (
@@ -194,7 +197,7 @@ changed AS (
 )
 SELECT EXISTS (SELECT FROM guard) AND {noted}`
 
-// RemoveOrphan removes a row of the queue whose user was deleted.
+// RemoveOrphan removes a row of the queue whose user was deleted. An existing user keeps the row.
 func (d Ghosts) RemoveOrphan(
 	ctx context.Context, p fencing.Permit, q GhostQueue, m GhostMigration,
 ) error {
@@ -204,6 +207,7 @@ func (d Ghosts) RemoveOrphan(
 	return pg.Change(ctx, d.db, p, pg.NewQuery(operation, sql, m.ID), removed)
 }
 
+// failMigrationSQL makes a row due 30 minutes from now, whatever its previous time.
 const failMigrationSQL = `
 WITH {guard},
 postponed AS (
@@ -221,12 +225,16 @@ func (d Ghosts) FailMigration(
 	return pg.Write(ctx, d.db, p, q.postpone("postpone a user after an error", failMigrationSQL, counted, m.ID, p.RunID))
 }
 
+// postpone returns a statement that postpones a row, and journals the postponed rows as the count
+// named counted.
 func (q GhostQueue) postpone(operation, sql, counted string, args ...any) pg.Query {
 	change := pg.NewQuery(operation, pg.Journaled(q.fill(sql), "('"+counted+"', (SELECT count(*) FROM postponed))", 2), args...)
 	change.Table = q.table.Name
 	return change
 }
 
+// deferMigrationSQL adds 30 seconds to the time at which the row is due, or to now if that is
+// later.
 const deferMigrationSQL = `
 WITH {guard},
 postponed AS (
@@ -263,6 +271,8 @@ func (d Ghosts) GhostBacklog(
 	return b.Capped(), err
 }
 
+// waitingGhostsSQL lists up to $2 users. $1 selects those that are never deleted, otherwise
+// postponed ones. $3 and $4 are the protected users and their reasons.
 const waitingGhostsSQL = `
 SELECT u.id, to_jsonb(u) ->> 'username', q.created_at,
   CASE WHEN NOT $1::boolean THEN q.consume_after END,

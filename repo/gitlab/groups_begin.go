@@ -70,6 +70,8 @@ func (d Groups) BeginGroupRemoval(
 	return b, err
 }
 
+// beginGroup locks the group, decides the verdict, and records the start of a removal. If the group
+// does not exist, it deletes the record of its removal.
 func beginGroup(
 	ctx context.Context, tx *pg.Changing, s GroupStores, a Adjournment, args jobqueue.DestroyGroup,
 ) (b GroupBeginning, err error) {
@@ -83,6 +85,7 @@ func beginGroup(
 	if b, err = judgeGroup(ctx, tx, s, a, args); err != nil || b.Verdict != GroupRemovalStarted {
 		return b, err
 	}
+	// Without the column state, the record alone marks the start.
 	if _, err := tx.Exec(ctx, recordRemovalSQL, args.GroupID, args.UserID); err != nil || !s.state {
 		return b, err
 	}
@@ -90,12 +93,14 @@ func beginGroup(
 	return b, pg.About("namespaces", err)
 }
 
+// judgeGroupSQL reads the marks and the state of the group $3, and whether the user $4 exists.
 const judgeGroupSQL = `
 SELECT mark.ripe, mark.begun, coalesce({state} = 4, false),
   EXISTS (SELECT FROM users u WHERE u.id = $4::bigint)
 FROM namespaces n {marks} WHERE n.id = $3::bigint`
 
-// judgeGroup decides the verdict on a locked group, and restores it if that is the verdict.
+// judgeGroup decides the verdict on a locked group, and restores it if that is the verdict. A
+// removal that has started continues without further checks.
 func judgeGroup(
 	ctx context.Context, tx *pg.Changing, s GroupStores, a Adjournment, args jobqueue.DestroyGroup,
 ) (b GroupBeginning, err error) {
@@ -134,6 +139,8 @@ func judgeGroup(
 	return b, err
 }
 
+// mayRemoveGroup reports whether the requesting user still has the right to remove the group.
+// args.UserID must not be nil.
 func mayRemoveGroup(
 	ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args jobqueue.DestroyGroup,
 ) (bool, error) {
@@ -146,6 +153,7 @@ func mayRemoveGroup(
 	return err == nil, err
 }
 
+// cycleSQL reports whether $1 is its own ancestor. UNION ends the walk at a repeated id.
 const cycleSQL = `
 WITH RECURSIVE up (id) AS (
   SELECT parent_id FROM namespaces WHERE id = $1::bigint
@@ -156,7 +164,8 @@ WITH RECURSIVE up (id) AS (
 )
 SELECT EXISTS (SELECT FROM up WHERE id = $1::bigint)`
 
-// refuseCycle returns an error if the group is its own ancestor: the removal would never end.
+// refuseCycle returns a [*GroupCycleError] if the group is its own ancestor: the removal would
+// never end.
 func refuseCycle(ctx context.Context, tx pgx.Tx, id int64) error {
 	var cycle bool
 	err := tx.QueryRow(ctx, cycleSQL, id).Scan(&cycle)
@@ -167,12 +176,15 @@ func refuseCycle(ctx context.Context, tx pgx.Tx, id int64) error {
 }
 
 const (
+	// recordRemovalSQL keeps the record of a previous attempt, with its user and counts.
 	recordRemovalSQL = `
 INSERT INTO maintenance.group_removals (group_id, user_id) VALUES ($1, $2)
 ON CONFLICT (group_id) DO NOTHING`
 
+	// progressSQL changes nothing if the state is already 4, a removal in progress.
 	progressSQL = `UPDATE namespaces SET state = 4 WHERE id = $1::bigint AND state IS DISTINCT FROM 4`
 
+	// forgetRemovalSQL deletes the record with its counts.
 	forgetRemovalSQL = `DELETE FROM maintenance.group_removals WHERE group_id = $1`
 )
 
@@ -185,11 +197,14 @@ func groupChange(table, sql string, args ...any) pg.RowChange {
 	return pg.RowChange{Table: table, Action: pg.ReceiptUpdated, SQL: sql, Key: key, Args: args}
 }
 
+// forgetRemoval deletes the record of a removal, if it exists.
 func forgetRemoval(ctx context.Context, tx pgx.Tx, id int64) error {
 	_, err := tx.Exec(ctx, forgetRemovalSQL, id)
 	return err
 }
 
+// deleteStaleRemovalsSQL deletes up to $1 records whose group does not exist, while the guard
+// holds.
 const deleteStaleRemovalsSQL = `
 WITH {guard},
 gone AS MATERIALIZED (
@@ -218,6 +233,8 @@ UPDATE namespaces SET state = 2
 WHERE id = $1::bigint AND type = 'Group' AND state = 4
   AND EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id = $1::bigint)`
 
+	// recordFailureSQL adds the reason to the new store's JSON. A value that is not an object
+	// stays.
 	recordFailureSQL = `
 UPDATE namespace_details
 SET state_metadata =
@@ -250,6 +267,7 @@ type Removed struct {
 	Groups, Projects, Rows, Bots int64
 }
 
+// saveRemovedSQL adds to the counts of a removal, and returns the sums.
 const saveRemovedSQL = `
 UPDATE maintenance.group_removals
 SET removed_groups = removed_groups + $2, removed_projects = removed_projects + $3,
@@ -287,9 +305,11 @@ func (d Groups) SaveRemoved(
 // GroupRemoval is a started removal, and the counts of what it has removed so far.
 type GroupRemoval struct {
 	Removed
+	// StartedAt is when the first attempt started the removal.
 	StartedAt time.Time
 }
 
+// groupRemovalsSQL reads the records of started removals, the oldest first.
 const groupRemovalsSQL = `
 SELECT group_id, removed_groups, removed_projects, removed_rows, queued_bots, begun_at
 FROM maintenance.group_removals ORDER BY begun_at, group_id LIMIT $1`

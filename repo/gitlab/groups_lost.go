@@ -43,10 +43,12 @@ ORDER BY 1, 2 DESC`
 
 // perhapsLost is a group of a page, or the last of it.
 type perhapsLost struct {
-	ID   int64
+	ID int64
+	// Lost is false for the last row of a page, which only shows where the page ends.
 	Lost bool
 }
 
+// NeedsConfirmation reports whether a replica's result requires a second read on the primary.
 func (g perhapsLost) NeedsConfirmation() bool { return g.Lost }
 
 // LostMarks reads the next page of groups after the id after, in order of their ids. It returns the
@@ -69,11 +71,15 @@ func (d Groups) LostMarks(
 // with the new store. Values are texts, as the stores have them. Dates are as in 2026-11-21,
 // whatever the DateStyle.
 type OddSchedule struct {
-	GroupID                  int64
-	NoGroup                  bool
+	GroupID int64
+	// NoGroup: the namespace does not exist, or is of another type.
+	NoGroup bool
+	// LegacyDate and LegacyUser are from the legacy store. DetailsDate and DetailsUser are from the
+	// new store, "" if it has no mark.
 	LegacyDate, LegacyUser   string
 	DetailsDate, DetailsUser string
-	differs                  bool
+	// differs: both stores have a mark, with different dates or users.
+	differs bool
 }
 
 // NeedsConfirmation reports whether a replica's result requires a second read on the primary.
@@ -167,6 +173,8 @@ func (d Groups) GroupBacklog(
 	return b, err
 }
 
+// waitingGroupsSQL lists up to $7 marked groups with the reason why each is not removed. $6 selects
+// held groups, otherwise early and vetoed ones. It examines up to $3 marks.
 const waitingGroupsSQL = `
 WITH` + vetoedGroups + `,
 marked AS MATERIALIZED (

@@ -46,6 +46,7 @@ func (d Groups) GroupTree(
 	ctx context.Context, root int64, l fencing.Limits, checkStop func() error,
 ) ([]int64, error) {
 	levels := [][]int64{{root}}
+	// Each pass reads one level. An empty level ends the walk.
 	for len(levels[len(levels)-1]) > 0 {
 		var below []int64
 		for parents := range slices.Chunk(levels[len(levels)-1], parentsPage) {
@@ -65,6 +66,8 @@ func (d Groups) GroupTree(
 	return slices.Concat(levels...), nil
 }
 
+// groupChildren reads the groups directly below some parents, [childrenPage] at a time. It calls
+// checkStop before each page.
 func groupChildren(
 	ctx context.Context, d *pg.Database, parents []int64, l fencing.Limits, checkStop func() error,
 ) (children []int64, err error) {
@@ -81,6 +84,7 @@ func groupChildren(
 	}
 }
 
+// groupProjectsSQL reads a page of the ids of projects directly in a namespace.
 const groupProjectsSQL = `
 SELECT id FROM projects WHERE namespace_id = $1::bigint AND id > $2::bigint ORDER BY id LIMIT $3`
 
@@ -104,6 +108,8 @@ type Memberships struct {
 }
 
 const (
+	// sourceMembersSQL and namespaceMembersSQL select the rows of Memberships. Both use $1 and $2,
+	// so that their callers pass the same arguments.
 	sourceMembersSQL    = `m.source_type = $1 AND m.source_id = $2::bigint`
 	namespaceMembersSQL = `$1 = '' AND m.member_namespace_id = $2::bigint`
 )
@@ -170,6 +176,7 @@ func (d Groups) RemoveMembers(
 		err := tx.QueryRow(ctx, remove, which.SourceType, which.SourceID, membersPage).
 			Scan(&picked, &r.Rows, &bots, &summary)
 		tx.Record("members", pg.ReceiptDeleted, summary)
+		// If none of the picked members was deleted, check whether a trigger keeps them.
 		if err == nil && len(picked) > 0 && r.Rows == 0 {
 			stay := stmt.Fill(membersStaySQL, "{which}", condition)
 			err = rowset.RefuseKept(ctx, tx, stay, which.SourceType, which.SourceID, picked)
@@ -194,6 +201,7 @@ type ProjectToRemove struct {
 	Routed          bool
 }
 
+// projectToRemoveSQL returns no row if the project does not exist.
 const projectToRemoveSQL = `
 SELECT p.id,
   coalesce((SELECT n.id FROM namespaces n WHERE n.id = {namespace} AND n.type = 'Project'), 0),
@@ -230,6 +238,7 @@ func (Groups) FindProject(
 }
 
 const (
+	// deleteProjectRouteSQL and the statements below each delete the row of one project or group.
 	deleteProjectRouteSQL = `DELETE FROM routes
 WHERE source_type = 'Project' AND source_id = $1::bigint`
 
@@ -273,6 +282,7 @@ func (d Groups) RemoveProject(
 // ErrNamespaceBelow means that a namespace below a group was created since the tree was read.
 var ErrNamespaceBelow = errors.New("namespaces.parent_id still refers to the group")
 
+// namespaceBelowSQL reports whether any namespace still has the group as its parent.
 const namespaceBelowSQL = `SELECT EXISTS (SELECT FROM namespaces WHERE parent_id = $1::bigint)`
 
 // RemoveGroup deletes a group's row with its marks, details and route, and records the removal, in
@@ -282,6 +292,7 @@ const namespaceBelowSQL = `SELECT EXISTS (SELECT FROM namespaces WHERE parent_id
 func (d Groups) RemoveGroup(
 	ctx context.Context, p fencing.Permit, s GroupStores, id int64, removed Removed,
 ) (total Removed, err error) {
+	// The stores of marks are optional tables.
 	var rows []rowDeletion
 	if s.schedules {
 		rows = append(rows, rowDeletion{"group_deletion_schedules", "group_id", unscheduleSQL, id})
@@ -296,6 +307,7 @@ func (d Groups) RemoveGroup(
 		if err != nil {
 			return err
 		}
+		// The check follows the deletion: a namespace below rolls it back.
 		var below bool
 		if err := tx.QueryRow(ctx, namespaceBelowSQL, id).Scan(&below); err != nil {
 			return err

@@ -32,26 +32,32 @@ type Restoration struct {
 
 // restoring is a group under its row's lock.
 type restoring struct {
-	id         int64
+	id int64
+	// path and name are the group's own, still with the suffix of the mark.
 	path, name string
 	// route is the full path, title the full name, from the routes. hasRoute: the group has a row of
 	// its own there.
 	route, title string
 	hasRoute     bool
 	// archived: the group was archived before it was marked.
-	archived              bool
+	archived bool
+	// due: the grace period has ended. started: caretaker has started the removal. working: the
+	// state is 4, a removal in progress.
 	due, started, working bool
 }
 
 // errTooLarge ends a restore that takes longer than the lease lasts.
 var errTooLarge = errors.New("the restore did not end in the time that the lease leaves it")
 
-// RestoreGroup restores a due group in one transaction, or changes nothing.
+// RestoreGroup restores a due group in one transaction, or changes nothing. It must end within
+// p.Transaction, otherwise the error is [errTooLarge]. A group that no longer exists gives the zero
+// value and no error.
 func (d Groups) RestoreGroup(
 	ctx context.Context, p fencing.Permit, s GroupStores, a Adjournment, id int64,
 ) (r Restoration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.Transaction, errTooLarge)
 	defer cancel()
+	// The server's timeout is longer than the context's, so that the error is errTooLarge.
 	p.Transaction += pg.NetTime
 	err = pg.Transaction(ctx, d.db, "restore group", p, func(ctx context.Context, tx *pg.Changing) error {
 		if err := lockGroup(ctx, tx, id); err != nil {
@@ -68,6 +74,7 @@ func (d Groups) RestoreGroup(
 	return r, err
 }
 
+// lockGroupSQL still lets other transactions insert rows that refer to the group.
 const lockGroupSQL = `
 SELECT FROM namespaces WHERE id = $1::bigint AND type = 'Group' FOR NO KEY UPDATE`
 
@@ -92,11 +99,13 @@ LEFT JOIN routes own ON own.source_type = 'Namespace' AND own.source_id = n.id
 LEFT JOIN routes above ON above.source_type = 'Namespace' AND above.source_id = n.parent_id
 WHERE n.id = $3::bigint`
 
+// archivedSQL reads from the new store whether the group was archived before it was marked.
 const archivedSQL = `(
   SELECT m.state_metadata -> 'preserved_states' ->> 'schedule_deletion' = 'archived'
   FROM namespace_details m WHERE m.namespace_id = n.id)`
 
-// restoreGroup restores a locked group.
+// restoreGroup restores a locked group. It decides from the locked row, and changes nothing if the
+// group is not due or its removal has started.
 func restoreGroup(
 	ctx context.Context, tx *pg.Changing, s GroupStores, a Adjournment, id int64,
 ) (Restoration, error) {
@@ -138,10 +147,12 @@ func (g *restoring) withoutSuffix(s string) string {
 }
 
 const (
+	// pathTakenSQL reports whether another route has the path, ignoring case.
 	pathTakenSQL = `
 SELECT EXISTS (SELECT FROM routes
   WHERE lower(path) = lower($1) AND NOT (source_type = 'Namespace' AND source_id = $2::bigint))`
 
+	// nameTakenSQL reports whether a sibling of the same type has the name.
 	nameTakenSQL = `
 SELECT EXISTS (SELECT FROM namespaces n JOIN namespaces own ON own.id = $2::bigint
   WHERE n.name = $1 AND n.type = own.type
@@ -181,7 +192,7 @@ func (g *restoring) follow(full, from, to string) string {
 }
 
 // ending is the suffix that makes a path or name free: nothing, or a dash and five random
-// characters.
+// characters. It repeats the query until the result is free.
 func (g *restoring) ending(
 	ctx context.Context, tx pgx.Tx, takenSQL, wanted string,
 ) (ending string, err error) {
@@ -196,15 +207,20 @@ func (g *restoring) ending(
 }
 
 const (
+	// renameRouteSQL renames the group's own route.
 	renameRouteSQL = `
 UPDATE routes SET path = $2, name = $3{routes.touched}
 WHERE source_type = 'Namespace' AND source_id = $1::bigint`
 
+	// renameGroupSQL renames the group and, where the column exists, resets its state.
 	renameGroupSQL = `
 UPDATE namespaces SET path = $2, name = $3{namespaces.touched}{state} WHERE id = $1::bigint`
 
+	// unscheduleSQL deletes the mark of the legacy store.
 	unscheduleSQL = `DELETE FROM group_deletion_schedules WHERE group_id = $1::bigint`
 
+	// unmarkDetailsSQL removes the mark from the new store. Other keys of the JSON stay, and so
+	// does a value that is not an object.
 	unmarkDetailsSQL = `
 UPDATE namespace_details SET {mark}state_metadata = CASE
   WHEN jsonb_typeof(state_metadata) IS DISTINCT FROM 'object' THEN state_metadata
@@ -220,10 +236,12 @@ WHERE namespace_id = $1::bigint`
 )
 
 // apply renames the group and everything below it, and deletes its mark from the stores. The
-// group's row comes last, because other transactions wait for it.
+// group's row comes last, because other transactions wait for it. It returns the numbers of changed
+// rows by table.
 func (g *restoring) apply(
 	ctx context.Context, tx *pg.Changing, s GroupStores, to restoring,
 ) ([]jobqueue.TableCount, error) {
+	// 1. The routes below the group, then its own.
 	routes, err := g.renameBelow(ctx, tx, s, to)
 	if err != nil {
 		return nil, err
@@ -236,6 +254,7 @@ func (g *restoring) apply(
 		routes++
 	}
 	counts := []jobqueue.TableCount{{Table: "namespaces", Updated: 1}, {Table: "routes", Updated: routes}}
+	// 2. The mark in the legacy store, then in the new one.
 	if s.legacy {
 		rows, err := tx.Change(ctx, pg.RowChange{
 			Table: "group_deletion_schedules", Action: pg.ReceiptDeleted, SQL: unscheduleSQL,
@@ -258,6 +277,7 @@ func (g *restoring) apply(
 		}
 		counts = append(counts, jobqueue.TableCount{Table: "namespace_details", Updated: rows})
 	}
+	// 3. The group's row.
 	rename := s.fill(stmt.Fill(renameGroupSQL, "{state}", g.stateBefore(s)))
 	return counts, changeRow(ctx, tx, "namespaces", rename, g.id, to.path, to.name)
 }
@@ -272,7 +292,8 @@ func changeRow(ctx context.Context, tx *pg.Changing, table, sql string, args ...
 	return err
 }
 
-// stateBefore sets the state that the group had before it was marked.
+// stateBefore sets the state that the group had before it was marked. It returns an assignment for
+// renameGroupSQL, "" without the column state. State 2 is a scheduled deletion, 1 is archived.
 func (g *restoring) stateBefore(s GroupStores) string {
 	switch {
 	case !s.state:
@@ -319,6 +340,7 @@ func (g *restoring) renameBelow(
 		return 0, nil
 	}
 	sql := pg.Summary(tx.Database, s.fill(renameBelowSQL, "{summary}", pg.SummarySQL), "id", "true")
+	// after is the path at which a page starts. idle: the previous page changed nothing.
 	after, limit, idle := "", minRename, false
 	for {
 		var last string

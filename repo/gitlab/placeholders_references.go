@@ -55,6 +55,7 @@ func placeholderReferences() []databaseReferences {
 
 // databaseReferences are columns of tables that belong to a database.
 type databaseReferences struct {
+	// database is the name in the configuration: main, ci or sec.
 	database string
 	columns  []catalog.Reference
 }
@@ -72,7 +73,9 @@ type PlaceholderVerdict struct {
 }
 
 const (
+	// findPlaceholderSQL returns no row if the user does not exist.
 	findPlaceholderSQL = `SELECT user_type FROM users WHERE id = $1::bigint`
+	// lockPlaceholderSQL also makes inserts of new references wait, if they have a foreign key.
 	lockPlaceholderSQL = findPlaceholderSQL + ` FOR UPDATE`
 )
 
@@ -81,6 +84,7 @@ const placeholderType = 15
 
 // PlaceholderAttempt is an attempt of the job delete_placeholder_user.
 type PlaceholderAttempt struct {
+	// JobID is the job of this attempt, UserID the user to delete.
 	JobID, UserID int64
 	// Others are the databases ci and sec if configured. A missing table of theirs is read in main.
 	Others []*pg.Database
@@ -102,6 +106,7 @@ func (d Placeholders) DeletePlaceholder(
 	}
 	err = pg.Transaction(ctx, d.db, "delete the placeholder user", p, func(ctx context.Context, tx *pg.Changing) error {
 		search := placeholderSearch{tx, a.UserID, p.Limits}
+		// Judge and queue in one transaction, so that the verdict holds until the commit.
 		err := search.judge(ctx, lockPlaceholderSQL, &v, main, a.Others)
 		if err != nil || v.NotFound || v.NotPlaceholder || v.Protection != nil || v.Reference != nil {
 			return err
@@ -120,6 +125,7 @@ func (d Placeholders) DeletePlaceholder(
 }
 
 // placeholderCatalog returns the existing tables of main. It sets v.Missing if they do not suffice.
+// Only the columns of users must exist. A missing reference is skipped.
 func placeholderCatalog(ctx context.Context, d *pg.Database, v *PlaceholderVerdict) (*catalog.Catalog, error) {
 	wanted := catalog.ReferencesOf("users", "id user_type")
 	for _, r := range placeholderReferences() {
@@ -150,7 +156,9 @@ func (d Placeholders) JudgePlaceholder(
 	return v, err
 }
 
-// judge finds the user, and the reason to keep it.
+// judge finds the user, and the reason to keep it. find is the statement that reads the user, with
+// or without a lock. Reasons are checked in the order of the fields of v, and the first one ends
+// the search.
 func (p placeholderSearch) judge(
 	ctx context.Context, find string, v *PlaceholderVerdict, main *catalog.Catalog, others []*pg.Database,
 ) error {
@@ -183,7 +191,8 @@ type placeholderSearch struct {
 	limits fencing.Limits
 }
 
-// first returns the first reference in the order of the list, nil if none exists.
+// first returns the first reference in the order of the list, nil if none exists. It sends at most
+// one statement for each list and catalogue.
 func (p placeholderSearch) first(
 	ctx context.Context, main *catalog.Catalog, others []*pg.Database,
 ) (*catalog.Reference, error) {
@@ -214,7 +223,8 @@ func (p placeholderSearch) first(
 	return nil, nil
 }
 
-// firstReference queries all columns in one statement that ends at the first hit.
+// firstReference queries all columns in one statement that ends at the first hit. query runs the
+// statement with the user's id, and scans the position of the hit, 0 for none.
 func firstReference(
 	references []catalog.Reference, query func(sql string, n *int) error,
 ) (*catalog.Reference, error) {

@@ -19,6 +19,7 @@ import (
 
 // TokenPass is a row of maintenance.token_passes.
 type TokenPass struct {
+	// ID is "" if no pass is open.
 	ID string
 	TokenRules
 	// Cursor is the highest id of a processed bot.
@@ -61,6 +62,7 @@ func (d Tokens) OpenTokenPass(
 	return pass, err
 }
 
+// dropTokenPassSQL deletes the unfinished pass, while the guard holds.
 const dropTokenPassSQL = `
 WITH {guard},
 dropped AS (
@@ -109,6 +111,7 @@ func (d Tokens) AdvanceTokenPass(
 	sql := pg.Journaled(advanceTokenPassSQL, "('examined_users', (SELECT $3::bigint FROM advanced)), "+
 		"('scheduled_jobs', (SELECT $4::bigint FROM advanced))", 6)
 	args := func() []any { return []any{pass, step.Last, step.Examined, scheduled, !step.More, p.RunID} }
+	// Without jobs one guarded statement suffices.
 	if len(step.Jobs) == 0 && step.Continue == nil {
 		err = pg.Write(ctx, d.db, p, pg.NewQuery(operation, sql, args()...), &advanced)
 		if err == nil && !advanced {
@@ -138,8 +141,10 @@ func (d Tokens) AdvanceTokenPass(
 	return scheduled, err
 }
 
+// dueLaterSQL computes a time by main's clock.
 const dueLaterSQL = `SELECT clock_timestamp() + $1::interval`
 
+// queueContinuation inserts the job that continues the pass, if the step has one.
 func queueContinuation(
 	ctx context.Context, tx pgx.Tx, pass string, step TokenStep, queue jobqueue.Queue,
 ) error {
@@ -155,6 +160,7 @@ func queueContinuation(
 	return err
 }
 
+// unfinishedTokenPassSQL returns false for a pass that was deleted.
 const unfinishedTokenPassSQL = `
 SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE id::text = $1 AND finished_at IS NULL)`
 

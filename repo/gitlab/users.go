@@ -32,12 +32,14 @@ type UserFeatures struct {
 	// ghosts is the queue of users whose records move to the ghost user, ghostColumns are its written
 	// columns.
 	ghosts, ghostColumns string
-	fillings             []string
+	// fillings are pairs for [stmt.Fill] that put the existing columns into statements.
+	fillings []string
 }
 
 // userEssentials are required to delete users, tokenEssentials to judge tokens.
 func userEssentials() []catalog.Reference { return catalog.ReferencesOf("users", "id user_type state") }
 
+// tokenEssentials are required to judge tokens.
 func tokenEssentials() []catalog.Reference {
 	return catalog.ReferencesOf("personal_access_tokens", "id user_id revoked expires_at updated_at")
 }
@@ -112,7 +114,8 @@ func queueColumns(queue string) []catalog.Reference {
 	return catalog.ReferencesOf(queue, "user_id initiator_user_id hard_delete created_at updated_at user_type")
 }
 
-// findQueue returns the queue with its columns.
+// findQueue returns the queue with its columns. missing names the missing key column, "" if none.
+// The other results are then empty.
 func findQueue(ctx context.Context, p catalog.Presence) (queue, columns, missing string) {
 	queue = "ghost_user_migrations"
 	if table := ghostTable(p.Catalog); table != nil {
@@ -152,7 +155,8 @@ CROSS JOIN LATERAL (
 WHERE r.name IS NOT NULL`
 )
 
-// Names reads usernames or, for groups, full paths, if these columns exist.
+// Names reads usernames or, for groups, full paths, if these columns exist. ids are of users, or of
+// groups if kind is [control.KindGroup]. An id without a name is not in the result.
 func (d Users) Names(
 	ctx context.Context, kind string, ids []int64, l fencing.Limits,
 ) (map[int64]string, error) {

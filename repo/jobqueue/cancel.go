@@ -26,9 +26,11 @@ SET state = 'cancelled', finalized_at = now(),
   metadata = metadata || '{"outcome": "cancelled", "reason": "CANCELLED"}'
 WHERE id = $1 AND state IN ('available', 'pending', 'scheduled', 'retryable')`
 
+	// cancellationSQL reads why a job was cancelled, by whom and when.
 	cancellationSQL = `
 SELECT reason, cancelled_by, cancelled_at FROM maintenance.job_cancellations WHERE job_id = $1`
 
+	// uncancelSQL lets a retried job run again.
 	uncancelSQL = `DELETE FROM maintenance.job_cancellations WHERE job_id = $1`
 )
 

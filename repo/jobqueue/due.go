@@ -71,6 +71,7 @@ func (d Jobs) DueJobs(ctx context.Context, in In) ([]QueueDue, error) {
 	return due, pg.Wrap(ctx, d.db, "find due jobs", err)
 }
 
+// scanQueueDue reads a row of dueJobsSQL. readOnly reports whether the server refuses writes.
 func scanQueueDue(row pgx.CollectableRow, readOnly *bool) (due QueueDue, err error) {
 	var seconds *float64
 	err = row.Scan(&due.Queue, readOnly, &due.Waits, &seconds)

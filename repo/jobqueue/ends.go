@@ -10,6 +10,7 @@ import (
 )
 
 const (
+	// jobEndsKeptSQL reports whether the trigger exists.
 	jobEndsKeptSQL = `
 SELECT EXISTS (
   SELECT FROM pg_trigger
@@ -24,6 +25,7 @@ BEGIN
     'outcome', OLD.metadata -> 'outcome', 'reason', OLD.metadata -> 'reason'));
   RETURN NEW;
 END $$`
+	// keepJobEndsTriggerSQL creates a trigger for updates of a job that has ended before and after.
 	keepJobEndsTriggerSQL = `
 CREATE TRIGGER caretaker_keep_end BEFORE UPDATE OF metadata ON maintenance.river_job FOR EACH ROW
 WHEN (OLD.finalized_at IS NOT NULL AND NEW.finalized_at IS NOT NULL)

@@ -72,6 +72,7 @@ type AttemptError struct {
 	Error   string    `json:"error"`
 }
 
+// jobColumns are in the order of scanJob.
 const jobColumns = `id, kind, state::text, args, attempt, max_attempts,
   created_at, scheduled_at, attempted_at, finalized_at, coalesce(to_jsonb(errors), '[]'),
   coalesce(metadata ->> 'outcome', ''), coalesce(metadata ->> 'reason', ''),
@@ -81,6 +82,8 @@ const jobColumns = `id, kind, state::text, args, attempt, max_attempts,
 // rescuedText is the error that River stores for an attempt that it presumes dead.
 const rescuedText = "Stuck job rescued by JobRescuer"
 
+// scanJob reads a job. If River presumed the last attempt dead, outcome and reason show that its
+// process ended.
 func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 	var worked int64
 	err = row.Scan(&j.ID, &j.Kind, &j.State, &j.Args, &j.Attempt, &j.MaxAttempts,
@@ -102,6 +105,7 @@ func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 	return j, err
 }
 
+// listJobsSQL lists jobs of all kinds and states whose id is below $1.
 const listJobsSQL = `
 SELECT ` + jobColumns + `
 FROM maintenance.river_job
@@ -157,7 +161,8 @@ func (d Jobs) ListJobs(ctx context.Context, l List) ([]QueuedJob, error) {
 	return pg.ReadRows(ctx, d.db, fencing.Limits{Statement: stmt.StatementTimeout}, q, scanJob)
 }
 
-// ReadJob reads a job by its id, or returns [dberr.ErrNotFound].
+// ReadJob reads a job by its id, or returns [dberr.ErrNotFound]. It also reads the job's changes
+// and its cancellation.
 func (d Jobs) ReadJob(ctx context.Context, id int64) (QueuedJob, error) {
 	found, err := pg.Collect(ctx, d.db, pg.NewQuery("read a job", readJobSQL, id), scanJob)
 	if err == nil && len(found) == 0 {
@@ -174,11 +179,13 @@ func (d Jobs) ReadJob(ctx context.Context, id int64) (QueuedJob, error) {
 	return job, err
 }
 
+// jobTablesSQL sums the receipts of a job by table: deleted rows, and rows of other actions.
 const jobTablesSQL = `
 SELECT "table", coalesce(sum(rows) FILTER (WHERE action = 'deleted'), 0)::bigint,
   coalesce(sum(rows) FILTER (WHERE action <> 'deleted'), 0)::bigint
 FROM maintenance.receipts WHERE job_id = $1 GROUP BY "table" ORDER BY "table"`
 
+// readJobSQL reads one job with the columns of a list.
 const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE id = $1`
 
 // lockEndedSQL neither locks a running job nor waits for it: it keeps its cancellation, and stops.
@@ -214,10 +221,12 @@ func (d Jobs) RetryJob(ctx context.Context, id int64) (QueuedJob, error) {
 		return err
 	}
 	err := pg.Transaction(ctx, d.db, "retry a job", fencing.Permit{Guard: fencing.Unguarded(), Limits: fencing.AckLimits()}, do)
+	// A unique violation means that an equal job waits or runs.
 	var refused *dberr.Error
 	if errors.As(err, &refused) && refused.SQLState == "23505" {
 		return QueuedJob{}, duplicateOf(ctx, d.db, id)
 	}
+	// An unchanged job is running or due: return it as it is.
 	if err == nil && len(retried) == 0 {
 		retried, err = pg.Collect(ctx, d.db, pg.NewQuery("read a job", readJobSQL, id), scanJob)
 	}
@@ -247,11 +256,13 @@ func (e *DuplicateJobError) Details() (string, map[string]string) {
 	return "DUPLICATE_JOB", map[string]string{"job_id": strconv.FormatInt(e.ID, 10)}
 }
 
+// duplicateJobSQL finds the job that has the unique key of the job $1, in a state that keeps it.
 const duplicateJobSQL = `
 SELECT other.id FROM maintenance.river_job j JOIN maintenance.river_job other USING (unique_key)
 WHERE j.id = $1 AND other.id <> j.id AND other.unique_states IS NOT NULL
   AND maintenance.river_job_state_in_bitmask(other.unique_states, other.state)`
 
+// duplicateOf returns a [*DuplicateJobError] with the id of that job, 0 if it has just ended.
 func duplicateOf(ctx context.Context, d *pg.Database, id int64) error {
 	found := &DuplicateJobError{}
 	err := pg.QueryRow(ctx, d, "find the job that waits already", []any{&found.ID}, duplicateJobSQL, id)
@@ -261,6 +272,8 @@ func duplicateOf(ctx context.Context, d *pg.Database, id int64) error {
 	return found
 }
 
+// countDiscardedJobsSQL counts the jobs of kind $1 that used up their attempts and have arguments
+// $2.
 const countDiscardedJobsSQL = `
 SELECT count(*) FROM maintenance.river_job
 WHERE state = 'discarded' AND finalized_at IS NOT NULL AND kind = $1 AND args @> $2::jsonb`

@@ -33,12 +33,14 @@ func (p *ParentTable) Exists() bool { return p != nil && (p.Unknown || len(p.tab
 
 // parentRelation is a relation of that name with the key columns in the order of the record.
 type parentRelation struct {
+	// sql is the quoted name with its schema.
 	sql     string
 	columns []parentColumn
 	// versioned means that the rows have an xmin.
 	versioned, partitioned bool
 }
 
+// parentColumn is a column of a parent's key.
 type parentColumn struct {
 	name string
 	// compared is the type that keys are compared as: see [childColumn].
@@ -299,6 +301,7 @@ func (d Queue) Claims(
 	if !p.Exists() {
 		return claims, nil
 	}
+	// 1. Group the records by queue, and by whether a row of the table can have their keys.
 	known := make([]numberedRecords, len(QueueTables()))
 	unknown := make([]numberedRecords, len(QueueTables()))
 	for i, r := range records {
@@ -309,7 +312,9 @@ func (d Queue) Claims(
 			unknown[r.Queue].add(r, i)
 		}
 	}
+	// N is the position of a record in its group, from 1.
 	type numbered struct{ N, Claim int }
+	// 2. Check each group. Of the claims of several tables the strongest counts.
 	for queue := range QueueTables() {
 		var checks []pg.Query
 		if some := known[queue].records; len(some) > 0 {
@@ -347,10 +352,12 @@ type numberedRecords struct {
 	places  []int
 }
 
+// add adds a record with its position in the list.
 func (n *numberedRecords) add(r Record, place int) {
 	n.records, n.places = append(n.records, r), append(n.places, place)
 }
 
+// claims returns the statement that checks records of one table of the queue against the relation.
 func (r parentRelation) claims(q DeletedRecords, queue int, records []Record) pg.Query {
 	args := stmt.Parameters(recordArrays(records))
 	lists, names, matches := r.matched(func(i int, compared string) string {

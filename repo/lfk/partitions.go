@@ -66,18 +66,21 @@ func CreatePartition(ctx context.Context, tx pgx.Tx, q DeletedRecords, number in
 		stmt.Statement{SQL: markPartitionSQL, Args: []any{number}})
 }
 
+// createLeaf returns the statement that creates a partition in the schema of the newest one.
 func createLeaf(q DeletedRecords, number int64) string {
 	return stmt.Fill(createLeafSQL, "{leaf}", stmt.Quote(q.leafSchema,
 		fmt.Sprintf("%s_%d", q.Name, number)),
 		"{queue}", q.SQL, "{number}", strconv.FormatInt(number, 10))
 }
 
+// markPartitionSQL records since when a partition is active, by the clock of its database.
 const markPartitionSQL = `
 INSERT INTO maintenance.queue_partitions (partition, active_since) VALUES ($1, now())
 ON CONFLICT (partition) DO UPDATE SET active_since = EXCLUDED.active_since`
 
 // RepairPartition creates the partition that new records are sent to if it is missing: without it
-// every deletion from a tracked table fails. It returns whether it was missing.
+// every deletion from a tracked table fails. It returns whether it was missing. It does nothing and
+// returns false if the queue is not [DeletedRecords.Repairable].
 func (d Queue) RepairPartition(
 	ctx context.Context, p fencing.Permit, q DeletedRecords,
 ) (repaired bool, err error) {
@@ -103,7 +106,8 @@ JOIN pg_class leaf ON leaf.oid = i.inhrelid AND pg_get_expr(leaf.relpartbound, l
 WHERE p.partition = $1`
 
 // RollPartition lets new records go to a new partition once the active one has been active for 24
-// hours and was written to. It returns the new partition's number, 0 if nothing was due.
+// hours and was written to. It returns the new partition's number, 0 if nothing was due. It locks
+// the queue exclusively for the time of one transaction, so deletions from tracked tables wait.
 func (d Queue) RollPartition(ctx context.Context, p fencing.Permit, q DeletedRecords) (next int64, err error) {
 	var due bool
 	err = pg.QueryRow(ctx, d.db, "read the active partition", []any{&due}, rollDueSQL, q.Active, q.SQL)
@@ -144,20 +148,25 @@ WHERE (
   ORDER BY q.fully_qualified_table_name LIMIT 1) IS NULL
 ORDER BY number`
 
+// partitionStillPendingSQL reports whether a partition has a pending record, which is status 1.
 const partitionStillPendingSQL = `
 SELECT EXISTS (
   SELECT FROM {queue} WHERE partition = $1 AND status = 1
   ORDER BY fully_qualified_table_name LIMIT 1)`
 
+// forgetFailuresSQL deletes the failures of a dropped partition's records.
 const forgetFailuresSQL = `DELETE FROM maintenance.record_failures WHERE partition = $1`
 
+// forgetTracesSQL deletes the traces of a dropped partition's records.
 const forgetTracesSQL = `DELETE FROM maintenance.record_traces WHERE partition = $1`
 
+// unmarkPartitionSQL deletes the time since which a dropped partition was active.
 const unmarkPartitionSQL = `DELETE FROM maintenance.queue_partitions WHERE partition = $1`
 
 // DropPartitions drops every partition without pending records, at any position, except the active
 // and the highest one. It returns their numbers. A partition that cannot be locked within 100 ms
-// stays for the next run.
+// stays for the next run. err joins the errors of all partitions. dropped may still have some if
+// err is not nil.
 func (d Queue) DropPartitions(
 	ctx context.Context, p fencing.Permit, q DeletedRecords,
 ) (dropped []int64, err error) {
@@ -174,6 +183,7 @@ func (d Queue) DropPartitions(
 	find := pg.NewQuery("find empty partitions", stmt.Fill(emptyPartitionsSQL, "{queue}", q.SQL), candidates,
 		q.SQL)
 	empty, err := pg.Collect(ctx, d.db, find, pgx.RowToStructByPos[leaf])
+	// Each partition has its own transaction, so one that is locked does not keep the others.
 	for _, l := range empty {
 		operation, done := fmt.Sprintf("drop partition %d of the queue", l.Number), false
 		dropErr := pg.Transaction(ctx, d.db, operation, p, func(ctx context.Context, tx *pg.Changing) (err error) {
@@ -212,6 +222,7 @@ func dropIfEmpty(
 	return err == nil, err
 }
 
+// queueOwnerSQL returns the quoted owner of the queue, and whether our role has the owner's rights.
 const queueOwnerSQL = `
 SELECT quote_ident(pg_get_userbyid(c.relowner)), pg_has_role(c.relowner, 'USAGE')
 FROM pg_class c WHERE c.oid = to_regclass($1)`

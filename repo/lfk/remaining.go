@@ -12,11 +12,13 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
+// remainingSQL returns the positions of the keys that have at least one row.
 const remainingSQL = `
 SELECT k.n FROM {parents}
 CROSS JOIN LATERAL (SELECT FROM {child} t WHERE {matched}{conditions} LIMIT 1) c`
 
-// Remaining returns the keys that still have rows.
+// Remaining returns the keys that still have rows. If a partition that the run does not know is
+// being detached from the child, the error is [dberr.ErrChildChanged].
 func (c *Child) Remaining(ctx context.Context, keys []Key, l fencing.Limits) ([]Key, error) {
 	l.Before = lockTrees(c.tree)
 	var numbers []int64
@@ -32,6 +34,7 @@ func (c *Child) Remaining(ctx context.Context, keys []Key, l fencing.Limits) ([]
 	return numbered(keys, numbers), err
 }
 
+// countChildrenSQL counts at most $2 rows, and reads at most $2 rows of each key.
 const countChildrenSQL = `
 SELECT count(*) FROM (
   SELECT FROM {parents}
@@ -39,7 +42,8 @@ SELECT count(*) FROM (
   LIMIT $2
 ) capped`
 
-// Count counts the rows that Purge would change, up to limit.
+// Count counts the rows that Purge would change, up to limit. It changes nothing. A key that the
+// database cannot encode counts as 0.
 func (c *Child) Count(
 	ctx context.Context, keys []Key, limit int64, l fencing.Limits,
 ) (n int64, err error) {
@@ -54,7 +58,8 @@ func (c *Child) Count(
 }
 
 // Asked queries the rows of the keys, and returns the keys. If the child's database cannot encode
-// some keys, no row has them: Asked drops these and queries again.
+// some keys, no row has them: Asked drops these and queries again. ask may be called twice, so it
+// must replace its earlier result.
 func (c *Child) Asked(
 	ctx context.Context, keys []Key, l fencing.Limits, ask func([]Key) error,
 ) ([]Key, error) {
@@ -71,6 +76,8 @@ func (c *Child) Asked(
 // encodableSQL fails if the encoding of the database has no characters for a value.
 const encodableSQL = `SELECT cardinality($1::text[])`
 
+// encodable returns the keys whose values the encoding of the database can represent. It halves the
+// list until each failing key is alone, with one statement for each part.
 func (c *Child) encodable(ctx context.Context, keys []Key, l fencing.Limits) ([]Key, error) {
 	var values []string
 	for _, k := range keys {

@@ -34,13 +34,17 @@ JOIN pg_class a ON a.oid = up.above JOIN pg_namespace an ON an.oid = a.relnamesp
 WHERE has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE') AND NOT row_security_active(c.oid)
 ORDER BY 1, 2, 3, 4`
 
-// read reads the cascades.
+// read reads the cascades. It reads tables, foreign keys and inheritance in one round trip, in the
+// keeper's transaction. steps are the cascades of jobs. keys are the loose foreign keys whose kept
+// keys the caller collects.
 func (k *keeper) read(ctx context.Context, d *pg.Database, steps []pg.JobCascade, keys []keptKeys) error {
+	// 1. Collect the tables and columns of the steps.
 	wanted := map[string][]string{"users": {"id"}, "namespaces": {"id"}}
 	for _, s := range steps {
 		wanted[s.Child] = append(wanted[s.Child], s.Column, s.OnlyColumn)
 		wanted[s.Parent] = append(wanted[s.Parent], s.ParentColumn)
 	}
+	// 2. Read them, all foreign keys, and the tables that inherit.
 	tables := catalog.NewCatalog(d)
 	tables.UncheckedRights = true
 	batch := &pgx.Batch{}
@@ -59,6 +63,7 @@ func (k *keeper) read(ctx context.Context, d *pg.Database, steps []pg.JobCascade
 	if err := k.tx.SendBatch(ctx, batch).Close(); err != nil {
 		return err
 	}
+	// 3. Users and groups must be readable tables with an integer id.
 	for name, kind := range map[string]string{"users": control.KindUser, "namespaces": control.KindGroup} {
 		t := tables.Table(name)
 		id, _ := t.Column("id")
@@ -66,6 +71,7 @@ func (k *keeper) read(ctx context.Context, d *pg.Database, steps []pg.JobCascade
 			k.kinds[t.Table] = kind
 		}
 	}
+	// 4. Add the cascades: loose foreign keys, steps, foreign keys that no step replaces.
 	for i, key := range keys {
 		way := &cascade{child: key.child.Table(), keys: &keys[i]}
 		for _, name := range key.child.Key.Columns {
@@ -74,6 +80,7 @@ func (k *keeper) read(ctx context.Context, d *pg.Database, steps []pg.JobCascade
 		k.add(way)
 	}
 	k.addKeys(tables, k.addSteps(steps, tables))
+	// 5. Record for each table the inheriting tables that have cascades of their own.
 	for table, above := range k.above {
 		for _, a := range above {
 			if len(k.own[table]) > 0 {
@@ -85,7 +92,7 @@ func (k *keeper) read(ctx context.Context, d *pg.Database, steps []pg.JobCascade
 }
 
 // addKeys adds readable foreign keys that cascade, or set the id of a user or group to its default,
-// unless their way is known.
+// unless their way is known. known are the ways of the steps, which replace foreign keys.
 func (k *keeper) addKeys(tables *catalog.Catalog, known map[way]bool) {
 	for _, key := range tables.Keys {
 		_, isTarget := k.kinds[key.Child]
@@ -102,14 +109,17 @@ func (k *keeper) addKeys(tables *catalog.Catalog, known map[way]bool) {
 
 // way identifies cascades of the same columns.
 type way struct {
-	child, parent          catalog.Table
+	child, parent catalog.Table
+	// columns and parentColumns are joined names, so that a way can be the key of a map.
 	columns, parentColumns string
 }
 
+// way returns what identifies the cascade.
 func (c *cascade) way() way {
 	return way{c.child, c.parent, catalog.JoinColumns(c.columns), catalog.JoinColumns(c.parentColumns)}
 }
 
+// add adds a cascade to those of its child.
 func (k *keeper) add(c *cascade) { k.own[c.child] = append(k.own[c.child], c) }
 
 // addSteps adds the steps whose tables and columns exist, as integers. It skips tables that our

@@ -31,6 +31,7 @@ type cascade struct {
 	keys *keptKeys
 }
 
+// String returns the child and its columns, as the path of a protection shows them.
 func (c *cascade) String() string { return c.child.Name + "." + catalog.JoinColumns(c.columns) }
 
 // condition returns the SQL condition on the rows of the child t, "" for all.
@@ -41,7 +42,7 @@ func (c *cascade) condition(p *stmt.Parameters) string {
 	return c.only
 }
 
-// add adds the recorded key of a row.
+// add adds the recorded key of a row. The first protection of a key counts.
 func (k *keptKeys) add(cells []*string, by *pg.Protection) {
 	values := make([]string, len(cells))
 	for i, cell := range cells {
@@ -57,8 +58,11 @@ func (k *keptKeys) add(cells []*string, by *pg.Protection) {
 
 // keptRow is a row that must not be deleted.
 type keptRow struct {
-	table      catalog.Table
-	id         *string
+	// table contains the row. id is its id as text, nil for tables of neither users nor groups.
+	table catalog.Table
+	id    *string
+	// cells are the values by which the row refers to others, in the order of its ways. nil is
+	// NULL.
 	cells      []*string
 	protection *pg.Protection
 	// path lists the references by which the protected row is deleted with this row.
@@ -75,7 +79,8 @@ type keeper struct {
 	// kinds has the tables of users and of groups.
 	kinds map[catalog.Table]string
 	kept  Keeping
-	seen  map[string]bool
+	// seen has the rows found so far, by their table, id and values.
+	seen map[string]bool
 }
 
 // parentRowsSQL reads the rows of {table} with some values. It returns the position of the value,
@@ -112,15 +117,19 @@ func (k *keeper) kind(table catalog.Table) string {
 
 // lookup is a table that is searched for values, each of the row at the same position.
 type lookup struct {
-	table   catalog.Table
+	table catalog.Table
+	// way led to the table. nil: the rows are the protected users or groups themselves.
 	way     *cascade
 	columns []catalog.Column
-	values  [][]string
-	rows    []*keptRow
+	// values has a list for each column, with a value for each of the rows.
+	values [][]string
+	rows   []*keptRow
 }
 
-// climb finds the rows above the protected rows, level by level.
+// climb finds the rows above the protected rows, level by level. It stops after [maxKeptRows] rows
+// or [maxKeptLevels] levels, without an error. Rows above are then not found.
 func (k *keeper) climb(ctx context.Context, all []pg.Protection) error {
+	// 1. Start at the rows of the protected users and groups.
 	var next []*lookup
 	for table, kind := range k.kinds {
 		start := &lookup{columns: []catalog.Column{{Name: "id", Type: "bigint"}}, values: [][]string{nil}}
@@ -132,9 +141,11 @@ func (k *keeper) climb(ctx context.Context, all []pg.Protection) error {
 		}
 		next = append(next, k.in(table, start)...)
 	}
+	// 2. Each protected target keeps itself.
 	for i := range all {
 		k.kept[target{all[i].Kind, all[i].ID}] = &all[i]
 	}
+	// 3. Climb to the rows that the found rows refer to, with one round trip per level.
 	for level := 0; level < maxKeptLevels && len(next) > 0 && len(k.seen) < maxKeptRows; level++ {
 		// Maps have no order, and an error names one of several protections that keep a target.
 		slices.SortStableFunc(next, func(a, b *lookup) int { return cmp.Compare(a.table.SQL(), b.table.SQL()) })
@@ -160,7 +171,8 @@ func (k *keeper) in(table catalog.Table, l *lookup) (all []*lookup) {
 	return all
 }
 
-// referred returns the lookups of the rows that rows refer to.
+// referred returns the lookups of the rows that rows refer to. A reference with NULL in a column is
+// skipped. A way with keys records the row's key and ends there.
 func (k *keeper) referred(rows []*keptRow) (next []*lookup) {
 	byWay := map[*cascade]*lookup{}
 	var order []*cascade
@@ -193,7 +205,8 @@ func (k *keeper) referred(rows []*keptRow) (next []*lookup) {
 	return next
 }
 
-// find reads the rows of lookups and records what they keep.
+// find reads the rows of lookups and records what they keep. It sends a statement for each lookup,
+// all in one round trip.
 func (k *keeper) find(ctx context.Context, lookups []*lookup) (found []*keptRow, err error) {
 	batch := &pgx.Batch{}
 	for _, l := range lookups {
@@ -247,7 +260,8 @@ func (k *keeper) keepRow(row, below *keptRow, way *cascade) bool {
 	return true
 }
 
-// statement returns the statement that reads the rows of a lookup.
+// statement returns the statement that reads the rows of a lookup. The statement returns at most
+// 10,000 rows for each value.
 func (k *keeper) statement(l *lookup) stmt.Statement {
 	var p stmt.Parameters
 	var lists, names, matches, cells []string

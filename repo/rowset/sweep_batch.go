@@ -62,6 +62,7 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	var p stmt.Parameters
 	match, filter := r.sql(&p)
 	operation := c.Action() + " " + r.String()
+	// Skipping locked rows and reporting values both require that rows are picked first.
 	if b.Direct && !b.SkipLocked && c.Report == "" {
 		if b.Permit, err = pg.Watching(ctx, r.Database, b.Permit); err != nil {
 			return result, err
@@ -132,6 +133,7 @@ const directRangeSQL = `(t.{column}, t.{behind}) > ({value}, {last}::bigint)
 const directFirstSQL = `
   t.ctid = ANY (ARRAY(SELECT t.ctid FROM {table} t WHERE {match} LIMIT {limit}))`
 
+// directSQL changes rows without picking them, while the guard holds.
 const directSQL = `
 WITH {guard},
 changed AS (
@@ -174,9 +176,11 @@ func (r Rows) sweepDirect(
 			result.Found = result.Changed
 			return err
 		})
+	// Without the guard, the statements have changed nothing.
 	if err == nil && !held {
 		return result, b.Refused(ctx, pg.PoolOf(r.Database))
 	}
+	// A bound means that the batch was full.
 	if ordered && result.Last != nil {
 		result.Found = b.Rows
 	}

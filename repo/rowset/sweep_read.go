@@ -18,7 +18,8 @@ import (
 // probesAtOnce is the number of tables in one statement of Any, which locks each of them.
 const probesAtOnce = 100
 
-// Any returns for each of the rows whether any exist. All are of this database.
+// Any returns for each of the rows whether any exist. All are of this database. It sends one
+// statement for every [probesAtOnce] of them. The result has their order.
 func (d Sweeps) Any(ctx context.Context, rows []Rows, l fencing.Limits) (has []bool, err error) {
 	operation := "find rows"
 	if len(rows) == 1 {
@@ -63,7 +64,8 @@ picked AS MATERIALIZED (
 SELECT EXISTS (SELECT FROM guard), {lists} FROM picked`
 
 // Take reads the values of some columns, as text, of at most b.Rows rows, except those with the
-// values aside of the same columns. The values of a row have the same position in each list.
+// values aside of the same columns. The values of a row have the same position in each list. aside
+// must have a list for each column, empty if no row is excepted.
 func (r Rows) Take(
 	ctx context.Context, columns []catalog.Column, aside [][]string, b Batch,
 ) (values [][]string, err error) {
@@ -80,6 +82,7 @@ func (r Rows) Take(
 		lists = append(lists, fmt.Sprintf("coalesce(array_agg(k%d), '{}')", i))
 		into = append(into, &values[i])
 	}
+	// Without SkipLocked the statement waits for locked rows, up to the lock timeout of the permit.
 	lock := "FOR UPDATE"
 	if b.SkipLocked {
 		lock = "FOR UPDATE SKIP LOCKED"
@@ -90,10 +93,12 @@ func (r Rows) Take(
 	return values, pg.Write(ctx, r.Database, b.Permit, q, into...)
 }
 
-// Refer returns the positions of the last match's values that rows still refer to.
+// Refer returns the positions of the last match's values that rows still refer to. One statement
+// searches all values, and changes nothing.
 func (r Rows) Refer(ctx context.Context, l fencing.Limits) ([]int, error) {
 	var p stmt.Parameters
 	last := r.Match[len(r.Match)-1]
+	// All other matches are conditions on the referring rows.
 	remaining := r
 	remaining.Match = r.Match[:len(r.Match)-1]
 	var conditions, names, lists []string
@@ -115,6 +120,7 @@ WHERE EXISTS (SELECT FROM %s t WHERE %s) ORDER BY 1`,
 
 // Place is the position of a row. It identifies the row in a dry run, which changes none.
 type Place struct {
+	// table is the OID of the table or partition, block and item are the row's ctid.
 	table, block uint32
 	item         uint16
 }
@@ -127,7 +133,8 @@ ORDER BY t.tableoid, t.ctid
 LIMIT {limit}`
 
 // Places reads the positions of at most limit rows after a place, and the values of some columns,
-// as text. The values of a row have its position in each list. It locks nothing.
+// as text. The values of a row have its position in each list. It locks nothing. The zero Place
+// starts at the beginning.
 func (r Rows) Places(
 	ctx context.Context, columns []catalog.Column, after Place, limit int64, l fencing.Limits,
 ) (places []Place, values [][]string, err error) {
@@ -156,6 +163,9 @@ func (r Rows) Places(
 	return places, values, err
 }
 
+// partsSQL reads the leaves of a partitioned table: names, OID, and whether our role can read,
+// update and delete their rows by name. The array has the partition keys of all levels, with "" for
+// an expression.
 const partsSQL = `
 SELECT n.nspname, c.relname, c.oid,
   has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'UPDATE')
@@ -171,7 +181,7 @@ JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE t.isleaf
 ORDER BY n.nspname, c.relname`
 
-// partsOf lists the partitions of a table, once.
+// partsOf lists the partitions of a table, once. The result is stored in c.Parts.
 func partsOf(ctx context.Context, c *catalog.Catalog, t catalog.Table) ([]catalog.Part, error) {
 	parts, ok := c.Parts[t]
 	if ok {
@@ -189,7 +199,8 @@ func partsOf(ctx context.Context, c *catalog.Catalog, t catalog.Table) ([]catalo
 }
 
 // Parts returns the rows as sweeps change them: an entry for each partition that has any. For a
-// table without partitions it returns the rows themselves, whether any exist or not.
+// table without partitions it returns the rows themselves, whether any exist or not. It probes all
+// partitions with [Sweeps.Any], and so locks each of them.
 func Parts(ctx context.Context, c *catalog.Catalog, r Rows, l fencing.Limits) (some []Rows, err error) {
 	if !r.partitioned {
 		return []Rows{r}, nil

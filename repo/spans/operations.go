@@ -46,6 +46,7 @@ type Operation struct {
 	Sent Sent
 }
 
+// operationKey is the key of the operation in a context.
 type operationKey struct{}
 
 // Untraced returns a context without spans.
@@ -59,7 +60,8 @@ func OperationOf(ctx context.Context) *Operation {
 	return o
 }
 
-// End counts the operation, and makes its span if it is to have one.
+// End counts the operation, and makes its span if it is to have one. A missing row is no failure.
+// An operation that its caller cancelled is marked as interrupted.
 func (o *Operation) End(ctx context.Context, err error) {
 	if o == nil {
 		return

@@ -33,6 +33,8 @@ type Spans struct {
 	// shown: it has a span itself.
 	shown bool
 
+	// calls counts ended operations, omitted those that have no span. operations and seconds are by
+	// name.
 	calls, omitted int
 	operations     map[string]figures
 	seconds        map[string]float64
@@ -49,6 +51,7 @@ type Spans struct {
 
 // figures are the figures of the operations of one name.
 type figures struct {
+	// rows are returned or changed rows, took is the sum of durations.
 	calls, rows int64
 	took        time.Duration
 }
@@ -78,13 +81,16 @@ type scope struct {
 	spans *Spans
 }
 
+// scopeKey is the key of the scope in a context.
 type scopeKey struct{}
 
+// scopeOf returns the scope of a context, the zero value if it has none.
 func scopeOf(ctx context.Context) scope {
 	s, _ := ctx.Value(scopeKey{}).(scope)
 	return s
 }
 
+// withScope returns a context with a changed copy of its scope.
 func withScope(ctx context.Context, change func(*scope)) context.Context {
 	s := scopeOf(ctx)
 	change(&s)
@@ -124,6 +130,7 @@ func WithBatch(ctx context.Context) context.Context {
 	return withScope(ctx, func(in *scope) { in.spans = s })
 }
 
+// spansOf returns what counts the operations of a context, nil for none.
 func spansOf(ctx context.Context) *Spans { return scopeOf(ctx).spans }
 
 // TraceParent returns the span of a context in W3C's format, "" if it has none.
@@ -141,6 +148,7 @@ func TraceParentOf(ctx context.Context) string {
 	return ""
 }
 
+// recording reports whether the span of a context is recorded.
 func recording(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsRecording() }
 
 // all returns s and the spans of its run.

@@ -16,7 +16,8 @@ SELECT coalesce(current_schema(), ''), current_setting('search_path'), quote_ide
   WHERE NOT has_schema_privilege(n.oid, 'USAGE') ORDER BY s.i DESC LIMIT 1), '')`
 
 // ApplicationSchema returns the first schema of the search_path that exists and that our role may
-// use. If none exists, the error is a [*dberr.NoSchemaError].
+// use. If none exists, the error is a [*dberr.NoSchemaError]. Its advice names the missing right,
+// or the search_path to set.
 func (d *Database) ApplicationSchema(ctx context.Context) (schema string, err error) {
 	var path, role, closed string
 	err = QueryRow(ctx, d, "find the application schema", []any{&schema, &path, &role, &closed}, schemaSQL)

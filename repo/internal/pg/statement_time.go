@@ -18,11 +18,15 @@ import (
 // database, and the worker or kind of job of the statement, "other" for bookkeeping. Overhead is
 // not measured.
 type statementTimes struct {
+	// database is the value of the label database.
 	database string
+	// duration is in seconds. errors counts failed statements by class.
 	duration metric.Float64Histogram
 	errors   metric.Int64Counter
 }
 
+// newStatementTimes registers the metrics of one database. Each class of errors starts at 0, so
+// that a rate includes the first error.
 func newStatementTimes(ctx context.Context, name string) (*statementTimes, error) {
 	meter := otel.Meter("github.com/caretaker-go/caretaker/repo")
 	duration, err := meter.Float64Histogram("maintenance.statement.duration", metric.WithUnit("s"),
@@ -43,7 +47,8 @@ func newStatementTimes(ctx context.Context, name string) (*statementTimes, error
 	return t, nil
 }
 
-// add counts a finished statement, unless it is overhead, whose start is zero.
+// add counts a finished statement, unless it is overhead, whose start is zero. A cancelled
+// statement does not count as an error, nor does one of [dberr.Ours].
 func (t *statementTimes) add(ctx context.Context, began time.Time, err error) {
 	if began.IsZero() {
 		return
@@ -56,6 +61,7 @@ func (t *statementTimes) add(ctx context.Context, began time.Time, err error) {
 	}
 }
 
+// fail adds n errors of a class. 0 only creates the time series.
 func (t *statementTimes) fail(ctx context.Context, c dberr.Class, n int64) {
 	t.errors.Add(ctx, n, metric.WithAttributes(
 		attribute.String("database", t.database), attribute.String("class", c.String())))

@@ -44,6 +44,8 @@ func Wrap(ctx context.Context, d *Database, operation string, err error) error {
 	return err
 }
 
+// translate returns the driver's error as a [*dberr.Error], with the statement's callers. If the
+// caller's context ended first, the error is its cause instead.
 func (d *Database) translate(ctx context.Context, operation string, err error) error {
 	if err == nil {
 		return nil
@@ -62,6 +64,7 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), dberr.ErrUnreachable):
 		return fmt.Errorf("%s on %s: %w", operation, d.Name, context.Cause(ctx))
 	case ctx.Err() != nil:
+		// A timeout while all connections are in use is reported as a full pool.
 		pool := d.pool.Stat()
 		e.PoolFull = pool.AcquiredConns() == pool.MaxConns()
 	}

@@ -29,6 +29,7 @@ const maxNameBytes = 63
 
 // captureFunction is a trigger function that records the rows that a statement deletes.
 type captureFunction struct {
+	// name has no schema: the function is in that of the queue.
 	name string
 	// key are the columns that are recorded.
 	key []string
@@ -39,16 +40,20 @@ type captureFunction struct {
 	row bool
 }
 
+// plainFunction returns the function for tables without partitions whose key is id.
 func plainFunction() captureFunction {
 	return captureFunction{name: plainFunctionName, key: []string{"id"}}
 }
 
+// overrideFunction returns the function for partitioned tables whose key is id. Its argument is the
+// name of the root.
 func overrideFunction(root relation) captureFunction {
 	return captureFunction{
 		name: overrideFunctionName, key: []string{"id"}, arguments: []string{root.Name},
 	}
 }
 
+// columnFunction returns the function for tables whose key is another integer column.
 func columnFunction(column string, root relation) captureFunction {
 	return captureFunction{
 		name: columnFunctionPrefix + column, key: []string{column}, arguments: []string{root.Name},
@@ -83,6 +88,7 @@ func (f captureFunction) recorded() string {
 	return recordedSQL
 }
 
+// plainRecordedSQL is the schema and name of the trigger's own table.
 const plainRecordedSQL = `TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME`
 
 // recordedBefore is recorded of older versions, which trusted the arguments of the trigger.
@@ -150,8 +156,11 @@ const revokeFunctionSQL = `REVOKE ALL ON FUNCTION {function}() FROM PUBLIC`
 // exists. A restored dump or the operator can leave an empty one, and a schema can be renamed.
 const insertsSQL = `(p.prosrc ~* 'insert\s+into' AND (` + namedQueueSQL + ` IS NULL OR to_regclass(` + namedQueueSQL + `) IS NOT NULL))`
 
+// namedQueueSQL is the quoted queue that the source of the function p inserts into, NULL if it
+// names none of ours.
 const namedQueueSQL = `substring(p.prosrc, 'INSERT INTO ("[^"]+"\."loose_foreign_keys_deleted_records")')`
 
+// sql returns the quoted name of the function, with the queue's schema.
 func (f captureFunction) sql(q lfk.DeletedRecords) string { return quote(q.Schema, f.name) }
 
 // create creates the function. An existing one is used as it is.
@@ -177,6 +186,8 @@ func (f captureFunction) replace(ctx context.Context, tx pgx.Tx, q lfk.DeletedRe
 		capture.Literal(f.body(body, f.recorded(), q))))
 }
 
+// body fills a template with the queue, the recorded name and the key. A function for each row
+// reads the deleted row from OLD instead of the transition table.
 func (f captureFunction) body(template, recorded string, q lfk.DeletedRecords) string {
 	var values, present []string
 	for _, name := range f.key {
@@ -191,6 +202,8 @@ func (f captureFunction) body(template, recorded string, q lfk.DeletedRecords) s
 		row := oldRow + strings.Join(columns, ", OLD.") + ") AS old_table"
 		template = strings.ReplaceAll(template, "FROM old_table", row)
 	}
+	// One integer is stored in primary_key_value. Other keys are stored as texts in key_values,
+	// with 0 in primary_key_value.
 	columns, key := "fully_qualified_table_name, primary_key_value", "old_table."+quote(f.key[0])
 	if f.values() {
 		columns, key = columns+", key_values", "0, ARRAY["+strings.Join(values, ", ")+"]"
@@ -225,6 +238,7 @@ type function struct {
 // functions are all capturing functions of the database.
 type functions []function
 
+// readFunctions reads the capturing functions of all schemas.
 func readFunctions(ctx context.Context, tx pgx.Tx) (functions, error) {
 	return list(ctx, tx, pgx.RowToStructByPos[function], functionsSQL, plainFunctionName)
 }
@@ -276,6 +290,7 @@ func (all functions) missing(q lfk.DeletedRecords) (missing []captureFunction) {
 	return missing
 }
 
+// moveFunctionSQL keeps the function's OID, so its triggers need no change.
 const moveFunctionSQL = `ALTER FUNCTION {function}() SET SCHEMA {schema}`
 
 // move moves a stray function to the queue's schema. Its triggers, which refer to its OID, call it

@@ -57,10 +57,13 @@ func treeColumns(tree []relation, of map[uint32][]catalog.KeyColumn) map[string]
 	return columns
 }
 
-// inspectChildren inspects the definitions whose child is here, nil for the others.
+// inspectChildren inspects the definitions whose child is here, nil for the others. Columns,
+// indexes and publications of all children cost one statement each. Values, checks and partial
+// indexes cost further ones.
 func inspectChildren(
 	ctx context.Context, tx pgx.Tx, keys []lfk.Definition, tables map[string]relation, trees trees,
 ) ([]*Child, error) {
+	// 1. Find the children, and the tables below them.
 	var roots []uint32
 	for _, k := range keys {
 		if table, ok := tables[k.Table]; ok && !slices.Contains(roots, table.OID) {
@@ -68,6 +71,7 @@ func inspectChildren(
 		}
 	}
 	of, oids := trees.members(roots)
+	// 2. Read their columns, indexes and publications.
 	found, err := catalog.KeyColumns(ctx, tx, oids)
 	if err != nil {
 		return nil, err
@@ -81,6 +85,7 @@ func inspectChildren(
 		return nil, err
 	}
 	published, err := list(ctx, tx, pgx.RowToStructByPos[unidentified], unidentifiedSQL, of, oids)
+	// 3. Check each definition against its child.
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
 		if table, ok := tables[key.Table]; ok && err == nil {
@@ -97,17 +102,22 @@ func inspectChildren(
 
 // childCheck inspects one definition in one database.
 type childCheck struct {
-	tx      pgx.Tx
-	key     lfk.Definition
-	table   relation
+	// tx is the transaction of the inspection, table the child.
+	tx    pgx.Tx
+	key   lfk.Definition
+	table relation
+	// columns are those of the whole tree, by name.
 	columns map[string]catalog.KeyColumn
 	indexes indexesByTable
 	// ordered counts only indexes that have the columns in the definition's order.
 	ordered bool
 }
 
+// inspect returns the problems of the definition. If a referring column is missing, it checks
+// nothing further and reports the definition as indexed.
 func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 	child := &Child{Indexed: true}
+	// 1. Missing columns.
 	values := slices.Clone(c.key.Conditions)
 	if c.key.OnDelete == lfk.UpdateColumnTo {
 		values = append(values, lfk.ColumnValue{Column: c.key.TargetColumn, Value: c.key.TargetValue})
@@ -124,6 +134,7 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 		}
 		child.Columns = append(child.Columns, column)
 	}
+	// 2. Values that do not fit their columns.
 	for _, v := range values {
 		fits, err := c.fits(ctx, v)
 		if err != nil {
@@ -134,6 +145,7 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 				"the value %q does not fit %s of type %s", v.Value, v.Column, c.columns[v.Column].Exact))
 		}
 	}
+	// 3. Indexes: in any order of columns, then in the definition's order.
 	var err error
 	if len(child.MissingColumns)+len(child.Mismatches) == 0 {
 		child.Indexed, err = c.indexed(ctx, c.table.OID)
@@ -143,6 +155,7 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 			child.Ordered, err = c.indexed(ctx, c.table.OID)
 		}
 	}
+	// 4. Changed columns that cannot be changed, or cannot be NULL.
 	changed := []string{c.key.TargetColumn}
 	if c.key.OnDelete == lfk.AsyncNullify {
 		changed = c.key.Columns
@@ -183,11 +196,14 @@ GROUP BY 1, 2 ORDER BY 1, 2`
 
 // unidentified is a table without replica identity.
 type unidentified struct {
-	Root             uint32
-	Name             string
+	// Root is the OID of the child whose tree contains the table.
+	Root uint32
+	Name string
+	// Deletes and Updates: these fail on the table.
 	Deletes, Updates bool
 }
 
+// unidentifiedTables are the rows of unidentifiedSQL.
 type unidentifiedTables []unidentified
 
 // of returns the first table below a child, without a replica identity, on which a delete or an
@@ -201,7 +217,8 @@ func (all unidentifiedTables) of(child uint32, deletes bool) string {
 	return ""
 }
 
-// neverNull returns the columns of the definition that cannot become NULL.
+// neverNull returns the columns of the definition that cannot become NULL. A column with a check
+// costs an EXPLAIN, a NOT NULL column costs nothing.
 func (c childCheck) neverNull(ctx context.Context) (never []string, err error) {
 	for _, name := range c.key.Columns {
 		column := c.columns[name]
@@ -216,6 +233,7 @@ func (c childCheck) neverNull(ctx context.Context) (never []string, err error) {
 	return never, err
 }
 
+// columnsOf returns the columns of some values, in their order.
 func columnsOf(values []lfk.ColumnValue) []string {
 	names := make([]string, len(values))
 	for i, v := range values {
@@ -253,7 +271,7 @@ func (c childCheck) fits(ctx context.Context, v lfk.ColumnValue) (fits bool, err
 const neverSQL = `EXPLAIN (COSTS OFF) SELECT FROM {table} WHERE {condition}`
 
 // never reports whether the planner can prove that no row meets a condition. By the same proof the
-// planner decides whether it can use a partial index.
+// planner decides whether it can use a partial index. values are the parameters of the condition.
 func (c childCheck) never(
 	ctx context.Context, table, condition string, values []any,
 ) (proved bool, err error) {

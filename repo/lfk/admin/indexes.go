@@ -15,13 +15,16 @@ import (
 // indexedTable is a child, or a table below it.
 type indexedTable struct {
 	relation
+	// below are the OIDs of the tables directly below it.
 	below   []uint32
 	indexes []catalog.Index
 }
 
+// indexesByTable has the indexed tables by their OIDs.
 type indexesByTable map[uint32]*indexedTable
 
-// readIndexes reads the indexes of some tables and of all tables below them.
+// readIndexes reads the indexes of some tables and of all tables below them. It reads all indexes
+// in one statement.
 func readIndexes(
 	ctx context.Context, tx pgx.Tx, trees trees, roots []uint32,
 ) (indexesByTable, error) {
@@ -44,7 +47,8 @@ func readIndexes(
 }
 
 // indexed reports whether indexes find the rows of a key, in the table itself and in the tables
-// below it. A valid index of a partitioned table is in all its partitions.
+// below it. A valid index of a partitioned table is in all its partitions. It calls itself for each
+// table below, until one has no usable index.
 func (c childCheck) indexed(ctx context.Context, oid uint32) (bool, error) {
 	table := c.indexes[oid]
 	own := false
@@ -55,6 +59,7 @@ func (c childCheck) indexed(ctx context.Context, oid uint32) (bool, error) {
 		}
 		own = own || usable
 	}
+	// Partitioned: a usable index of its own suffices. Otherwise each partition requires one.
 	if table.Kind == kindPartitioned {
 		if own || len(table.below) == 0 {
 			return own, nil
@@ -82,7 +87,7 @@ func notNullColumn(predicate string) string {
 
 // usable reports whether a btree index serves the definition. Up to the definition's last column,
 // it has only columns of the definition or its conditions. Its predicate, if any, holds for all the
-// rows.
+// rows. A partial index costs an EXPLAIN, unless its predicate is only that a column is not NULL.
 func (c childCheck) usable(ctx context.Context, table relation, index catalog.Index) (bool, error) {
 	conditions, left := columnsOf(c.key.Conditions), slices.Clone(c.key.Columns)
 	for _, column := range index.Columns {

@@ -15,6 +15,7 @@ import (
 
 // Inspection is the result of `caretaker lfk lint` in one database, which changes nothing.
 type Inspection struct {
+	// Queue is the queue of deleted records, with its shape.
 	Queue lfk.DeletedRecords
 	// QueueFaults describe how the queue differs from GitLab's.
 	QueueFaults []string
@@ -45,12 +46,14 @@ func (a Admin) Inspect(ctx context.Context, keys []lfk.Definition) (Inspection, 
 	var i Inspection
 	var tables map[string]relation
 	err := a.read(ctx, "inspect loose foreign keys", func(ctx context.Context, tx pgx.Tx) (err error) {
+		// 1. The queue and the triggers.
 		if err = a.inspectQueue(ctx, tx, &i); err != nil {
 			return err
 		}
 		if i.Triggers, err = triggers(ctx, tx); err != nil {
 			return err
 		}
+		// 2. The tables of the definitions, with the tables below them.
 		if tables, err = findTables(ctx, tx, keys); err != nil {
 			return err
 		}
@@ -59,18 +62,21 @@ func (a Admin) Inspect(ctx context.Context, keys []lfk.Definition) (Inspection, 
 		if err != nil {
 			return err
 		}
+		// 3. Parents and children.
 		if i.Parents, err = inspectParents(ctx, tx, keys, tables, trees, i.Triggers); err != nil {
 			return err
 		}
 		if i.Children, err = inspectChildren(ctx, tx, keys, tables, trees); err != nil {
 			return err
 		}
+		// 4. Real foreign keys.
 		snapshot, batch := catalog.NewCatalog(a.database), &pgx.Batch{}
 		snapshot.QueueKeys(batch, catalog.AllActions)
 		err = tx.SendBatch(ctx, batch).Close()
 		i.ForeignKeys = foreignKeysOf(snapshot.Keys, trees)
 		return err
 	})
+	// 5. Pending records and keeping triggers, outside of the snapshot.
 	if err == nil {
 		err = a.inspectPending(ctx, &i)
 	}
@@ -93,6 +99,7 @@ func (a Admin) InspectSequences(ctx context.Context) (i Inspection, err error) {
 	return i, err
 }
 
+// inspectSequences reads the queue and its faults. It reads sequences only if the queue has none.
 func (a Admin) inspectSequences(ctx context.Context, tx pgx.Tx, i *Inspection) (err error) {
 	i.Queue, i.QueueFaults, err = a.readQueue(ctx, tx)
 	if err == nil && len(i.QueueFaults) == 0 {
@@ -101,11 +108,14 @@ func (a Admin) inspectSequences(ctx context.Context, tx pgx.Tx, i *Inspection) (
 	return err
 }
 
+// inspectQueue reads the queue, its trigger functions, and the faults of routed queues. It stops
+// early if the queue is missing or has faults.
 func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) error {
 	err := a.inspectSequences(ctx, tx, i)
 	if err != nil || !i.Queue.Exists || len(i.QueueFaults) > 0 {
 		return err
 	}
+	// 1. Trigger functions that are old, missing or stray.
 	all, err := readFunctions(ctx, tx)
 	if err != nil {
 		return err
@@ -118,9 +128,11 @@ func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) error
 	}
 	slices.Sort(i.OldFunctions)
 	i.OldFunctions = slices.Compact(i.OldFunctions)
+	// 2. The active partition.
 	i.ActiveMissing = i.Queue.ActiveMissing()
 	tables, err := named(ctx, tx, lfk.QueueTables()...)
 	i.Routed = map[string][]string{}
+	// 3. The index of each table of the queue, and the shape of routed ones.
 	for n, t := range i.Queue.Existing() {
 		var faults []string
 		if n > 0 && err == nil {
@@ -161,7 +173,8 @@ func indexFaults(ctx context.Context, tx pgx.Tx, table []relation) (faults []str
 	return faults, err
 }
 
-// inspectPending finds pending records. Without the index it would read all records.
+// inspectPending finds pending records. Without the index it would read all records. The statement
+// may take 30 seconds, and waits up to 2 seconds for a lock.
 func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
 	if !i.Queue.Exists || len(i.QueueFaults) > 0 {
 		return nil
@@ -176,7 +189,8 @@ func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
 }
 
 // findTables finds the writable ordinary and partitioned tables that definitions name as children
-// and as parents.
+// and as parents. The result has them by their names in the definitions. It has no views, foreign
+// tables, or write-protected tables.
 func findTables(
 	ctx context.Context, tx pgx.Tx, keys []lfk.Definition,
 ) (map[string]relation, error) {
@@ -204,7 +218,8 @@ func rootsOf(tables map[string]relation) (roots []uint32) {
 	return slices.Compact(roots)
 }
 
-// definedKey returns the key columns that a definition of the parent sets, otherwise id.
+// definedKey returns the key columns that a definition of the parent sets, otherwise id. The first
+// definition that sets them counts.
 func definedKey(keys []lfk.Definition, parent string) []string {
 	for _, k := range keys {
 		if k.Parent == parent && k.Key != nil {
@@ -229,7 +244,8 @@ func (f ForeignKey) Blocks() bool { return f.OnDelete == "a" || f.OnDelete == "r
 // String returns the foreign key with its table.
 func (f ForeignKey) String() string { return f.Name + " on " + f.Child.Recorded("") }
 
-// foreignKeysOf returns the enforced foreign keys to the tables of some trees.
+// foreignKeysOf returns the enforced foreign keys to the tables of some trees. A foreign key
+// between several trees is returned for each pair of them.
 func foreignKeysOf(keys []catalog.ForeignKey, trees trees) (found []ForeignKey) {
 	roots := map[catalog.Table][]string{}
 	for _, root := range slices.Sorted(maps.Keys(trees)) {

@@ -62,15 +62,18 @@ SELECT number, now() FROM unnest($1::bigint[]) AS number ON CONFLICT (partition)
 
 // repairs lists the repairs that an existing queue of our own needs.
 type repairs struct {
+	// queue is the queue before any repair.
 	queue lfk.DeletedRecords
 	// widen means that the column key_values is missing, create that the active partition is
 	// missing, mark that the queue was restored without the schema maintenance.
 	widen, create, mark bool
-	functions           functions
+	// functions are all that record deletions, in any schema.
+	functions functions
 	// old and missing trigger functions, and stray ones that stayed when the queue moved.
 	old, missing []captureFunction
 	stray        []function
-	lagging      []LaggingSequence
+	// lagging are the sequences whose next number is in use.
+	lagging []LaggingSequence
 }
 
 // repairsOf reads the queue and the repairs it needs. It refuses a relation of another shape.
@@ -85,6 +88,7 @@ func (a Admin) repairsOf(ctx context.Context, tx pgx.Tx) (r repairs, err error) 
 		r.lagging, err = laggingSequences(ctx, tx, q)
 	}
 	r.old, r.stray, r.missing = r.functions.old(q), r.functions.stray(q), r.functions.missing(q)
+	// The sequence of a queue that is not ours stays as it is.
 	r.lagging = slices.DeleteFunc(r.lagging, func(s LaggingSequence) bool { return s.OfQueue && !q.Managed })
 	return r, err
 }
@@ -108,8 +112,10 @@ func (r repairs) texts() (texts []string) {
 	return texts
 }
 
+// do carries out the repairs in the caller's transaction. The first error ends it.
 func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
 	var steps []string
+	// 1. The column key_values, and the sequences.
 	if r.widen {
 		steps = append(steps, fill(widenQueueSQL, "{queue}", quotedQueue(r.queue)))
 	}
@@ -121,6 +127,7 @@ func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
 			return err
 		}
 	}
+	// 2. The active partition, and the times of partitions that are not on record.
 	if r.create {
 		if err := lfk.CreatePartition(ctx, tx, r.queue, r.queue.Active); err != nil {
 			return err
@@ -131,11 +138,13 @@ func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
 			return err
 		}
 	}
+	// 3. Functions left in the queue's previous schema.
 	for _, f := range r.stray {
 		if err := r.functions.move(ctx, tx, f, r.queue); err != nil {
 			return err
 		}
 	}
+	// 4. Old functions, read again because a moved one may be old too, and missing ones.
 	all, err := readFunctions(ctx, tx)
 	for _, f := range all.old(r.queue) {
 		if err == nil {
@@ -189,7 +198,8 @@ func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 	return QueueGitLabs, nil
 }
 
-// usableQueue reads the queue and refuses one of another shape.
+// usableQueue reads the queue and refuses one of another shape. Such a relation is a
+// [*RefusedError], with all faults in its text.
 func (a Admin) usableQueue(ctx context.Context, tx pgx.Tx) (lfk.DeletedRecords, error) {
 	q, faults, err := a.readQueue(ctx, tx)
 	if err == nil && len(faults) > 0 {
@@ -200,6 +210,8 @@ func (a Admin) usableQueue(ctx context.Context, tx pgx.Tx) (lfk.DeletedRecords, 
 	return q, err
 }
 
+// createQueue creates the queue with partition 1 and the two shared functions. It deletes the marks
+// that a previous queue left.
 func (a Admin) createQueue(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords) error {
 	var steps []string
 	sequence := quote(q.Schema, q.Table().Name+"_id_seq")
@@ -215,6 +227,7 @@ func (a Admin) createQueue(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords)
 	if err := lfk.CreatePartition(ctx, tx, q, 1); err != nil {
 		return err
 	}
+	// A queue that caretaker creates is its own: the functions store spans beside it.
 	q.Managed = true
 	if err := plainFunction().create(ctx, tx, q); err != nil {
 		return err
@@ -271,7 +284,8 @@ func (a Admin) readQueue(
 	return q, faults, err
 }
 
-// shapeFaults returns the faults in the shape of a table of the queue.
+// shapeFaults returns the faults in the shape of a table of the queue. i is its position in
+// [lfk.QueueTables]. Without faults the table has the shape of GitLab's.
 func shapeFaults(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, i int) ([]string, error) {
 	return list(ctx, tx, pgx.RowTo[string], q.Fill(i, queueShapeSQL),
 		quote(q.Schema, lfk.QueueTables()[i]))

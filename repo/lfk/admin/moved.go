@@ -23,13 +23,16 @@ SELECT EXISTS (SELECT FROM maintenance.queue_partitions),
     ORDER BY 1)`
 
 // checkAbandonedQueue refuses a queue in another schema while the previous queue has records or
-// gets new ones: no run would ever process them.
+// gets new ones: no run would ever process them. It counts up to 1,000 pending records exactly. The
+// refusal names the tracked tables, and how to keep or move the queue.
 func (a Admin) checkAbandonedQueue(ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, was string) error {
 	old := quote(was, q.Table().Name)
 	var ours, known bool
 	var pending int
 	var tracked []string
 	err := tx.QueryRow(ctx, fill(abandonedQueueSQL, "{queue}", old), old).Scan(&ours, &known, &pending, &tracked)
+	// A queue that caretaker never used does not matter, nor an empty one that no trigger writes
+	// into.
 	if err != nil || !ours && !known || pending == 0 && len(tracked) == 0 {
 		return err
 	}

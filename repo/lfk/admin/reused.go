@@ -21,6 +21,7 @@ reused AS MATERIALIZED (
   FOR UPDATE OF q
 )`
 
+// cleanReusedSQL makes the records due now, and marks their failures as approved by the operator.
 const cleanReusedSQL = `
 WITH ` + reusedRecordsSQL + `,
 due AS (
@@ -36,6 +37,7 @@ func (a Admin) CleanReused(ctx context.Context, table string) (int64, error) {
 	return a.decideReused(ctx, "release reused keys", cleanReusedSQL, table, reasons.KeyReused)
 }
 
+// keepReusedSQL deletes the records and, by {forget}, the failures and traces stored beside them.
 const keepReusedSQL = `
 WITH ` + reusedRecordsSQL + `,
 deleted AS (
@@ -51,6 +53,8 @@ func (a Admin) KeepReused(ctx context.Context, table string) (int64, error) {
 		reasons.KeyReused, reasons.KeyApproved)
 }
 
+// decideReused runs sql for each existing table of the queue, all in one transaction. It returns
+// the number of changed records, 0 without a queue.
 func (a Admin) decideReused(
 	ctx context.Context, operation, sql, table string, states ...string,
 ) (n int64, err error) {

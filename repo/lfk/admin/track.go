@@ -33,6 +33,7 @@ type Tracked struct {
 // be tracked is a [*RefusedError]. The table's writers wait while the triggers are created. A table
 // that logical replication fills gets row triggers, which replace statement triggers.
 func (a Admin) Track(ctx context.Context, table string, columns ...string) (Tracked, error) {
+	// The caller's slice stays unchanged. Names are trimmed in a copy, and empty ones dropped.
 	columns = slices.Clone(columns)
 	for i := range columns {
 		columns[i] = strings.TrimSpace(columns[i])
@@ -54,6 +55,7 @@ func (a Admin) Track(ctx context.Context, table string, columns ...string) (Trac
 		if err := run(ctx, tx, lock); err != nil {
 			return err
 		}
+		// The plan from before the lock may be out of date: plan again under the lock.
 		if _, err := needed(ctx, tx); err != nil {
 			return err
 		}
@@ -63,6 +65,7 @@ func (a Admin) Track(ctx context.Context, table string, columns ...string) (Trac
 		return Tracked{}, err
 	}
 	done := Tracked{Table: plan.root.String(), Triggers: []string{}}
+	// A key of one column is reported as Column, a key of several columns as Columns.
 	if done.Columns = plan.function.key; len(done.Columns) == 1 {
 		done.Column, done.Columns = done.Columns[0], nil
 	}
@@ -80,31 +83,39 @@ func (a Admin) Track(ctx context.Context, table string, columns ...string) (Trac
 // tracking is a request to track a table.
 type tracking struct {
 	Admin
+	// table is the name as the caller gave it. columns are the requested key, empty for id.
 	table   string
 	columns []string
 }
 
 // trackPlan lists the steps that track the table.
 type trackPlan struct {
-	queue    lfk.DeletedRecords
-	root     relation
+	// queue is the queue of deleted records, root the table to track.
+	queue lfk.DeletedRecords
+	root  relation
+	// function is the one that the triggers call. steps are empty if the table is already tracked.
 	function captureFunction
 	steps    []trackStep
 }
 
+// plan reads the catalogue and returns the steps that track the table. It changes nothing. A table
+// that cannot be tracked is a [*RefusedError].
 func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) {
+	// 1. The queue, which must exist.
 	if p.queue, err = r.usableQueue(ctx, tx); err != nil {
 		return p, err
 	}
 	if !p.queue.Exists {
 		return p, r.refuse("no queue of deleted records found: run `caretaker lfk install`")
 	}
+	// 2. The table, which definitions must be able to name.
 	if p.root, err = r.locate(ctx, tx, r.table); err != nil {
 		return p, err
 	}
 	if err = r.checkRoot(p.root, p.queue); err != nil {
 		return p, err
 	}
+	// 3. Its partitions, and the function that records its key.
 	trees, err := readTrees(ctx, tx, p.root.OID)
 	if err != nil {
 		return p, err
@@ -121,6 +132,7 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 	if err := r.checkTree(p.function, tree); err != nil {
 		return p, err
 	}
+	// 4. The existing triggers, compared with those that each relation of the tree requires.
 	existing, err := triggers(ctx, tx)
 	if err != nil {
 		return p, err
@@ -135,6 +147,7 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 			p.steps = append(p.steps, step)
 		}
 	}
+	// 5. Records from earlier tracking, which may have another key.
 	if err == nil {
 		err = r.checkLeft(ctx, tx, p, existing, indexes)
 	}
@@ -185,6 +198,8 @@ func (r tracking) choose(
 			return f, err
 		}
 	}
+	// A key that is not one integer is recorded as texts, by a function of this table alone. The
+	// shared functions record one integer.
 	switch {
 	case len(columns) > 1 || columns[0].Class != pg.ClassInteger:
 		return tableFunction(valuesFunctionPrefix, t, names), nil
@@ -197,6 +212,8 @@ func (r tracking) choose(
 	default:
 		return columnFunction(names[0], t), nil
 	}
+	// A shared function must exist and insert something: only install or GitLab's migrations create
+	// it.
 	all, err := readFunctions(ctx, tx)
 	if err == nil && !all.have(f, q) {
 		err = r.refuse("the function %s is missing, or inserts nothing: make it with `caretaker lfk install`, "+
@@ -205,7 +222,8 @@ func (r tracking) choose(
 	return f, err
 }
 
-// key returns the requested columns.
+// key returns the requested columns. Without a request it returns id. An unknown or repeated name
+// is refused, and so are more than [lfk.MaxKeyColumns] names.
 func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]catalog.KeyColumn, error) {
 	names := r.columns
 	if len(names) == 0 {
@@ -233,6 +251,7 @@ func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]catalog.Key
 	return columns, nil
 }
 
+// namesOf returns the names of columns, in their order.
 func namesOf(columns []catalog.KeyColumn) []string {
 	names := make([]string, len(columns))
 	for i, c := range columns {
@@ -241,7 +260,8 @@ func namesOf(columns []catalog.KeyColumn) []string {
 	return names
 }
 
-// checkTypes refuses keys that the queue cannot take.
+// checkTypes refuses keys that the queue cannot take. GitLab's own queue takes one integer. A queue
+// of our own also takes other types and several columns, if it has the column key_values.
 func (r tracking) checkTypes(columns []catalog.KeyColumn, q lfk.DeletedRecords, t relation) error {
 	wide := len(columns) > 1
 	for _, c := range columns {
@@ -271,6 +291,7 @@ func (r tracking) checkTypes(columns []catalog.KeyColumn, q lfk.DeletedRecords, 
 // makeUnique is the advice about a key that is not unique.
 const makeUnique = ": make it unique, or name a unique key with --column"
 
+// checkUnique refuses a key that no primary key or valid unique index proves to be unique.
 func (r tracking) checkUnique(t relation, names []string, indexes []catalog.Index) error {
 	switch {
 	case catalog.Unique(indexes, names):

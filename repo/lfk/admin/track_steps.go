@@ -58,7 +58,9 @@ func renamedKey(
 	return old, err
 }
 
-// step returns the changes that one relation needs. Triggers for the key old are replaced.
+// step returns the changes that one relation needs. Triggers for the key old are replaced. needed
+// is false if the relation's triggers are already correct. A trigger that records another key or
+// type is a [*RefusedError].
 func (r tracking) step(
 	rel, root relation, f captureFunction, old []string, existing []Trigger,
 ) (step trackStep, needed bool, err error) {
@@ -67,6 +69,8 @@ func (r tracking) step(
 	}
 	step.relation = rel
 	name, found := triggerName(rel, root), false
+	// Replace triggers of the old key, keep the first correct one, refuse any other that records
+	// deletions.
 	for _, t := range existing {
 		if t.OID != rel.OID {
 			continue
@@ -106,8 +110,11 @@ func (r tracking) step(
 	return step, step.trigger != "" || step.replaced != "", nil
 }
 
+// columnsArgument returns a key as the argument of --column, quoted for a shell.
 func columnsArgument(key []string) string { return catalog.Argument(strings.Join(key, ",")) }
 
+// carryOut creates the function and the triggers of a plan, and lets runs track its partitions
+// again. The caller's transaction holds the lock on the table.
 func (p trackPlan) carryOut(ctx context.Context, tx pgx.Tx) error {
 	if err := p.function.create(ctx, tx, p.queue); err != nil {
 		return err
@@ -125,7 +132,8 @@ func (p trackPlan) carryOut(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// sql returns the statements that create and enable the triggers.
+// sql returns the statements that create and enable the triggers. Triggers to replace are dropped
+// first, so that a new trigger can have the same name.
 func (p trackPlan) sql() (all []string) {
 	for _, s := range p.steps {
 		if s.replaced != "" {

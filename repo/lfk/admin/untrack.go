@@ -23,10 +23,13 @@ type Untracked struct {
 	Triggers []string `json:"triggers"`
 }
 
+// dropFunctionSQL fails if a trigger still calls the function.
 const dropFunctionSQL = `DROP FUNCTION {function}`
 
+// dropTriggerSQL locks the table exclusively until the end of the transaction.
 const dropTriggerSQL = `DROP TRIGGER {trigger} ON {table}`
 
+// dropTrigger returns the statement that drops a trigger, with quoted names.
 func dropTrigger(name, schema, table string) string {
 	return fill(dropTriggerSQL, "{trigger}", quote(name), "{table}", quote(schema, table))
 }
@@ -58,6 +61,7 @@ func (a Admin) Untrack(ctx context.Context, table string) (Untracked, error) {
 				return err
 			}
 		}
+		// A refusal here rolls back the dropped triggers.
 		if err := a.keepMeaning(ctx, tx, target, drop); err != nil {
 			return err
 		}
@@ -89,7 +93,8 @@ SELECT EXISTS (
 // compositeSQL matches a record whose key has several columns.
 const compositeSQL = ` AND cardinality(r.key_values) > 1`
 
-// leftRecords reports whether a table has remaining records that match which.
+// leftRecords reports whether a table has remaining records that match which. which: an additional
+// condition in SQL, "" for all records.
 func leftRecords(
 	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, t relation, which string,
 ) (left bool, err error) {
@@ -151,7 +156,8 @@ func (r tracking) checkLeft(
 		"another key: %s%s", p.root, decide, drain(p.root))
 }
 
-// dropUnused drops the functions of one table that only these triggers called.
+// dropUnused drops the functions of one table that only these triggers called. It reads the
+// functions again, after the triggers that called them were dropped.
 func dropUnused(ctx context.Context, tx pgx.Tx, dropped []Trigger) error {
 	all, err := readFunctions(ctx, tx)
 	for _, f := range all {
@@ -165,7 +171,8 @@ func dropUnused(ctx context.Context, tx pgx.Tx, dropped []Trigger) error {
 	return err
 }
 
-// trackedBelow finds the triggers on a table and on its partitions.
+// trackedBelow finds the triggers on a table and on its partitions. If it finds none, the error is
+// a [*RefusedError], which names the table above if that one's trigger records the deletions.
 func (a Admin) trackedBelow(
 	ctx context.Context, tx pgx.Tx, table string,
 ) (target relation, below []Trigger, err error) {
