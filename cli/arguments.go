@@ -228,6 +228,7 @@ const defaultLimit, maxPageSize = 20, 1000
 // count is a flag with how many entries a list shows. 0 stands for all.
 type count int
 
+// String returns the value as the flag's help shows it.
 func (c *count) String() string { return strconv.Itoa(int(*c)) }
 
 // Type implements [pflag.Value].
@@ -321,6 +322,7 @@ func timesFlags(command *cobra.Command, since, until **timestamppb.Timestamp) {
 	timeFlag(command, "until", "only before this `time`, given like --since", until)
 }
 
+// timeFlag adds a flag for a time: RFC 3339, or a positive duration before now such as 24h.
 func timeFlag(command *cobra.Command, name, help string, to **timestamppb.Timestamp) {
 	command.Flags().Func(name, help, func(text string) error {
 		if ago, err := time.ParseDuration(text); err == nil && ago > 0 {

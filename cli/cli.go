@@ -55,6 +55,7 @@ type exitError struct {
 	err error
 }
 
+// Error returns the message, or "" if only the exit code matters.
 func (e *exitError) Error() string {
 	if e.err == nil {
 		return ""
@@ -62,6 +63,7 @@ func (e *exitError) Error() string {
 	return e.err.Error()
 }
 
+// Unwrap returns the error with the message. nil means none.
 func (e *exitError) Unwrap() error { return e.err }
 
 // Main runs a command with the standard streams and the environment of the process.
@@ -99,6 +101,8 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 	return exitFailed
 }
 
+// rootCommand returns the command caretaker with all subcommands. Errors and usage are not printed
+// here: the caller prints them with the exit code.
 func rootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use: "caretaker",
@@ -110,14 +114,17 @@ func rootCommand(a *app) *cobra.Command {
 		Args:          commandOnly,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	// 1. Flags of all commands.
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (YAML)")
 	root.PersistentFlags().FuncP("output", "o",
 		"`format` of the output: text, json, yaml, or wide: as text, with whole IDs and tables "+
 			"wider than the terminal (default text)", a.setOutput)
+	// 2. Commands of a server, which read the configuration.
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
 		&cobra.Group{ID: groupClient, Title: "Client:"})
 	root.AddCommand(initCommand(a), devCommand(a), serveCommand(a), migrateCommand(a),
 		doctorCommand(a), lfkCommand(a), versionCommand(a))
+	// 3. Commands of a client, which connect to a server.
 	clients := []*cobra.Command{
 		runCommand(a), statusCommand(a), leasesCommand(a), runsCommand(a), firesCommand(a),
 		watchCommand(a), cancelCommand(a), pauseCommand(a), resumeCommand(a), flagsCommand(a),
@@ -132,6 +139,7 @@ func rootCommand(a *app) *cobra.Command {
 		a.clientFlags(flags)
 		root.AddCommand(c)
 	}
+	// 4. Help, errors and completions, for the commands added above.
 	root.SetHelpCommand(helpCommand(root))
 	root.SetFlagErrorFunc(flagError)
 	a.groupFlags(root)
@@ -230,11 +238,14 @@ type build struct {
 	Schema schemaVersion `json:"schema"`
 }
 
+// schemaVersion holds the newest migrations that this binary knows.
 type schemaVersion struct {
 	Every int64 `json:"every"`
 	Main  int64 `json:"main"`
 }
 
+// versionCommand prints the build of this binary. It connects to nothing, but refuses a --config
+// file that serve would refuse.
 func versionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -285,6 +296,7 @@ type app struct {
 	began bool
 }
 
+// newApp returns the state of one call of the program.
 func newApp(streams Streams) *app {
 	a := &app{terminal: &terminal{std: streams}, client: &connection{}}
 	a.connecting = a.client.flags()

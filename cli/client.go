@@ -176,6 +176,7 @@ func userName() string {
 
 // connect calls do with a client. Its error has a message for the user and an exit code.
 func (a *app) connect(ctx context.Context, do func(context.Context, api) error) error {
+	// 1. Combine the flags with the profile and the server's configuration.
 	configured, err := a.checkConfigFile()
 	if err != nil {
 		return err
@@ -187,6 +188,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	a.client.useServer(a.configFile, configured)
 	a.client.complete(known)
 	a.local = a.local || known.Local
+	// 2. Check credentials and address before the first call.
 	transport, err := a.client.credentials()
 	if err != nil {
 		return err
@@ -197,6 +199,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	for _, mistake := range a.std.Env.Mistyped(&service.Config{}) {
 		a.note("caretaker: warning: %s", mistake)
 	}
+	// 3. Prepare the client, which connects at its first call.
 	conn, err := grpc.NewClient(a.client.address, grpc.WithTransportCredentials(transport),
 		grpc.WithUnaryInterceptor(a.client.observe))
 	if err != nil {
@@ -206,6 +209,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	if name := userName(); name != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, server.UserHeader, name)
 	}
+	// 4. Add the token. A warning is printed if it would leave this machine unencrypted.
 	token, err := a.client.bearer()
 	if err != nil {
 		return err

@@ -128,6 +128,8 @@ func (c *connection) checkAddress() error {
 	return nil
 }
 
+// credentials returns the credentials of the connection: none without TLS. With a client
+// certificate, both --tls-cert and --tls-key are required.
 func (c *connection) credentials() (credentials.TransportCredentials, error) {
 	if !c.secure() {
 		return insecure.NewCredentials(), nil

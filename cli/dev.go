@@ -45,6 +45,7 @@ type demo struct {
 	tour bool
 }
 
+// devCommand starts a server with a database of its own and demo data. It runs until a signal.
 func devCommand(a *app) *cobra.Command {
 	var d demo
 	command := &cobra.Command{
@@ -68,9 +69,12 @@ func devCommand(a *app) *cobra.Command {
 	return command
 }
 
+// develop runs the demo until ctx ends, and then stops its database. It checks settings and ports
+// before it starts PostgreSQL.
 func develop(ctx context.Context, a *app, d demo) (err error) {
 	hangups, stopHangups := onHangup()
 	defer stopHangups()
+	// 1. Read and check the settings.
 	c, err := a.partialSettings()
 	if err := errors.Join(err, c.readFiles()); err != nil {
 		return err
@@ -85,12 +89,14 @@ func develop(ctx context.Context, a *app, d demo) (err error) {
 	if err := c.Validate(); err != nil {
 		return err
 	}
+	// 2. Open the listeners.
 	avoidPortsInUse(ctx, c.Config)
 	taken, err := listen(ctx, c.Config, ", or start dev with --listen")
 	if err != nil {
 		return err
 	}
 	defer taken.close()
+	// 3. Start the database and load the demo data.
 	p := &playground{urls: map[string]string{}}
 	if p.cluster, err = devdb.Start(ctx, devdb.Config{Dir: d.dir, Log: a.std.Err}); err != nil {
 		return fmt.Errorf("start the database: %w", err)
@@ -100,6 +106,7 @@ func develop(ctx context.Context, a *app, d demo) (err error) {
 		return err
 	}
 	p.configure(c)
+	// 4. Start the server.
 	i, err := newInstance(ctx, a, c, taken)
 	if err != nil {
 		return err
@@ -109,6 +116,7 @@ func develop(ctx context.Context, a *app, d demo) (err error) {
 		return err
 	}
 	i.hangups = hangups
+	// 5. Delete further demo rows from time to time, except in the tour.
 	trickling, stopTrickle := context.WithCancel(ctx)
 	i.closers = append(i.closers, stopTrickle)
 	if !d.tour {
@@ -147,6 +155,7 @@ func (p *playground) fill(ctx context.Context, report func(string, ...any)) erro
 	} else {
 		report("loading schema and demo data into %s", p.cluster.Dir())
 	}
+	// 1. Create the databases and load their schema.
 	for _, name := range config.GitLabDatabases() {
 		if err := p.cluster.CreateDatabase(ctx, name); err != nil {
 			return err
@@ -156,6 +165,7 @@ func (p *playground) fill(ctx context.Context, report func(string, ...any)) erro
 			return err
 		}
 	}
+	// 2. Load the demo data, and create the schema maintenance as caretaker migrate does.
 	if err := devdb.LoadDemo(ctx, p.urls); err != nil {
 		return err
 	}
@@ -170,6 +180,7 @@ func (p *playground) fill(ctx context.Context, report func(string, ...any)) erro
 			return err
 		}
 	}
+	// 3. Write the definitions of loose foreign keys.
 	if err := os.WriteFile(p.definitions, []byte(devdb.Definitions()), 0o600); err != nil {
 		return fmt.Errorf("write the sample definitions: %w", err)
 	}

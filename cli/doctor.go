@@ -45,10 +45,12 @@ const (
 // findings collects the results of checks.
 type findings []finding
 
+// failed adds a failure, with which doctor exits with 1.
 func (f *findings) failed(problem, remedy string) {
 	*f = append(*f, finding{Status: statusError, Problem: problem, Remedy: remedy})
 }
 
+// warning adds a warning, which does not change the exit code.
 func (f *findings) warning(problem, remedy string) {
 	*f = append(*f, finding{Status: statusWarning, Problem: problem, Remedy: remedy})
 }
@@ -77,6 +79,8 @@ type doctor struct {
 	facts map[*repo.Database]repo.ServerFacts
 }
 
+// doctorCommand runs the checks, or with --grants only prints SQL. --role and --database are usage
+// errors without --grants.
 func doctorCommand(a *app) *cobra.Command {
 	var grants bool
 	var database string
@@ -199,6 +203,8 @@ func (d *doctor) on(
 	}}
 }
 
+// examineDatabase runs the checks of one database in order. The checks after the schema need the
+// schema maintenance, and are skipped without it.
 func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) findings {
 	var checks []check
 	add := func(name string, run func(context.Context, *repo.Database, *findings) error) {
@@ -289,6 +295,7 @@ func (d *doctor) build(databases []*repo.Database, found *findings) (err error) 
 // mainDatabase is the database name that every configuration has.
 const mainDatabase = "main"
 
+// close shuts down the service, if one was started, and then closes all connections.
 func (d *doctor) close() {
 	if d.service != nil {
 		_ = d.service.Shutdown(context.Background())

@@ -43,6 +43,7 @@ func (d *doctor) connection(ctx context.Context, database *repo.Database, found 
 	return nil
 }
 
+// tls checks whether the connection to the primary is encrypted.
 func (d *doctor) tls(_ context.Context, database *repo.Database, found *findings) error {
 	found.encryption(d.facts[database], "databases."+database.Name+".url")
 	return nil
@@ -63,6 +64,8 @@ func (f *findings) encryption(facts repo.ServerFacts, key string) {
 // The oldest and newest versions of PostgreSQL that caretaker is tested with.
 const oldestServer, newestServer = 14, 18
 
+// version checks the server's major version. An older one than oldestServer fails, a newer one
+// than newestServer is a warning.
 func (d *doctor) version(_ context.Context, database *repo.Database, found *findings) error {
 	f := d.facts[database]
 	problem := fmt.Sprintf("PostgreSQL %s: caretaker is made for %d to %d",
@@ -80,6 +83,8 @@ func (d *doctor) version(_ context.Context, database *repo.Database, found *find
 // clock of only one database.
 const maxSkew = 2 * time.Second
 
+// clock checks the session's time zone and the server's clock. A difference above maxSkew, plus
+// the uncertainty of the measurement, is a warning.
 func (d *doctor) clock(_ context.Context, database *repo.Database, found *findings) error {
 	f := d.facts[database]
 	if f.TimeZone != "UTC" {
@@ -162,11 +167,14 @@ const (
 	shortReplicaDelay = 5 * time.Second
 )
 
+// replica checks the read replica, if one is configured. All its findings are warnings, because
+// caretaker then reads the primary.
 func (d *doctor) replica(ctx context.Context, database *repo.Database, found *findings) error {
 	key := "databases." + database.Name + ".replica_url"
 	pooled := database.CheckReplicaPooler(ctx)
 	_, refused := errors.AsType[*dberr.Error](pooled)
 	f, err := database.ReplicaFacts(ctx)
+	// 1. Check whether the replica answers and its pooler is safe.
 	switch {
 	case errors.Is(err, repo.ErrNoReplica):
 		return nil
@@ -179,12 +187,14 @@ func (d *doctor) replica(ctx context.Context, database *repo.Database, found *fi
 			"start the replica, correct "+key+", or remove the key")
 		return nil
 	}
+	// 2. Check the connection, and that it is a standby of this server.
 	found.encryption(f.ServerFacts, key)
 	if err := database.CheckReplica(ctx); err != nil {
 		found.warning("the replica is not used: "+oneLine(err.Error()),
 			"set "+key+" to a hot standby of this database's server")
 		return nil
 	}
+	// 3. Check its lag and its limit for queries.
 	if f.Late > lateReplica {
 		found.warning("the replica is "+f.Late.Round(time.Second).String()+
 			" late, the primary is read most of the time",
@@ -198,6 +208,8 @@ func (d *doctor) replica(ctx context.Context, database *repo.Database, found *fi
 	return nil
 }
 
+// schema checks the version of the schema maintenance. An older one fails, a newer one is a
+// warning.
 func (d *doctor) schema(ctx context.Context, database *repo.Database, found *findings) error {
 	err := checkMigrated(ctx, database)
 	if errors.Is(err, dberr.ErrNotMigrated) {
@@ -217,6 +229,8 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database, found *fin
 	return err
 }
 
+// application checks that the database has a schema of the application. On main it also checks the
+// queue and whether the tables are those of GitLab.
 func (d *doctor) application(ctx context.Context, database *repo.Database, found *findings) error {
 	_, err := database.ApplicationSchema(ctx)
 	if none, ok := errors.AsType[*dberr.NoSchemaError](err); ok {

@@ -218,6 +218,8 @@ func suggestions(ctx context.Context, a *app, argument string) (names []string) 
 	return names
 }
 
+// jobKinds returns the kinds of deferred job, for completions and for suggestions after a typing
+// error.
 func jobKinds() []string {
 	return []string{
 		jobqueue.DeletePlaceholderUser{}.Kind(), jobqueue.DeleteUser{}.Kind(), jobqueue.DestroyGroup{}.Kind(),

@@ -42,6 +42,8 @@ type setup struct {
 	groupReads bool
 }
 
+// initCommand writes a configuration. It asks for missing values on a terminal, unless --yes is
+// given.
 func initCommand(a *app) *cobra.Command {
 	s := &setup{terminal: a.terminal}
 	var others []string
@@ -179,6 +181,8 @@ func (s *setup) surveyMain(ctx context.Context) error {
 // connectTimeout bounds each connection.
 const connectTimeout = 10 * time.Second
 
+// connect opens a database within connectTimeout, and calls inspect if that is not nil. An error
+// names the flag with the URL.
 func (s *setup) connect(
 	ctx context.Context, name, flag, url string, inspect func(*repo.Database) error,
 ) error {

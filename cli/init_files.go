@@ -70,6 +70,7 @@ func (s *setup) writeFiles() error {
 	if err != nil {
 		return err
 	}
+	// 1. Choose the mode. A file with passwords is for its owner, or for the group of the service.
 	mode := fs.FileMode(0o644)
 	if s.passwords() != nil {
 		mode = 0o600
@@ -79,6 +80,7 @@ func (s *setup) writeFiles() error {
 	if replaces && old.Mode().Perm()&0o007 == 0 {
 		mode = old.Mode().Perm()
 	}
+	// 2. Write a temporary file in the same directory.
 	temporary, err := os.CreateTemp(filepath.Dir(s.file), ".caretaker-*.yml")
 	if err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
@@ -95,6 +97,7 @@ func (s *setup) writeFiles() error {
 	if err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
 	}
+	// 3. Load it. A mistake leaves the old files unchanged.
 	if _, err := s.std.Env.Load(temporary.Name(), &service.Config{}); err != nil {
 		var mistakes []error
 		readable := strings.ReplaceAll(err.Error(), temporary.Name(), filepath.Base(s.file))
@@ -107,6 +110,7 @@ func (s *setup) writeFiles() error {
 	if err := s.writeDefinitions(); err != nil {
 		return err
 	}
+	// 4. Move it into place. Without force, Link fails if the file exists.
 	if s.force {
 		err = os.Rename(temporary.Name(), s.file)
 	} else {

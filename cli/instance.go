@@ -87,10 +87,12 @@ func newInstance(ctx context.Context, a *app, c *settings, given *listeners) (*i
 	return i, nil
 }
 
+// open opens all that a server needs. After an error, the caller closes what is open already.
 func (i *instance) open(ctx context.Context, c *settings) (err error) {
 	if err := i.startTelemetry(ctx, c.OpenTelemetry); err != nil {
 		return err
 	}
+	// 1. Open and check the databases.
 	var closeDatabases func()
 	if i.databases, closeDatabases, err = databases(ctx, c); err != nil {
 		return err
@@ -100,9 +102,11 @@ func (i *instance) open(ctx context.Context, c *settings) (err error) {
 	if err := i.checkDatabases(ctx); err != nil {
 		return err
 	}
+	// 2. Connect the parts of the server.
 	if err := i.wire(c); err != nil {
 		return err
 	}
+	// 3. Open the listeners, unless dev has opened them.
 	if i.listening == nil {
 		if i.listening, err = listen(ctx, c.Config, ""); err != nil {
 			return err
@@ -113,6 +117,8 @@ func (i *instance) open(ctx context.Context, c *settings) (err error) {
 	return nil
 }
 
+// startTelemetry starts traces and metrics. Closing the instance sends the remaining data within
+// flushTimeout.
 func (i *instance) startTelemetry(ctx context.Context, o config.OpenTelemetry) (err error) {
 	if o.Mistake != nil {
 		return o.Mistake
@@ -135,6 +141,7 @@ func (i *instance) startTelemetry(ctx context.Context, o config.OpenTelemetry) (
 
 // wire creates the parts that do not need the network.
 func (i *instance) wire(c *settings) (err error) {
+	// 1. The queue of jobs, unless only loose foreign keys are in use.
 	s := c.service
 	if !s.LooseForeignKeysOnly() {
 		i.queue, err = scheduler.NewQueue(i.databases[0], scheduler.QueueConfig{Logger: i.logger})
@@ -143,6 +150,7 @@ func (i *instance) wire(c *settings) (err error) {
 		}
 		i.worksJobs, s.Queue = c.JobsEnabled, i.queue
 	}
+	// 2. The service with its scheduler.
 	s.Databases, s.SchedulerOff = i.databases, !c.SchedulerEnabled
 	s.Logger, s.Replica = i.logger, i.replica
 	if i.service, err = service.New(s); err != nil {
@@ -154,6 +162,7 @@ func (i *instance) wire(c *settings) (err error) {
 		}
 		i.closers = append(i.closers, i.stopScheduler)
 	}
+	// 3. The API, and the status page if it has an address.
 	if i.access, err = c.access(i.logger); err != nil {
 		return err
 	}
@@ -190,6 +199,8 @@ func (i *instance) guardMetrics(at net.Addr, all http.Handler) (http.Handler, *t
 	return i.access.Guard(all), i.secure.Clone()
 }
 
+// serveMetrics serves /metrics if it has a listener. An error of the server other than its end
+// stops the instance.
 func (i *instance) serveMetrics() {
 	listener := i.listening.metrics
 	if listener == nil {
@@ -235,10 +246,12 @@ const (
 
 // run serves until ctx ends or a listener breaks. Then it shuts down.
 func (i *instance) run(ctx context.Context) error {
+	// 1. Serve the listeners.
 	i.serve(func() error { return i.server.Serve(i.listening.api) })
 	if i.site != nil {
 		i.serve(func() error { return i.site.Serve(i.listening.web) })
 	}
+	// 2. Watch the databases, and start schedules and jobs.
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	for _, d := range i.databases {
@@ -255,10 +268,12 @@ func (i *instance) run(ctx context.Context) error {
 		"listen", i.listening.api.Addr().String(), "metrics_listen", i.metricsAddress(),
 		"web_listen", i.webAddress(), "databases", i.names(),
 		"scheduler", i.scheduler != nil, "jobs", i.worksJobs)
+	// 3. Report ready to systemd, and wait for the end.
 	if err == nil {
 		i.notify(daemon.SdNotifyReady)
 		err = i.supervise(ctx)
 	}
+	// 4. Shut down.
 	i.logger.InfoContext(ctx, "stopping")
 	i.notify(daemon.SdNotifyStopping)
 	stopWatching()
@@ -294,6 +309,7 @@ func (i *instance) shutdown(ctx context.Context) {
 	i.close()
 }
 
+// stopScheduler stops the schedules, if this server has any, and logs a failure to stop.
 func (i *instance) stopScheduler() {
 	if i.scheduler != nil {
 		i.logWarning("scheduler not stopped", i.scheduler.Stop())
@@ -323,6 +339,7 @@ func (i *instance) logWarning(message string, err error, attrs ...any) {
 	}
 }
 
+// names returns the names of all databases, for the log.
 func (i *instance) names() (names []string) {
 	for _, d := range i.databases {
 		names = append(names, d.Name)
@@ -330,6 +347,7 @@ func (i *instance) names() (names []string) {
 	return names
 }
 
+// webAddress returns the address of the status page, or "" if it is off.
 func (i *instance) webAddress() string {
 	if i.site == nil {
 		return ""
@@ -337,6 +355,7 @@ func (i *instance) webAddress() string {
 	return i.listening.web.Addr().String()
 }
 
+// metricsAddress returns the address of the metrics, or "" if they are off.
 func (i *instance) metricsAddress() string {
 	if i.metrics == nil {
 		return ""

@@ -20,6 +20,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 )
 
+// jobsCommand lists deferred jobs. A kind that resembles a known one is a usage error with a
+// suggestion.
 func jobsCommand(a *app) *cobra.Command {
 	request := &pb.ListJobsRequest{}
 	command := &cobra.Command{
@@ -48,6 +50,7 @@ func jobsCommand(a *app) *cobra.Command {
 	return command
 }
 
+// describeJobs prints a line for each job, with its attempt and the maximum.
 func describeJobs(out *terminal, answer *pb.ListJobsResponse) error {
 	columns := []column{
 		col("JOB"), col("KIND", cut), col("ARGUMENTS", cut), col("STATE", colored),
@@ -113,6 +116,7 @@ func failure(job *pb.Job) string {
 	return strings.TrimPrefix(strings.TrimPrefix(text, job.GetReason()), ": ")
 }
 
+// showJobCommand shows one job by its id.
 func showJobCommand(a *app) *cobra.Command {
 	request := &pb.GetJobRequest{}
 	return &cobra.Command{
@@ -125,6 +129,8 @@ func showJobCommand(a *app) *cobra.Command {
 	}
 }
 
+// describeJob prints all fields of a job, its cancellation, its failed attempts and the rows that
+// it changed. Empty fields are omitted.
 func describeJob(out *terminal, job *pb.Job) error {
 	out.printColored(jobState(job), "job %d %s %s", job.GetId(), job.GetKind(), jobState(job))
 	out.fields(
@@ -175,6 +181,7 @@ func changedRows(out *terminal, tables []*pb.TableCount) error {
 	})
 }
 
+// cancelJobCommand cancels a job. It exits with 1 if the job had already ended.
 func cancelJobCommand(a *app) *cobra.Command {
 	request := &pb.CancelJobRequest{}
 	command := &cobra.Command{
@@ -210,6 +217,8 @@ func endedBefore(job *pb.Job) bool {
 	return job.GetFinalizedAt() != nil && !cancelled
 }
 
+// describeCancelled prints the result of a cancellation. A running job is still running until its
+// current statement ends.
 func describeCancelled(out *terminal, job *pb.Job) error {
 	if job.GetJobState() == pb.JobState_JOB_STATE_RUNNING {
 		out.println("job %d %s is running: it stops after the statement in flight",
@@ -220,6 +229,7 @@ func describeCancelled(out *terminal, job *pb.Job) error {
 	return nil
 }
 
+// retryJobCommand makes a job due now. A running job is not changed, which is no error.
 func retryJobCommand(a *app) *cobra.Command {
 	request := &pb.RetryJobRequest{}
 	return &cobra.Command{
@@ -240,6 +250,8 @@ func retryJobCommand(a *app) *cobra.Command {
 	}
 }
 
+// outsideCommand lists paths that deleted rows have left outside the database. --plain prints all
+// pages for scripts.
 func outsideCommand(a *app) *cobra.Command {
 	request := &pb.ListOutsideRequest{}
 	var all, pending, plain bool
@@ -297,6 +309,7 @@ func listOutside(
 	return answer, err
 }
 
+// describeOutside prints a line for each path, with the job or run that left it.
 func describeOutside(out *terminal, answer *pb.ListOutsideResponse) error {
 	columns := []column{
 		col("ID"), col("KIND", dropSecond), col("PATH"), col("LEFT BY", dropSecond),
@@ -336,6 +349,8 @@ func plainOutside(
 	return omitted
 }
 
+// outsideDoneCommand marks paths as done, at most maxPageSize in a call. After an error, earlier
+// calls stay in effect.
 func outsideDoneCommand(a *app) *cobra.Command {
 	var ids []int64
 	return &cobra.Command{

@@ -30,6 +30,7 @@ type lfkCommands struct {
 	database string
 }
 
+// lfkCommand groups the commands that connect to the databases instead of a server.
 func lfkCommand(a *app) *cobra.Command {
 	l := &lfkCommands{terminal: a.terminal, app: a}
 	command := &cobra.Command{
@@ -63,6 +64,8 @@ func (l *lfkCommands) withTables(do action) func(*cobra.Command, []string) error
 	return l.body(false, do)
 }
 
+// body is the common part of with and withTables. Without needsDefinitions, an unreadable file of
+// definitions is only a warning.
 func (l *lfkCommands) body(needsDefinitions bool, do action) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		err := l.app.withDatabases(c, func(
@@ -123,6 +126,7 @@ func reportDatabases[T any](l *lfkCommands, err error, done []T, text func(T)) e
 	})
 }
 
+// lint prints the findings, and exits with 1 if one of them is an error.
 func (l *lfkCommands) lint() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lint",
@@ -143,6 +147,7 @@ func (l *lfkCommands) lint() *cobra.Command {
 	}
 }
 
+// findings prints a line for each finding, and a summary with the databases that were not checked.
 func (l *lfkCommands) findings(result admin.Lint) {
 	for _, f := range result.Findings {
 		l.println("%-7s  %s  %s  %s: %s",
@@ -155,6 +160,7 @@ func (l *lfkCommands) findings(result admin.Lint) {
 	l.println("%s", summary)
 }
 
+// install creates or updates the queue in each selected database. It can be repeated.
 func (l *lfkCommands) install() *cobra.Command {
 	var schema string
 	command := &cobra.Command{
@@ -174,6 +180,7 @@ func (l *lfkCommands) install() *cobra.Command {
 	return command
 }
 
+// track creates triggers for up to maxNamed tables. It ends at the first table that fails.
 func (l *lfkCommands) track() *cobra.Command {
 	var columns []string
 	command := &cobra.Command{
@@ -192,6 +199,7 @@ func (l *lfkCommands) track() *cobra.Command {
 	return command
 }
 
+// showTracked prints the triggers dropped and created, or that the table was already tracked.
 func (l *lfkCommands) showTracked(done admin.Tracked) {
 	if len(done.Triggers)+len(done.Dropped) == 0 {
 		l.println("%s: %s: already tracked", done.Database, done.Table)
@@ -204,6 +212,8 @@ func (l *lfkCommands) showTracked(done admin.Tracked) {
 	}
 }
 
+// untrack drops the triggers of one table. It warns about each definition that gets no more
+// records.
 func (l *lfkCommands) untrack() *cobra.Command {
 	yes := false
 	command := &cobra.Command{
@@ -254,6 +264,8 @@ func operator() string {
 	return cmp.Or(userName(), "unknown") + "@" + cmp.Or(host, "unknown")
 }
 
+// orphans searches all databases for children without a parent, up to --limit parents. With --fix
+// it queues records for them, under a lease that it releases at the end.
 func (l *lfkCommands) orphans() *cobra.Command {
 	var fix bool
 	var limit int
@@ -343,6 +355,8 @@ func (l *lfkCommands) showOrphans(found []orphans.Found) error {
 	return nil
 }
 
+// orphanTable prints a line for each definition. Warnings and errors are printed to the standard
+// error.
 func (l *lfkCommands) orphanTable(found []orphans.Found, some bool) error {
 	for _, f := range found {
 		if f.Guess != "" {

@@ -29,6 +29,8 @@ func (f *adopting) addTo(command *cobra.Command) *pflag.FlagSet {
 	return flags
 }
 
+// request returns the adoption of one TABLE.COLUMN with the flags given. A malformed argument is a
+// usage error.
 func (f *adopting) request(argument string) (admin.AdoptRequest, error) {
 	r, err := parseReference(argument)
 	return admin.AdoptRequest{
@@ -37,6 +39,7 @@ func (f *adopting) request(argument string) (admin.AdoptRequest, error) {
 	}, err
 }
 
+// adopt plans and runs the adoption of each foreign key given, and ends at the first error.
 func (l *lfkCommands) adopt() *cobra.Command {
 	f := &adopting{}
 	command := &cobra.Command{
@@ -144,6 +147,7 @@ func (l *lfkCommands) plannedSteps(a *admin.Adoption) {
 	}
 }
 
+// revert makes one adopted key a real foreign key again. With --plan it only prints the steps.
 func (l *lfkCommands) revert() *cobra.Command {
 	f := &adopting{}
 	command := &cobra.Command{
@@ -230,6 +234,8 @@ type reference struct {
 	columns []string
 }
 
+// parseReference splits TABLE.COLUMN at its last dot outside quotes, and several columns at
+// commas. A missing table or column is a usage error.
 func parseReference(argument string) (reference, error) {
 	parts := outsideQuotes(argument, '.')
 	last := len(parts) - 1

@@ -38,6 +38,7 @@ func (t listing[T]) show(l *lfkCommands, records []T, err error) error {
 	return errors.Join(err, printTable(l.terminal, t.columns, records, t.row))
 }
 
+// dead lists dead records, or with --failing those that will be retried.
 func (l *lfkCommands) dead() *cobra.Command {
 	var table string
 	var failing bool
@@ -64,6 +65,7 @@ func (l *lfkCommands) dead() *cobra.Command {
 	return command
 }
 
+// deadRecords returns the columns of dead records. Line breaks in error messages become spaces.
 func (l *lfkCommands) deadRecords() listing[admin.DeadRecord] {
 	return listing[admin.DeadRecord]{
 		key: "dead_records", empty: "no dead records",
@@ -81,6 +83,8 @@ func (l *lfkCommands) deadRecords() listing[admin.DeadRecord] {
 	}
 }
 
+// failingRecords returns the columns of failing records. A next attempt that is already due shows
+// as now.
 func (l *lfkCommands) failingRecords() listing[admin.FailingRecord] {
 	return listing[admin.FailingRecord]{
 		key: "failing_records", empty: "no failing records",
@@ -102,6 +106,7 @@ func (l *lfkCommands) failingRecords() listing[admin.FailingRecord] {
 	}
 }
 
+// retry puts dead records back into the queue. Exactly one of --id, --table and --all is required.
 func (l *lfkCommands) retry() *cobra.Command {
 	var id int64
 	var table string
@@ -133,6 +138,7 @@ func (l *lfkCommands) retry() *cobra.Command {
 	return command
 }
 
+// reused lists reused keys. With --clean or --keep it decides on all of one table.
 func (l *lfkCommands) reused() *cobra.Command {
 	var clean, keep bool
 	command := &cobra.Command{
@@ -171,6 +177,7 @@ func (l *lfkCommands) reused() *cobra.Command {
 	return command
 }
 
+// reusedRecords returns the columns of records whose key another row uses now.
 func (l *lfkCommands) reusedRecords() listing[admin.FailingRecord] {
 	return listing[admin.FailingRecord]{
 		key: "reused_records", empty: "no reused keys",
@@ -184,6 +191,8 @@ func (l *lfkCommands) reusedRecords() listing[admin.FailingRecord] {
 	}
 }
 
+// acceptAbsent accepts child tables as absent, lists those accepted, or revokes the acceptance. It
+// refuses --database, because a child is absent only if no configured database has it.
 func (l *lfkCommands) acceptAbsent() *cobra.Command {
 	var all, list, revoke bool
 	accept := l.with(func(ctx context.Context, keys admin.Admin, children []string) error {
@@ -229,6 +238,8 @@ func (l *lfkCommands) acceptAbsent() *cobra.Command {
 	return command
 }
 
+// acceptChildren accepts the children and prints each with its definitions. No children stands for
+// all absent ones.
 func (l *lfkCommands) acceptChildren(
 	ctx context.Context, keys admin.Admin, children []string,
 ) error {
@@ -256,6 +267,7 @@ func (l *lfkCommands) acceptChildren(
 	})
 }
 
+// absentChildren returns the columns of accepted child tables.
 func (l *lfkCommands) absentChildren() listing[lfk.AbsentChild] {
 	return listing[lfk.AbsentChild]{
 		key: "absent_children", empty: "no child table is accepted as absent",

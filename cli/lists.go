@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/format"
 )
 
+// leasesCommand lists the leases of all workers, or of one.
 func leasesCommand(a *app) *cobra.Command {
 	request := &pb.ListLeasesRequest{}
 	command := &cobra.Command{
@@ -24,6 +25,8 @@ func leasesCommand(a *app) *cobra.Command {
 	return command
 }
 
+// describeLeases prints a line for each lease. An expired lease is free, and its last holder is
+// not shown.
 func describeLeases(out *terminal, answer *pb.ListLeasesResponse) error {
 	columns := []column{
 		col("LEASE"), col("STATE"), col("HOLDER", cut), col("EPOCH", dropSecond),
@@ -41,6 +44,7 @@ func describeLeases(out *terminal, answer *pb.ListLeasesResponse) error {
 	})
 }
 
+// runsCommand lists runs, filtered by worker, state and time.
 func runsCommand(a *app) *cobra.Command {
 	request := &pb.ListRunsRequest{}
 	command := &cobra.Command{
@@ -56,6 +60,7 @@ func runsCommand(a *app) *cobra.Command {
 	return command
 }
 
+// describeRuns prints a line for each run.
 func describeRuns(out *terminal, answer *pb.ListRunsResponse) error {
 	columns := []column{
 		col("RUN"), col("WORKER", cut), col("TRIGGER", dropFirst), col("STATE", colored),
@@ -84,6 +89,7 @@ func result(run *pb.Run) string {
 	return format.Join(parts...)
 }
 
+// firesCommand lists scheduled runs, filtered by worker and outcome.
 func firesCommand(a *app) *cobra.Command {
 	request := &pb.ListFiresRequest{}
 	command := &cobra.Command{
@@ -97,6 +103,7 @@ func firesCommand(a *app) *cobra.Command {
 	return command
 }
 
+// describeFires prints a line for each fire. How late its run started is in milliseconds.
 func describeFires(out *terminal, answer *pb.ListFiresResponse) error {
 	columns := []column{
 		col("FIRE", timestamp), col("WORKER", cut), col("OUTCOME", colored), col("LATE", dropSecond),
@@ -116,6 +123,7 @@ func describeFires(out *terminal, answer *pb.ListFiresResponse) error {
 	})
 }
 
+// auditCommand lists the entries of the audit log since a time.
 func auditCommand(a *app) *cobra.Command {
 	request := &pb.ListAuditRequest{}
 	command := &cobra.Command{
@@ -129,6 +137,7 @@ func auditCommand(a *app) *cobra.Command {
 	return command
 }
 
+// describeAudit prints a line for each entry, with the client's name and address.
 func describeAudit(out *terminal, answer *pb.ListAuditResponse) error {
 	columns := []column{
 		col("AT", timestamp), col("BY", cut), col("ROLE", dropFirst), col("ACTION"), col("TARGET", cut),
@@ -150,6 +159,8 @@ func withoutDefaults(reason string) string {
 	}), " ")
 }
 
+// flagsCommand lists the feature flags. Its subcommand set changes one, which affects runs that
+// start later.
 func flagsCommand(a *app) *cobra.Command {
 	list := &cobra.Command{
 		Use:   "flags",
@@ -180,6 +191,7 @@ func flagsCommand(a *app) *cobra.Command {
 	return list
 }
 
+// describeFlags prints each flag as on or off.
 func describeFlags(out *terminal, flags ...*pb.FeatureFlag) error {
 	return printTable(out, []column{col("FLAG"), col("VALUE")}, flags, func(f *pb.FeatureFlag) []any {
 		if f.GetEnabled() {

@@ -30,6 +30,7 @@ func receiptsCommand(a *app) *cobra.Command {
 	return command
 }
 
+// listReceiptsCommand lists the receipts of one database. --key requires --table.
 func listReceiptsCommand(a *app, use string) *cobra.Command {
 	request := &pb.ListReceiptsRequest{}
 	command := &cobra.Command{
@@ -58,6 +59,7 @@ func listReceiptsCommand(a *app, use string) *cobra.Command {
 	return command
 }
 
+// describeReceipts prints a line for each receipt, with its lowest and highest key.
 func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 	columns := []column{
 		col("RECEIPT"), col("AT", timestamp), col("TABLE", cut), col("ACTION"), col("ROWS"),
@@ -98,6 +100,8 @@ func warnNoReceipts(
 		request.GetTable(), cmp.Or(request.GetDatabase(), mainDatabase), hint)
 }
 
+// receiptHeadsCommand prints the sequence and hash of each database's newest receipt, and until
+// when it is kept. verify --head reads this output.
 func receiptHeadsCommand(a *app) *cobra.Command {
 	var database string
 	command := &cobra.Command{
@@ -132,6 +136,7 @@ func receiptHeadsCommand(a *app) *cobra.Command {
 	return command
 }
 
+// verifyReceiptsCommand checks the receipts of each database, and exits with 1 after any finding.
 func verifyReceiptsCommand(a *app) *cobra.Command {
 	var database, file string
 	command := &cobra.Command{
@@ -174,6 +179,7 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 	return command
 }
 
+// describeChecks prints the findings of each database, and a summary with the last receipt.
 func describeChecks(out *terminal, checks []service.ReceiptCheck) {
 	for _, c := range checks {
 		for _, finding := range c.Findings {
@@ -235,6 +241,8 @@ func readHeads(a *app, file string) (heads []service.ReceiptHead, err error) {
 	return heads, err
 }
 
+// parseHeads reads lines of a database, a sequence and a hash, with an optional time in RFC 3339.
+// Empty lines are skipped. An error quotes the wrong text.
 func parseHeads(content string) (heads []service.ReceiptHead, err error) {
 	for line := range strings.Lines(content) {
 		fields := strings.Fields(line)

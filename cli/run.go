@@ -22,6 +22,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
+// runCommand starts a run. On a terminal it first makes a dry run and asks, unless --yes,
+// --dry-run or --expected-digest is given.
 func runCommand(a *app) *cobra.Command {
 	request := &pb.RunBatchRequest{Async: true, RequestId: uuid.NewString()}
 	yes, noWait := false, false
@@ -76,9 +78,12 @@ func startOnly(ctx context.Context, a *app, client api, request *pb.RunBatchRequ
 	})
 }
 
+// runAndWatch starts a run and follows it to its end. The first interrupt cancels the run, the
+// second one only ends the command.
 func runAndWatch(
 	ctx context.Context, a *app, client api, request *pb.RunBatchRequest,
 ) error {
+	// 1. Start the run.
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(interrupts)
@@ -86,6 +91,7 @@ func runAndWatch(
 	if err != nil {
 		return err
 	}
+	// 2. Handle interrupts while the command follows the run.
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	id := answer.GetRun().GetId()
@@ -105,6 +111,7 @@ func runAndWatch(
 			leave(fmt.Errorf("no longer waiting for run %s: caretaker watch %s follows it", id, id))
 		}
 	}()
+	// 3. Follow the run, and print its end.
 	last, err := follow(ctx, client, id, progress(ctx, client, a.terminal))
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
@@ -214,6 +221,7 @@ func follow(
 	}
 }
 
+// watchCommand follows a run that has started. With --output json it prints an event in each line.
 func watchCommand(a *app) *cobra.Command {
 	id := ""
 	return &cobra.Command{
@@ -242,6 +250,8 @@ func watchCommand(a *app) *cobra.Command {
 	}
 }
 
+// cancelCommand cancels a run, and returns before the run has stopped. A run that has already
+// ended is no error.
 func cancelCommand(a *app) *cobra.Command {
 	request := &pb.CancelRunRequest{}
 	return &cobra.Command{

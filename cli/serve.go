@@ -18,6 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 )
 
+// serveCommand runs a server until the first SIGINT or SIGTERM.
 func serveCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "serve",
@@ -43,6 +44,7 @@ func serveCommand(a *app) *cobra.Command {
 	}
 }
 
+// migrateCommand migrates every configured database.
 func migrateCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "migrate",
@@ -65,6 +67,8 @@ type migrated struct {
 	Applied  []string `json:"applied"`
 }
 
+// migrateAll migrates the databases in order, and prints each applied migration. It ends at the
+// first error, which names the database.
 func migrateAll(ctx context.Context, out *terminal, databases []*repo.Database) error {
 	report := []migrated{}
 	for _, d := range databases {

@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
+// statusCommand shows the workers, or one of them.
 func statusCommand(a *app) *cobra.Command {
 	request := &pb.GetStatusRequest{}
 	command := &cobra.Command{
@@ -30,6 +31,8 @@ func statusCommand(a *app) *cobra.Command {
 	return command
 }
 
+// pauseCommand pauses a worker, or all workers and jobs, on every server. Without --for the pause
+// lasts until resume.
 func pauseCommand(a *app) *cobra.Command {
 	request := &pb.PauseWorkerRequest{}
 	command := &cobra.Command{
@@ -46,6 +49,7 @@ func pauseCommand(a *app) *cobra.Command {
 	return command
 }
 
+// resumeCommand ends the pause of a worker. --all ends the global pause only.
 func resumeCommand(a *app) *cobra.Command {
 	request := &pb.ResumeWorkerRequest{}
 	command := &cobra.Command{
@@ -59,6 +63,8 @@ func resumeCommand(a *app) *cobra.Command {
 	return command
 }
 
+// describeWorkers prints a line for each worker and the reason for its condition. A worker with
+// more than fewDatabases databases also gets lines for them.
 func describeWorkers(out *terminal, workers ...*pb.WorkerStatus) error {
 	columns := []column{
 		col("WORKER"), col("CONDITION", cut, colored), col("NEXT RUN", timestamp, dropSecond),
@@ -214,6 +220,7 @@ func nextAttempt(out *terminal, w *pb.WorkerStatus) string {
 	return "the next run is at " + out.moment(w.GetNextRunAt()) + ", " + now
 }
 
+// lastRun returns state and end of the last run, or none.
 func lastRun(out *terminal, w *pb.WorkerStatus) string {
 	if w.GetLastRun() == nil {
 		return none

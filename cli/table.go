@@ -31,6 +31,7 @@ type column struct {
 	trait columnOption
 }
 
+// col returns a column with this heading and all the traits.
 func col(name string, traits ...columnOption) (c column) {
 	c.name = name
 	for _, t := range traits {
@@ -87,6 +88,7 @@ func printTable[T any](out *terminal, columns []column, items []T, row func(T) [
 // of the table differ in, at least 8. With --output wide it shows all.
 type runID struct{ before, id string }
 
+// String returns the whole ID with its prefix, or none without an ID.
 func (r runID) String() string {
 	if r.id == "" {
 		return none

@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/control"
 )
 
+// planCommand shows the effect of a deletion, which it does not start.
 func planCommand(a *app) *cobra.Command {
 	request := &pb.PlanDeletionRequest{}
 	return &cobra.Command{
@@ -29,6 +30,7 @@ func planCommand(a *app) *cobra.Command {
 	}
 }
 
+// describePlan prints the plan and its tables. Counts that are not exact are lower limits.
 func describePlan(out *terminal, p *pb.Plan) error {
 	exact := "exact"
 	if !p.GetExact() {
@@ -71,6 +73,8 @@ func plannedTables(out *terminal, tables []*pb.PlannedTable) error {
 	})
 }
 
+// protectCommand protects a user or group. An existing protection that lasts longer stays as it
+// is.
 func protectCommand(a *app) *cobra.Command {
 	request, yes := &pb.ProtectTargetRequest{}, false
 	command := &cobra.Command{
@@ -141,6 +145,7 @@ func keptLonger(asked *pb.ProtectTargetRequest, p *pb.Protection) bool {
 	return (lasts - asked.GetTtl().AsDuration()).Abs() > 20*time.Second
 }
 
+// unprotectCommand ends a protection at once.
 func unprotectCommand(a *app) *cobra.Command {
 	request := &pb.UnprotectTargetRequest{}
 	return &cobra.Command{
@@ -158,6 +163,7 @@ func unprotectCommand(a *app) *cobra.Command {
 	}
 }
 
+// protectedCommand lists the protections in force.
 func protectedCommand(a *app) *cobra.Command {
 	request := &pb.ListProtectedRequest{}
 	command := &cobra.Command{
@@ -171,6 +177,7 @@ func protectedCommand(a *app) *cobra.Command {
 	return command
 }
 
+// describeProtected prints a line for each protection.
 func describeProtected(out *terminal, answer *pb.ListProtectedResponse) error {
 	columns := []column{
 		col("KIND"), col("ID"), col("SINCE", timestamp, dropSecond), col("UNTIL", timestamp),

@@ -65,6 +65,7 @@ func (out *terminal) report(err error, document any, text func()) error {
 	return err
 }
 
+// write writes text to the standard output, unchanged.
 func (out *terminal) write(text string) error {
 	_, err := io.WriteString(out.std.Out, text)
 	return err
@@ -314,6 +315,7 @@ func (out *terminal) show(answer proto.Message, text func() error) error {
 	return out.printJSON(answer, protojson.MarshalOptions{Multiline: true, Indent: "  "})
 }
 
+// printJSON prints an answer of the API, with fields that have their default values.
 func (out *terminal) printJSON(message proto.Message, options protojson.MarshalOptions) error {
 	options.EmitDefaultValues = true
 	document, err := options.Marshal(message)

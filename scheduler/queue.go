@@ -42,7 +42,8 @@ import (
 type Queue struct {
 	database *repo.Database
 	config   QueueConfig
-	inserts  *river.Client[jobqueue.Tx]
+	// inserts is a client that only inserts jobs. It works without Start.
+	inserts *river.Client[jobqueue.Tx]
 
 	// Start and Stop hold starting.
 	starting sync.Mutex
@@ -59,7 +60,8 @@ type Queue struct {
 
 	mu sync.Mutex
 	// problem is the error that currently prevents the server from working jobs.
-	problem      error
+	problem error
+	// failingSince is the time of the first problem in a row. Zero means no problem.
 	failingSince time.Time
 }
 

@@ -124,6 +124,7 @@ func (w *worker) end(
 	return err
 }
 
+// isStopping reports whether attempts should snooze because the queue stops. It never blocks.
 func (w *worker) isStopping() bool {
 	select {
 	case <-w.stopping:
@@ -161,6 +162,7 @@ func setMetadata(ctx context.Context, key, value string) error {
 // refusedError cancels a job, so that it is not retried.
 type refusedError struct{ reason string }
 
+// Error returns the reason and the message of the refusal.
 func (e *refusedError) Error() string { return "refused: " + e.reason }
 
 // Unwrap returns the error with which River cancels the job.

@@ -76,6 +76,8 @@ func (q *Queue) wake(ctx context.Context, queues []string) error {
 	return nil
 }
 
+// announce makes River's clients on all servers fetch jobs of these queues. It inserts and deletes
+// a job in one transaction, so that River sends its notification and no job remains.
 func (q *Queue) announce(ctx context.Context, queues []string) error {
 	tx, err := q.database.Jobs.Pool().Begin(ctx)
 	if err != nil {

@@ -30,6 +30,7 @@ type candidate struct {
 	params       river.InsertManyParams
 }
 
+// compare orders two candidates by kind, then by unique arguments.
 func (c candidate) compare(other candidate) int {
 	return cmp.Or(cmp.Compare(c.kind, other.kind), cmp.Compare(c.unique, other.unique))
 }
@@ -119,6 +120,8 @@ func uniqueArgs(args jobqueue.Args) (string, error) {
 	return string(encoded), nil
 }
 
+// options returns River's options for a job: its origin as metadata, its queue and its due time. A
+// job is unique by its arguments until it ends, except for kinds with a rule of their own.
 func options(j jobqueue.Job) (*river.InsertOpts, error) {
 	origin := map[string]string{}
 	for key, value := range map[string]string{

@@ -26,8 +26,11 @@ func Migrate(ctx context.Context, d *repo.Database) (applied []string, err error
 	return append(applied, queue...), err
 }
 
+// migrateQueue applies River's migrations and our additions to them, in one process at a time.
+// After an error, applied has the steps that are already in effect.
 func migrateQueue(ctx context.Context, main *repo.Database) (applied []string, err error) {
 	err = main.WhileMigrating(ctx, func() error {
+		// 1. River's own migrations.
 		migrator, err := newMigrator(main)
 		if err != nil {
 			return err
@@ -40,6 +43,7 @@ func migrateQueue(ctx context.Context, main *repo.Database) (applied []string, e
 			name := strings.ReplaceAll(v.Name, " ", "_")
 			applied = append(applied, fmt.Sprintf("queue/%03d_%s", v.Version, name))
 		}
+		// 2. The index for lists and counts of jobs.
 		indexed, err := main.Jobs.IndexJobs(ctx)
 		if indexed {
 			applied = append(applied, "queue/index_by_kind_and_state")
@@ -47,6 +51,7 @@ func migrateQueue(ctx context.Context, main *repo.Database) (applied []string, e
 		if err != nil {
 			return err
 		}
+		// 3. The trigger that keeps the outcome of a finished job.
 		kept, err := main.Jobs.KeepJobEnds(ctx)
 		if kept {
 			applied = append(applied, "queue/keep_ends")
@@ -80,6 +85,8 @@ func CheckQueueMigrated(ctx context.Context, main *repo.Database) error {
 	return nil
 }
 
+// newMigrator returns River's migrator for the schema maintenance. It sends no query and logs
+// nothing.
 func newMigrator(main *repo.Database) (*rivermigrate.Migrator[jobqueue.Tx], error) {
 	migrator, err := rivermigrate.New(riverpgxv5.New(main.Jobs.Pool()), &rivermigrate.Config{
 		Schema: schema, Logger: slog.New(slog.DiscardHandler),

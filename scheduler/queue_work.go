@@ -127,6 +127,8 @@ func (q *Queue) checkClock(ctx context.Context, main time.Time) {
 	}
 }
 
+// setProblem records why this server works no jobs, or with nil that it does. failingSince keeps
+// the time of the first error in a row.
 func (q *Queue) setProblem(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -40,6 +40,7 @@ func (m *maintenance) ListAudit(
 	return response, nil
 }
 
+// toAuditEntry converts an entry of the audit log, with all its fields.
 func toAuditEntry(e *control.AuditEntry) *pb.AuditEntry {
 	return &pb.AuditEntry{
 		At: toTime(e.At), By: e.By, Address: e.Address, Role: e.Role,

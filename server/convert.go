@@ -50,6 +50,8 @@ const (
 // list. Both return nil for nil.
 func wholeRun(r *run.Run) *pb.Run { return toRun(r, wholeText, "maintenance.runs has them") }
 
+// listedRun converts a run for a list. Texts longer than listText bytes are cut and refer to
+// GetRun.
 func listedRun(r *run.Run) *pb.Run { return toRun(r, listText, "GetRun") }
 
 // toRun shortens texts to a number of bytes. source names the call that returns the full text.
@@ -88,6 +90,7 @@ func toRun(r *run.Run, most int, source string) *pb.Run {
 	return result
 }
 
+// toFire converts a fire for a list. late is missing unless its run has started.
 func toFire(f *schedule.Fire) *pb.Fire {
 	fire := &pb.Fire{
 		Worker: f.Worker, FireTime: toTime(f.Time), RunId: f.RunID, ClaimedBy: f.ClaimedBy,
@@ -116,6 +119,8 @@ func wholeJob(j *job.Job) *pb.Job {
 	return job
 }
 
+// listedJob converts a job for a list. Texts longer than listText bytes are cut and refer to
+// ListJobs.
 func listedJob(j *job.Job) *pb.Job {
 	return toJob(j, listText, "ListJobs with its id (caretaker jobs show ID)")
 }
@@ -147,6 +152,7 @@ func toJob(j *job.Job, most int, source string) *pb.Job {
 	return job
 }
 
+// toLease converts a lease. Its worker is the part of the name before the slash.
 func toLease(l *run.Lease) *pb.Lease {
 	worker, _, _ := strings.Cut(l.Name, "/")
 	return &pb.Lease{
@@ -156,6 +162,8 @@ func toLease(l *run.Lease) *pb.Lease {
 	}
 }
 
+// toStatus converts the status of a worker. An unknown backlog is missing, so that a client cannot
+// mistake it for 0. Texts are cut for a list.
 func toStatus(w status.Worker) *pb.WorkerStatus {
 	status := &pb.WorkerStatus{
 		Worker: w.Worker, Schedule: w.Schedule, NextRunAt: toTime(w.NextRunAt),
@@ -194,6 +202,7 @@ func toStatus(w status.Worker) *pb.WorkerStatus {
 	return status
 }
 
+// toBacklog converts the figures of a backlog that is known.
 func toBacklog(b status.Backlog) *pb.Backlog {
 	return &pb.Backlog{
 		Pending: b.Pending, OldestAt: toTime(b.OldestAt), Due: b.Due, Deferred: b.Deferred, Dead: b.Dead,

@@ -45,6 +45,8 @@ func (c Config) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(config), nil
 }
 
+// tls reads the certificate and its key, for TLS 1.2 or newer. With a client CA, clients must
+// present a certificate of that CA. An error names the setting.
 func (c Config) tls() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 	if err != nil {

@@ -35,6 +35,8 @@ type readiness struct {
 	ready bool
 }
 
+// newReadiness returns the health service. It reports NOT_SERVING until the first successful
+// probe. Only the liveness service serves at once.
 func newReadiness(healthy func(context.Context) error, logger *slog.Logger) *readiness {
 	r := &readiness{
 		healthy: healthy, logger: logger, health: health.NewServer(),

@@ -105,16 +105,19 @@ func (s *limited) RecvMsg(request any) error {
 	return s.check(request)
 }
 
+// isHealth reports whether a call is a health check.
 func isHealth(_ context.Context, call interceptors.CallMeta) bool {
 	return call.Service == healthv1.Health_ServiceDesc.ServiceName
 }
 
+// skipHealth selects all calls except health checks, which need no role.
 func skipHealth() selector.Matcher {
 	return selector.MatchFunc(func(ctx context.Context, call interceptors.CallMeta) bool {
 		return !isHealth(ctx, call)
 	})
 }
 
+// recovered turns a panic of a handler into an error that the log shows with its stack.
 func recovered(panicked any) error { return fault.NewPanicError(panicked) }
 
 // logger writes one line per call. Handlers add fields with logging.AddFields.
@@ -160,6 +163,8 @@ func field(fields logging.Fields, key string) string {
 	return text
 }
 
+// loggingOptions logs each call once, at its end. It omits the fields for the system, the
+// component and the type of method.
 func loggingOptions() []logging.Option {
 	return []logging.Option{
 		logging.WithLogOnEvents(logging.FinishCall),

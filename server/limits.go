@@ -191,6 +191,8 @@ func (r *rates) refusal(client string) bool {
 	return r.bucket("refused "+client, r.refusals, r.refusalBurst).Allow()
 }
 
+// bucket returns the token bucket of a client, which it creates at the first call. At maxBuckets
+// it first removes full ones, whose clients have used none of their tokens recently.
 func (r *rates) bucket(key string, every rate.Limit, burst int) *rate.Limiter {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -60,6 +60,8 @@ func (m *maintenance) AckOutside(
 	return response, nil
 }
 
+// toOutsidePath converts a path outside the database. It has a job or a run, and DoneAt is missing
+// until it is marked as done.
 func toOutsidePath(o *rowset.OutsidePath) *pb.OutsidePath {
 	return &pb.OutsidePath{
 		Id: o.ID, JobId: o.JobID, RunId: o.RunID, Path: o.Path, Kind: o.Kind,

@@ -25,6 +25,8 @@ func (m *maintenance) PlanDeletion(
 	return &pb.PlanDeletionResponse{Plan: toPlan(p)}, nil
 }
 
+// toPlan converts a plan. refused is missing if the target would be deleted, estimate if it is
+// unknown.
 func toPlan(p *plan.Plan) *pb.Plan {
 	plan := &pb.Plan{
 		Kind: p.Kind, Id: p.ID, Name: p.Name, Digest: p.Digest, Exact: p.Exact, Jobs: p.Jobs,

@@ -72,6 +72,7 @@ func (m *maintenance) ListProtected(
 	return response, nil
 }
 
+// toProtection converts a protection. until is missing if the protection does not end by itself.
 func toProtection(p *service.Protection) *pb.Protection {
 	return &pb.Protection{
 		Kind: p.Kind, Id: p.ID, Reason: p.Reason, By: p.By,

@@ -72,6 +72,7 @@ func (m *maintenance) runOf(
 	return id, err
 }
 
+// toReceipt converts a receipt, with the hash that links it to the previous one.
 func toReceipt(r *service.Receipt) *pb.Receipt {
 	return &pb.Receipt{
 		Sequence: r.Sequence, At: toTime(r.At), RunId: r.RunID, JobId: r.JobID, Worker: r.Worker,

@@ -136,6 +136,7 @@ func (s *Server) workerOf(ctx context.Context, request any) (string, error) {
 	return "", nil
 }
 
+// notInUse returns the error NOT_IN_USE for methods and workers that need a GitLab database.
 func notInUse(what string) error {
 	return &fault.RefusedError{
 		Reason: "NOT_IN_USE", Metadata: map[string]string{"what": what},
@@ -145,6 +146,8 @@ func notInUse(what string) error {
 	}
 }
 
+// tooLow returns the error ROLE_TOO_LOW, with both roles in its metadata. A certificate without
+// any role gets advice of its own.
 func tooLow(role, needed access.Role) error {
 	remedy := ": use a token or a certificate that has it"
 	if role == access.None {

@@ -73,7 +73,8 @@ type Server struct {
 	// stopping ends the remaining streams when the server stops.
 	stopping context.Context //nolint:containedctx // ends with the server, not with a call
 	stop     context.CancelCauseFunc
-	checks   sync.WaitGroup
+	// checks waits for the probes of readiness.
+	checks sync.WaitGroup
 }
 
 // New prepares a server. Its error names an unusable file.

@@ -33,7 +33,8 @@ const retryStopping = time.Second
 
 // failure is the part of an error that a client gets.
 type failure struct {
-	code   codes.Code
+	code codes.Code
+	// reason is the code for programs. It is in ErrorInfo, together with metadata.
 	reason string
 	// message is for people, and contains no driver text.
 	message  string
@@ -163,10 +164,13 @@ func contextError(ctx context.Context, err error) failure {
 	return unexpected(ctx)
 }
 
+// retryAfter returns the error detail with the time after which a client may retry.
 func retryAfter(d time.Duration) []protoadapt.MessageV1 {
 	return []protoadapt.MessageV1{&errdetails.RetryInfo{RetryDelay: durationpb.New(d)}}
 }
 
+// unreachable returns the failure DATABASE_UNREACHABLE. Without a database or a reason, the
+// message refers to the log.
 func unreachable(database, why string) failure {
 	f := failure{code: codes.Unavailable, reason: "DATABASE_UNREACHABLE"}
 	if database == "" {

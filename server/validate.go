@@ -21,6 +21,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
+// invalid returns an InvalidArgumentError for one field of a request.
 func invalid(field, format string, args ...any) error {
 	return &fault.InvalidArgumentError{Field: field, Description: fmt.Sprintf(format, args...)}
 }
@@ -152,6 +153,8 @@ func newPage(kind string, request interface {
 	return p, nil
 }
 
+// errForeignToken returns the error of a page token that is malformed, or belongs to another list
+// or filter.
 func errForeignToken() error {
 	return invalid("page_token", "is not the next_page_token of a list with the same filters")
 }

@@ -51,6 +51,8 @@ func (s *Service) beginJobs() {
 	}
 }
 
+// beginSLI adds 0 to the SLI counters of a database. The series then exist before the first run
+// ends.
 func beginSLI(ctx context.Context, m *run.Metrics, database string) {
 	for _, is := range []bool{false, true} {
 		at := metric.WithAttributes(attribute.String("database", database))

@@ -16,7 +16,8 @@ import (
 // figures are the values of the gauges from the records in main. A scrape reads them, at most once
 // per [run.BacklogAge]. A figure that cannot be read is missing: an old one would look current.
 type figures struct {
-	mu      sync.Mutex
+	mu sync.Mutex
+	// readAt is the end of the last read by the host's clock.
 	readAt  time.Time
 	workers []control.WorkerFigures
 	runs    []control.RunFigures

@@ -14,37 +14,46 @@ import (
 // gauges are the instruments that a scrape reads: of workers, fires, jobs and databases.
 type gauges struct {
 	meter metric.Meter
-	all   []metric.Observable
-	errs  []error
+	// all are the instruments to register, errs the errors of creating them.
+	all  []metric.Observable
+	errs []error
 
-	pending, due, dead, partitions, untracked         metric.Int64ObservableGauge
-	held, reachable                                   metric.Int64ObservableGauge
+	// Counts of items, partitions and tables, by worker and database.
+	pending, due, dead, partitions, untracked metric.Int64ObservableGauge
+	held, reachable                           metric.Int64ObservableGauge
+	// Ages in seconds. limit is a duration in seconds, success a Unix time.
 	age, measured, heldFor                            metric.Float64ObservableGauge
 	running, limit, failing, success, paused, overdue metric.Float64ObservableGauge
 	unsuccessful, jobs, connections, connectionsMax   metric.Int64ObservableGauge
 	jobsOverdue, load                                 metric.Float64ObservableGauge
-	waits                                             metric.Int64ObservableCounter
-	waited                                            metric.Float64ObservableCounter
+	// Totals since the start of the process. waited is in seconds.
+	waits  metric.Int64ObservableCounter
+	waited metric.Float64ObservableCounter
 }
 
+// number creates an integer gauge without a unit. newGauges reports its error.
 func (g *gauges) number(name, description string) metric.Int64ObservableGauge {
 	i, err := g.meter.Int64ObservableGauge("maintenance."+name, metric.WithDescription(description))
 	g.all, g.errs = append(g.all, i), append(g.errs, err)
 	return i
 }
 
+// seconds creates a gauge with the unit s.
 func (g *gauges) seconds(name, description string) metric.Float64ObservableGauge {
 	i, err := g.meter.Float64ObservableGauge("maintenance."+name, metric.WithUnit("s"), metric.WithDescription(description))
 	g.all, g.errs = append(g.all, i), append(g.errs, err)
 	return i
 }
 
+// ratio creates a fractional gauge without a unit.
 func (g *gauges) ratio(name, description string) metric.Float64ObservableGauge {
 	i, err := g.meter.Float64ObservableGauge("maintenance."+name, metric.WithDescription(description))
 	g.all, g.errs = append(g.all, i), append(g.errs, err)
 	return i
 }
 
+// newGauges creates all gauges and counters that a scrape reads. The error joins those of all
+// instruments.
 func newGauges(meter metric.Meter) (*gauges, error) {
 	g := &gauges{meter: meter}
 	g.pending = g.number("backlog.pending", "Pending items, including deferred ones.")

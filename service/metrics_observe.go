@@ -20,6 +20,8 @@ type gaugesAt struct {
 	metric.Observer
 }
 
+// places observes leases and backlogs, by worker and database. A database that does not answer has
+// no lease gauges. reachable is 1 only if no worker found the database unreachable.
 func (g gaugesAt) places(s *Service, all [][]status.Database, f *figures) {
 	reachable := map[string]bool{}
 	for i, w := range s.Workers {
@@ -54,6 +56,8 @@ func (g gaugesAt) places(s *Service, all [][]status.Database, f *figures) {
 	}
 }
 
+// backlog observes the backlog of a worker in one database. Workers with several databases also
+// have the number of partitions.
 func (g gaugesAt) backlog(p status.Database, partitioned bool, labels metric.MeasurementOption) {
 	g.ObserveInt64(g.pending, p.Backlog.Pending, labels)
 	g.ObserveInt64(g.due, p.Backlog.Due, labels)
@@ -65,6 +69,8 @@ func (g gaugesAt) backlog(p status.Database, partitioned bool, labels metric.Mea
 	}
 }
 
+// figures observes the values read from main: pauses, overdue fires and runs. It holds f.mu. Run
+// limits are missing if the feature flags could not be read.
 func (g gaugesAt) figures(s *Service, f *figures) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,6 +120,7 @@ func (g gaugesAt) queue(s *Service, all []jobqueue.Count) {
 	}
 }
 
+// pools observes the connection pools of this process, primaries and replicas. It sends no query.
 func (g gaugesAt) pools(s *Service) {
 	for _, d := range s.Databases {
 		for _, p := range d.PoolFigures() {
@@ -131,6 +138,7 @@ func (g gaugesAt) pools(s *Service) {
 	}
 }
 
+// ageOf returns the age of the oldest item when the backlog was read. It is 0 without an item.
 func ageOf(b control.Backlog) time.Duration {
 	if b.OldestAt.IsZero() {
 		return 0
@@ -138,6 +146,7 @@ func ageOf(b control.Backlog) time.Duration {
 	return max(0, b.ReadAt.Sub(b.OldestAt))
 }
 
+// countHeld returns the number of leases that have not expired.
 func countHeld(leases []run.Lease) (n int64) {
 	for _, l := range leases {
 		if !l.Expired {

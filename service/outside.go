@@ -43,6 +43,8 @@ func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]row
 	return done, nil
 }
 
+// unknownPaths returns the error for ids that were not found, in ascending order. It wraps
+// ErrUnknownPath.
 func unknownPaths(ids []int64) error {
 	texts := make([]string, len(ids))
 	for i, id := range slices.Sorted(slices.Values(ids)) {

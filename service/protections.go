@@ -104,6 +104,7 @@ func (s *Service) Protections(
 	return s.Main.Protections.Protections(ctx, kind, after, limit)
 }
 
+// checkKind returns an InvalidArgumentError unless kind is user or group.
 func checkKind(kind string) error {
 	if kind == control.KindUser || kind == control.KindGroup {
 		return nil
@@ -113,6 +114,7 @@ func checkKind(kind string) error {
 	}
 }
 
+// checkTarget is checkKind, and also requires a positive id.
 func checkTarget(kind string, id int64) error {
 	err := checkKind(kind)
 	if err == nil && id < 1 {

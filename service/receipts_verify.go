@@ -87,10 +87,12 @@ func VerifyReceipts(
 type verification struct {
 	ReceiptCheck
 	database *repo.Database
-	begin    control.ReceiptHead
-	known    []ReceiptHead
+	// begin is the head at the start of the walk, known the heads that were read before.
+	begin control.ReceiptHead
+	known []ReceiptHead
 }
 
+// find adds a finding. Beyond maxFindings it only counts further ones in MoreFindings.
 func (c *ReceiptCheck) find(format string, args ...any) {
 	if len(c.Findings) == maxFindings {
 		c.MoreFindings++

@@ -62,8 +62,9 @@ type Service struct {
 	*status.Reporter
 	// LooseForeignKeysOnly: see [Config.LooseForeignKeysOnly].
 	LooseForeignKeysOnly bool
-	queue                jobqueue.Queue
-	gauges               metric.Registration
+	// queue inserts jobs. gauges is unregistered at shutdown.
+	queue  jobqueue.Queue
+	gauges metric.Registration
 	// definitions are the loose foreign keys in use, read from definitionsFile.
 	definitions atomic.Pointer[[]lfk.Definition]
 	// definitionsRefused is why the last reload of definitionsFile failed. nil means it succeeded.

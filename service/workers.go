@@ -114,6 +114,8 @@ func (s *Service) addWorkers(c Config) error {
 	return nil
 }
 
+// looseForeignKeys returns the definitions in use now. A reload replaces them at any time, so a
+// run reads them once.
 func (s *Service) looseForeignKeys() []lfkrepo.Definition { return *s.definitions.Load() }
 
 // ReloadDefinitions reads the file of loose foreign keys again, if there is one, and returns the

@@ -37,6 +37,7 @@ func (s *Site) handler(listening net.Addr) http.Handler {
 	})
 }
 
+// isLoopback reports whether a listener accepts only clients on this machine.
 func isLoopback(a net.Addr) bool {
 	tcp, ok := a.(*net.TCPAddr)
 	return ok && tcp.IP.IsLoopback()

@@ -90,6 +90,8 @@ func (l listing[T]) serve(p *pages, w http.ResponseWriter, r *http.Request) {
 	p.show(w, r, strings.ToLower(l.name), l.name+" · caretaker", body)
 }
 
+// runList serves the list of runs, filtered by worker and state. It reads one run more than it
+// shows, to know whether a next page exists. before is the last run of the previous page.
 func (p *pages) runList(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	f := run.Filter{
@@ -110,6 +112,8 @@ func (p *pages) runList(w http.ResponseWriter, r *http.Request) {
 	}.serve(p, w, r)
 }
 
+// jobList serves the list of jobs, filtered by kind and state. A value of before that is not a
+// positive number is 400.
 func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	f := job.Filter{

@@ -108,6 +108,7 @@ func (b *board) Used() []status.Worker { return used(b.Workers.Value, true) }
 // Unused returns the workers that are disabled or not configured.
 func (b *board) Unused() []status.Worker { return used(b.Workers.Value, false) }
 
+// used returns the workers that are used, or with are false the others.
 func used(all []status.Worker, are bool) []status.Worker {
 	return slices.DeleteFunc(slices.Clone(all),
 		func(w status.Worker) bool { return (w.NotUsed == "") != are })
@@ -143,22 +144,28 @@ func find[F, T any](
 		func(ctx context.Context) (T, error) { return load(ctx, filter) })
 }
 
+// statuses returns the status of all workers, cached for all pages.
 func (p *pages) statuses(ctx context.Context) part[[]status.Worker] {
 	return find(ctx, p, "", p.config.Service.Status)
 }
 
+// history returns the samples of the backlogs, by worker. They are read at most once per
+// historyEvery.
 func (p *pages) history(ctx context.Context) part[map[string][]status.BacklogSample] {
 	return read(ctx, p.recent, "history", historyEvery, p.config.Service.BacklogSamples)
 }
 
+// jobs returns up to jobsShown jobs in a state.
 func (p *pages) jobs(ctx context.Context, state string) part[[]job.Job] {
 	return find(ctx, p, job.Filter{State: state, Limit: jobsShown}, p.config.Service.Jobs)
 }
 
+// runs returns the runs that a filter selects.
 func (p *pages) runs(ctx context.Context, f run.Filter) part[[]run.Run] {
 	return find(ctx, p, f, p.config.Service.Runs)
 }
 
+// fires returns the fires that a filter selects.
 func (p *pages) fires(ctx context.Context, f schedule.Filter) part[[]schedule.Fire] {
 	return find(ctx, p, f, p.config.Service.Fires)
 }
@@ -217,6 +224,8 @@ func (p *workerPage) Leases() some[run.Lease] { return leases(p.Status) }
 // Down reports whether main does not answer.
 func (p *workerPage) Down() bool { return p.Runs.Err != nil }
 
+// worker serves the page of a worker. It reads runs, fires and the backlog's history in parallel.
+// An unknown name is an error page.
 func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	ctx, name := r.Context(), r.PathValue("name")
 	all := p.statuses(ctx)
@@ -261,6 +270,8 @@ func (p *runPage) Percent() int64 {
 // runJobs is how many jobs a run's page shows.
 const runJobs = 50
 
+// run serves the page of a run. It reads the worker's status only while the run is running, and
+// jobs only if the configuration has them.
 func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 	id := strings.ToLower(r.PathValue("id"))
 	found := read(r.Context(), p.recent, "run "+id, readEvery,
@@ -286,6 +297,7 @@ func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 	p.show(w, r, "run", page.Run.State+" · "+page.Run.Worker, page)
 }
 
+// job serves the page of a job. An invalid or unknown id is an error page.
 func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 	id, err := jobOf(r)
 	if err != nil {

@@ -30,14 +30,17 @@ type pages struct {
 	templates map[string]*template.Template
 	// assets has the files that pages load, by path. A path has a hash of the content.
 	assets map[string]asset
+	// recent caches what pages read, for all requests.
 	recent *recent
 }
 
+// asset is a static file with its media type.
 type asset struct {
 	content []byte
 	kind    string
 }
 
+// newPages parses all templates and hashes all assets once. An error names the page.
 func newPages(c Config) (*pages, error) {
 	p := &pages{
 		config: c, templates: map[string]*template.Template{}, assets: map[string]asset{},
@@ -84,6 +87,8 @@ func (p *pages) loadAssets() (map[string]string, error) {
 	return names, err
 }
 
+// routes returns the handler of all paths. Without jobs in the configuration, /jobs and /plan are
+// 404.
 func (p *pages) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", p.overview)
@@ -107,6 +112,8 @@ func (p *pages) routes() http.Handler {
 // not.
 func (p *pages) hasJobs() bool { return !p.config.Service.LooseForeignKeysOnly }
 
+// asset serves a static file. Browsers keep it for a year, because its path changes with its
+// content.
 func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
 	a, known := p.assets[r.URL.Path]
 	if !known {
@@ -139,6 +146,8 @@ func (p *pages) show(w http.ResponseWriter, r *http.Request, name, title string,
 	p.write(w, r, http.StatusOK, name, frame{Title: title, Body: body})
 }
 
+// write renders a page with a status code. It renders into memory first, so that a failing
+// template is a clean 500. ?refresh=off stops the reloading.
 func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name string, f frame) {
 	f.Version, f.Now, f.Refresh = p.config.Version, time.Now().UTC(), refreshSeconds
 	query := r.URL.Query()

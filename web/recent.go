@@ -24,7 +24,8 @@ type recent struct {
 // reading is the last value read under a name. A failed read keeps the previous value.
 type reading struct {
 	// turn locks the other fields. A request can wait for it with a context.
-	turn    chan struct{}
+	turn chan struct{}
+	// tried is the time of the last read, at that of the last successful one.
 	tried   time.Time
 	at      time.Time
 	value   any

@@ -48,7 +48,8 @@ type Site struct {
 	// sampling ends with the server.
 	sampling context.Context //nolint:containedctx // ends with the server, not with a call
 	stop     context.CancelFunc
-	samples  sync.WaitGroup
+	// samples waits for the sampling to end.
+	samples sync.WaitGroup
 }
 
 // New prepares the page. An error is a bug in the templates.

@@ -63,6 +63,7 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%d d", d/(24*time.Hour))
 }
 
+// stamp formats a time to the second, in UTC.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05") }
@@ -202,6 +203,8 @@ func busiest(r run.Run) []count {
 // link is a link to a trace. URL is "" if no trace URL is configured.
 type link struct{ ID, URL string }
 
+// traceLink returns a trace id with its address in the tracing system. Without TraceURL, or for an
+// invalid id, it has no address.
 func (p *pages) traceLink(id string) link {
 	l := link{ID: id}
 	if p.config.TraceURL != "" && regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(id) {

@@ -106,6 +106,7 @@ func (v verdict) withDead(workers []status.Worker, jobs []job.Count) verdict {
 			parts = append(parts, number(n)+" of "+w.Worker)
 		}
 	}
+	// Only the most important number is in the short text. The long text has all.
 	switch {
 	case dead == 1:
 		v.Short += ", 1 job given up"

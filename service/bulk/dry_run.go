@@ -178,6 +178,8 @@ func (r *DryRun) any(ctx context.Context, rows rowset.Rows) (has bool, err error
 	return has, nil
 }
 
+// planned returns this dry run if it counts for a plan, else nil. A dry run of a worker counts for
+// none.
 func (r *DryRun) planned() *DryRun {
 	if r.For == nil {
 		return nil

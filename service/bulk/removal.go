@@ -24,6 +24,8 @@ type StillReferencedError struct {
 	Missing string
 }
 
+// Error names the table and column that still refer to the row. With Missing, the reference could
+// not be identified.
 func (e *StillReferencedError) Error() string {
 	text := fmt.Sprintf("%s: %s.%s still refers to it", fault.ReasonStillReferenced, e.Table, e.Column)
 	if e.Missing != "" {
@@ -128,6 +130,7 @@ func (r *Removal) Remove(ctx context.Context, rows rowset.Rows) error {
 	cursor := &Cursor{Skipped: make([][]string, len(columns))}
 	var locked error
 	for {
+		// 1. Read the keys of the next rows.
 		values, err := r.NextKeys(ctx, rows, columns, cursor)
 		switch {
 		case err != nil:
@@ -135,7 +138,9 @@ func (r *Removal) Remove(ctx context.Context, rows rowset.Rows) error {
 		case len(values[0]) == 0:
 			return locked
 		}
+		// 2. Clear their dependants. free are the rows that have none now.
 		free, err := r.clear(ctx, rows.Table, columns, values)
+		// 3. Delete the free rows.
 		if len(free) > 0 {
 			deleted := r.deleteRows(ctx, portion(rows, columns, values, free))
 			if deleted != nil {
@@ -143,6 +148,7 @@ func (r *Removal) Remove(ctx context.Context, rows rowset.Rows) error {
 			}
 		}
 		switch {
+		// Locked rows are skipped from here on. The removal ends with their error.
 		case IsLocked(err):
 			locked = err
 			cursor.skip(values, free)
@@ -315,6 +321,7 @@ func (w *Sweeper) take(
 	return values, time.Since(began), err
 }
 
+// planned returns the dry run that counts for a plan. It returns nil for a real sweep.
 func (w *Sweeper) planned() *DryRun {
 	if w.DryRun == nil {
 		return nil
@@ -322,6 +329,8 @@ func (w *Sweeper) planned() *DryRun {
 	return w.DryRun.planned()
 }
 
+// any reports whether rows has a row, in one round trip under the limits of a probe. A locked
+// table is a lockedError. A stop request ends it before the query.
 func (w *Sweeper) any(ctx context.Context, rows rowset.Rows) (bool, error) {
 	if w.DryRun != nil {
 		return w.DryRun.any(ctx, rows)

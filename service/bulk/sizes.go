@@ -142,6 +142,8 @@ func significant(fixed time.Duration) time.Duration {
 	return min(fixed, SingleRowTime-StatementTime)
 }
 
+// get returns the size learned for a kind of statement. A kind without any starts with
+// FirstStatementRows.
 func (z *StatementSizes) get(s sized) learned {
 	z.mu.Lock()
 	defer z.mu.Unlock()

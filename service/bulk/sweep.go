@@ -99,7 +99,8 @@ type sweep struct {
 	*Sweeper
 	rows   rowset.Rows
 	change rowset.Change
-	mode   sweepMode
+	// mode is how the next statement treats locked rows.
+	mode sweepMode
 	// after is the end of the previous statement. nil means at the start.
 	after *int64
 	// full: the previous statement changed its maximum number of rows.
@@ -117,15 +118,20 @@ func (s *sweep) SizeKey() SizeKey {
 	return SizeKey{s.rows.String(), s.change.Action(), s.rows.Database.Name}
 }
 
+// run sends statements until all rows are changed. It checks for a stop request before each one.
 func (s *sweep) run(ctx context.Context) error {
 	for done := false; !done; {
 		if err := s.CheckStop(); err != nil {
 			return err
 		}
+		// 1. Size the statement. After a full batch without locks it changes rows without picking
+		// them first.
 		b := rowset.Batch{
 			Rows: s.Sizes.Get(s), After: s.after, SkipLocked: s.mode == skippingLocked,
 			Direct: s.full && s.mode == unlocked && s.idleRounds == 0,
 		}
+		// 2. Send it. onError decides whether the sweep continues with a smaller or another
+		// statement.
 		r, took, err := s.send(ctx, &b)
 		if err != nil {
 			if err = s.onError(ctx, b, took, err); err != nil {
@@ -133,6 +139,7 @@ func (s *sweep) run(ctx context.Context) error {
 			}
 			continue
 		}
+		// 3. Count its rows, and move to the next place.
 		s.account(ctx, b, r, took)
 		if done, err = s.advance(ctx, b, r); err != nil {
 			return err
@@ -156,6 +163,8 @@ func (s *sweep) send(
 	return r, time.Since(began), err
 }
 
+// limits returns the timeouts of a statement that changes up to that many rows. A statement for one
+// row gets SingleRowTime.
 func (s *sweep) limits(rows int64) fencing.Limits {
 	if s.mode == waitingLocked {
 		return s.Sizes.waitingLimits(s, rows)

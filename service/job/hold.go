@@ -44,6 +44,8 @@ func (p *Pool) holdReason(ctx context.Context, j *Attempt) *hold {
 	return j.loadHold(ctx, p.Main, catalog.Table{})
 }
 
+// loadHold returns a hold if the load of d or t severely exceeds its limit, else nil. A smaller
+// excess holds no job.
 func (j *Attempt) loadHold(ctx context.Context, d *repo.Database, t catalog.Table) *hold {
 	if e := j.loads.Overloaded(ctx, d, t); e != nil && e.Severe() {
 		return &hold{fault.ReasonThrottled + ": " + e.String(), holdLoad}

@@ -53,6 +53,7 @@ func (p *Pool) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	return p.Main.Jobs.ListJobs(ctx, jobqueue.List(f))
 }
 
+// oneOf returns an InvalidArgumentError unless value is empty or allowed.
 func oneOf(field, value string, allowed []string) error {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil
@@ -91,6 +92,7 @@ func (p *Pool) CancelJob(ctx context.Context, id int64, reason, by string) (Job,
 	return job, unknownJob(id, err)
 }
 
+// errNoJobID returns the error of a request without a valid job id.
 func errNoJobID() error {
 	return &fault.InvalidArgumentError{
 		Field: "id", Description: "is required, a positive number: ListJobs lists the ids",

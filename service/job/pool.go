@@ -131,8 +131,9 @@ type Kind struct {
 // Attempt is a running attempt.
 type Attempt struct {
 	Request
-	Log     *slog.Logger
-	loads   *load.Loads
+	Log   *slog.Logger
+	loads *load.Loads
+	// started is the start of this attempt by the host's clock.
 	started time.Time
 	// currentHold returns what holds the job now. nil means nothing. heldBy is what did.
 	currentHold func() *hold
@@ -268,6 +269,7 @@ func (p *Pool) outcome(ctx context.Context, j *Attempt, r Result, err error) []a
 
 // reportJob writes the job's one log line, counts it and ends its span.
 func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
+	// 1. Choose the level and the outcome. A lost or interrupted attempt is no failure.
 	lost := errors.Is(err, dberr.ErrJobLost)
 	interrupted := err != nil && !lost && errors.Is(ctx.Err(), context.Canceled)
 	level, end := slog.LevelInfo, r.Outcome
@@ -287,6 +289,7 @@ func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 	case end == Refused:
 		level = slog.LevelWarn
 	}
+	// 2. Collect the attributes of the line.
 	attrs := append([]any{
 		"outcome", end, "reason", r.Reason, "attempt", j.Attempt, "run_id", j.RunID,
 		"duration_seconds", r.Took.Seconds(),
@@ -294,6 +297,7 @@ func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 	if err != nil {
 		attrs = append(attrs, "error", redacted(err))
 	}
+	// 3. Record the end on the span, write the line and count the job.
 	recordJob(ctx, r, end, err)
 	switch {
 	case interrupted:
@@ -317,7 +321,10 @@ type redactedError struct {
 	text string
 }
 
+// Error returns the text for the log, which identifies no person.
 func (e *redactedError) Error() string { return e.text }
+
+// Unwrap returns the original error, so that errors.Is and errors.As still find its kind.
 func (e *redactedError) Unwrap() error { return e.error }
 
 // redacted returns an error of a job for the log, which must not identify a person. The error of a

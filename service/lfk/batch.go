@@ -47,6 +47,8 @@ type openKey struct {
 	large bool
 }
 
+// newBatch groups the records by key. Records of the same key share one openKey. The keys keep the
+// order of their first records.
 func newBatch(p *parentTasks, records []lfk.Record) *batch {
 	b := &batch{parentTasks: p, size: len(records), table: p.table, taskRuns: map[*childTask]*taskRun{}}
 	byKey := map[lfk.Key]*openKey{}
@@ -216,6 +218,7 @@ func (c *cleanup) advance(
 	return left, nil
 }
 
+// recordedKeys returns the keys as the queue recorded them, in the same order.
 func recordedKeys(keys []*openKey) []lfk.Key {
 	out := make([]lfk.Key, len(keys))
 	for i, k := range keys {
@@ -328,6 +331,8 @@ type recordChange func(
 	context.Context, fencing.Permit, lfk.DeletedRecords, []lfk.Record,
 ) (int64, error)
 
+// change calls do for the records under a permit, and counts what do reports under the name count.
+// A dry run only counts the records. An empty list costs no query.
 func (c *cleanup) change(
 	ctx context.Context, records []lfk.Record, count string, do recordChange,
 ) (err error) {
@@ -347,6 +352,8 @@ func (c *cleanup) change(
 	return err
 }
 
+// fail postpones records after a failure: by a minute, doubled up to an hour. The tenth isolated
+// failure makes a record dead. A dry run only counts them.
 func (c *cleanup) fail(ctx context.Context, failed []lfk.RecordFailure) (err error) {
 	if c.x.DryRun {
 		c.x.Count(ctx, "rescheduled_records", int64(len(failed)))
@@ -365,6 +372,8 @@ func (c *cleanup) fail(ctx context.Context, failed []lfk.RecordFailure) (err err
 	return err
 }
 
+// charge counts an attempt for records that the run could not finish, and leaves the run
+// incomplete. The fourth attempt postpones a record by five minutes.
 func (c *cleanup) charge(ctx context.Context, records []lfk.Record) (err error) {
 	if len(records) == 0 {
 		return nil

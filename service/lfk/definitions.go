@@ -96,6 +96,8 @@ func (f *definitionsFile) problem(place, format string, args ...any) {
 	f.problems = append(f.problems, prefix+fmt.Sprintf(format, args...))
 }
 
+// read parses a file and collects its entries and problems. An empty file, or one with only null,
+// has no entries. A second YAML document is a problem.
 func (f *definitionsFile) read(content []byte) {
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	var document, more yaml.Node
@@ -149,6 +151,8 @@ func (f *definitionsFile) children(root *yaml.Node) {
 	}
 }
 
+// childName returns the name of a child table. It reports false, and adds a problem, for merge
+// keys and for names that are not valid strings.
 func (f *definitionsFile) childName(node *yaml.Node) (string, bool) {
 	node = followed(node)
 	place := node.Value
@@ -170,6 +174,8 @@ func (f *definitionsFile) childName(node *yaml.Node) (string, bool) {
 	return node.Value, true
 }
 
+// entries adds the entries of one child table. An entry with a problem is left out. An exact
+// duplicate is a warning, and only the first copy counts.
 func (f *definitionsFile) entries(child string, list *yaml.Node) {
 	if list.Kind != yaml.SequenceNode {
 		f.problem(child, "is %s: write a list of entries", kind(list))
@@ -195,6 +201,7 @@ func (f *definitionsFile) entries(child string, list *yaml.Node) {
 	}
 }
 
+// warn adds a warning, which does not make the file invalid.
 func (f *definitionsFile) warn(code, object, advice string) {
 	f.Warnings = append(f.Warnings, Finding{
 		Severity: SeverityWarning, Code: code, Object: object,
@@ -256,6 +263,7 @@ func followed(node *yaml.Node) *yaml.Node {
 	return node
 }
 
+// isNull reports whether a node is the YAML null: null, ~ or an empty value.
 func isNull(node *yaml.Node) bool {
 	return node.Kind == yaml.ScalarNode &&
 		node.ShortTag() == "!!null"
@@ -280,6 +288,7 @@ func kind(node *yaml.Node) string {
 	return fmt.Sprintf("%s%q", article[node.ShortTag()], shortened(node.Value))
 }
 
+// shortened returns at most the first 80 characters of a text, for a message.
 func shortened(text string) string {
 	const most = 80
 	if utf8.RuneCountInString(text) <= most {

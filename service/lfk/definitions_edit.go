@@ -39,6 +39,7 @@ func entryNode(key lfk.Definition) *yaml.Node {
 	return item
 }
 
+// columnsOf returns one column as a string, and several as a list in a single line.
 func columnsOf(names []string) *yaml.Node {
 	if len(names) == 1 {
 		return text(names[0])
@@ -51,6 +52,7 @@ func columnsOf(names []string) *yaml.Node {
 	return list
 }
 
+// text returns a string node. yaml quotes the value where YAML would read another type.
 func text(value string) *yaml.Node {
 	node := &yaml.Node{}
 	node.SetString(value)

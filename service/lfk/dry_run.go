@@ -32,6 +32,8 @@ type dryRun struct {
 	kept keptKeys
 }
 
+// dryRun counts the changes of a run, by definition, and writes nothing. Parents that max_runtime
+// cuts off are reported as unfinished.
 func (c *cleanup) dryRun(ctx context.Context) error {
 	d := &dryRun{cleanup: c, byKey: map[string]*control.DefinitionCount{}}
 	var tasks []*childTask
@@ -39,9 +41,11 @@ func (c *cleanup) dryRun(ctx context.Context) error {
 		tasks = append(tasks, p.tasks...)
 	}
 	var err error
+	// 1. Find the keys whose rows cannot be deleted without a protected user or group.
 	if d.kept, err = readKept(ctx, tasks); err != nil {
 		return err
 	}
+	// 2. Walk through the parents, one after the other.
 	for _, p := range c.loader.parents {
 		finished, err := d.walk(ctx, p)
 		if err != nil {
@@ -51,6 +55,7 @@ func (c *cleanup) dryRun(ctx context.Context) error {
 			d.interrupt(p)
 		}
 	}
+	// 3. Report the counts.
 	d.report(ctx)
 	c.reportLocked(ctx)
 	return c.outcome.err()
@@ -130,6 +135,7 @@ func (d *dryRun) count(
 		d.failKeys(ctx, task, keys, err, false)
 		return true
 	}
+	// 1. Separate the keys that a run would hold or fail.
 	t := &taskRun{cleanup: d.cleanup, batch: b, task: task}
 	var open []*openKey
 	var fresh []lfk.Key
@@ -146,6 +152,7 @@ func (d *dryRun) count(
 	if len(open) == 0 {
 		return true
 	}
+	// 2. Count the rows, up to one more than dryRunRows. A capped definition is not counted again.
 	n, err := int64(0), error(nil)
 	if !entry.AtLeast {
 		n, err = task.child.Count(ctx, fresh, dryRunRows-entry.Rows+1, fencing.Limits{
@@ -154,6 +161,7 @@ func (d *dryRun) count(
 			ReadOnly:  true,
 		})
 	}
+	// 3. Treat an error as a run would.
 	switch class := classOf(err); {
 	case err != nil && class == dberr.ClassTimeout && d.x.Left() <= 0:
 		return false
@@ -165,6 +173,7 @@ func (d *dryRun) count(
 		d.failKeys(ctx, task, open, err, false)
 		return true
 	}
+	// 4. Add the rows to the definition.
 	for _, k := range open {
 		k.advance()
 	}
@@ -176,6 +185,8 @@ func (d *dryRun) count(
 	return true
 }
 
+// entry returns the count of a definition, which it creates at the first call. Two tasks with
+// equal definitions share one count.
 func (d *dryRun) entry(task *childTask) *control.DefinitionCount {
 	id := fmt.Sprintf("%+v", task.key)
 	e := d.byKey[id]
@@ -192,6 +203,8 @@ func (d *dryRun) entry(task *childTask) *control.DefinitionCount {
 	return e
 }
 
+// report adds the counts of all definitions to the run. Counts capped at dryRunRows and unfinished
+// parents become the run's limit.
 func (d *dryRun) report(ctx context.Context) {
 	for _, e := range d.counts {
 		if e.Action == lfk.AsyncDelete {

@@ -14,7 +14,8 @@ import (
 
 // entry is one definition of a definitions file during reading.
 type entry struct {
-	file  *definitionsFile
+	file *definitionsFile
+	// place names the entry in messages: the child table and its index.
 	place string
 	key   lfk.Definition
 	// given are the keys of the entry, valid or not.
@@ -51,6 +52,7 @@ func (e *entry) read(node *yaml.Node) bool {
 	return len(e.file.problems) == before
 }
 
+// problem adds a problem of one key of this entry to those of the file.
 func (e *entry) problem(key, format string, args ...any) {
 	e.file.problem(e.place+"."+key, format, args...)
 }
@@ -83,6 +85,8 @@ func (e *entry) fields(
 	}
 }
 
+// field stores the value of one key in the definition. A value of the wrong type is a problem of
+// the file. worker_class is checked, but has no effect.
 func (e *entry) field(name string, value *yaml.Node) {
 	switch name {
 	case "table":
@@ -158,6 +162,7 @@ func (e *entry) text(key string, value *yaml.Node, wrong func(string) string) st
 	return value.Value
 }
 
+// action returns the value of on_delete, or "" with a problem if it is unknown.
 func (e *entry) action(value *yaml.Node) string {
 	allowed := []string{lfk.AsyncDelete, lfk.AsyncNullify, lfk.UpdateColumnTo}
 	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" || !slices.Contains(allowed,
@@ -168,6 +173,8 @@ func (e *entry) action(value *yaml.Node) string {
 	return value.Value
 }
 
+// limit returns the value of delete_limit, in rows per statement. Anything but an integer of at
+// least 1 is a problem.
 func (e *entry) limit(value *yaml.Node) (limit int) {
 	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!int" || value.Decode(&limit) != nil ||
 		limit < 1 {
@@ -197,6 +204,8 @@ func (e *entry) value(key string, value *yaml.Node) string {
 	return ""
 }
 
+// conditions returns the pairs of column and value that child rows must match. An empty list and a
+// pair without its column or value are problems.
 func (e *entry) conditions(list *yaml.Node) (conditions []lfk.ColumnValue) {
 	if list.Kind != yaml.SequenceNode || len(list.Content) == 0 {
 		e.problem("conditions", "is %s: write a list of at least one mapping with the keys column and "+

@@ -66,6 +66,7 @@ type queueError struct{ error }
 
 func (e *queueError) Unwrap() error { return e.error }
 
+// isQueueError reports whether err ends the run because no statement on a child caused it.
 func isQueueError(err error) bool {
 	_, ok := errors.AsType[*queueError](err)
 	return ok
@@ -88,6 +89,9 @@ func (c *cleanup) holdReused(b *batch, k *openKey, claim lfk.Claim) {
 	c.outcome.addReused(b.recorded, claim, len(k.records))
 }
 
+// settleSome checks whether the parents of the keys are really deleted. It closes records of
+// obsolete keys and holds those of reused keys. If PostgreSQL refuses the check, the records fail
+// and the run continues.
 func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) error {
 	claims, err := c.claims(ctx, b, keys)
 	if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.SQLState != "" {
@@ -195,12 +199,15 @@ type living struct {
 	protected map[string]int
 }
 
+// addObsolete records a key whose records stand for no deletion, by the recorded table name.
 func (o *outcome) addObsolete(recorded string, key lfk.Key) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.living.obsolete[recorded] = append(o.living.obsolete[recorded], key)
 }
 
+// addReused counts the records of a key that another row uses now. Keys that could not be checked
+// count separately, as unknown.
 func (o *outcome) addReused(recorded string, claim lfk.Claim, records int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -211,6 +218,7 @@ func (o *outcome) addReused(recorded string, claim lfk.Claim, records int) {
 	}
 }
 
+// addProtected counts records that a protection holds, by its reason.
 func (o *outcome) addProtected(reason string, records int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -38,6 +38,8 @@ type loader struct {
 	found   bool
 }
 
+// newLoader returns a loader for the records of these parents, by recorded table name. It loads a
+// second batch only while more than half of the run's limits is free.
 func newLoader(c *cleanup, parents []*parentTasks) *loader {
 	l := &loader{
 		database: c.x.Database, queue: c.queue, batchSize: c.config.BatchSize,

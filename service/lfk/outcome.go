@@ -29,6 +29,8 @@ type failure struct {
 	held bool
 }
 
+// newFailure returns the failure of a statement. Without an error from PostgreSQL its condition is
+// unreachable. Rows kept by a trigger and mismatched keys have codes of our own as sqlstate.
 func newFailure(task *childTask, err error, isolated bool) *failure {
 	f := &failure{
 		definition: task.key.String(), database: task.database, condition: "unreachable",
@@ -70,6 +72,8 @@ type tally struct {
 	class, reason string
 }
 
+// add counts the failed records by definition, database and condition. The class becomes _OTHER
+// once failures have different SQLSTATEs.
 func (t *tally) add(f *failure, records int) {
 	if t.records == nil {
 		t.records = map[string]int{}
@@ -119,6 +123,7 @@ type outcome struct {
 	incomplete bool
 }
 
+// newOutcome returns an outcome without any findings.
 func newOutcome() *outcome {
 	return &outcome{
 		worked: map[failingKey]bool{}, failed: map[failingKey]bool{},
@@ -151,6 +156,8 @@ func (c *cleanup) addWorked(task *childTask) {
 	c.outcome.worked[failingKey{c.x.Database.Name, task.key.String(), task.database}] = true
 }
 
+// addPostponed counts records postponed because of locks, by place. held counts those that absent
+// children of p hold.
 func (o *outcome) addPostponed(locked map[string]int, p *parentTasks, held int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -170,6 +177,7 @@ func (o *outcome) reach(limit string) {
 	o.limit = cmp.Or(o.limit, "limit reached: "+limit)
 }
 
+// leaveIncomplete records that the run has left records for a later run.
 func (o *outcome) leaveIncomplete() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -292,6 +300,7 @@ func (f *failing) among(keys map[failingKey]bool) (failing []failingKey) {
 	return failing
 }
 
+// over forgets what was logged about a definition, so that its next failure is logged again.
 func (f *failing) over(key failingKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,8 +19,9 @@ type cleanup struct {
 	*worker
 	x *run.Execution
 	// keys are the definitions at the start of the run.
-	keys    []lfk.Definition
-	queue   lfk.DeletedRecords
+	keys  []lfk.Definition
+	queue lfk.DeletedRecords
+	// budget is shared by all batches, and so are loader and outcome.
 	budget  *budget
 	loader  *loader
 	outcome *outcome
@@ -37,6 +38,7 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 	if x.Snapshot().Trigger == control.TriggerRequest {
 		k.inspections.forget(x.Database)
 	}
+	// 1. Open the queue.
 	queue, err := k.openQueue(ctx, x)
 	if err != nil {
 		return err
@@ -47,6 +49,8 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 	}
 	_, turbo := k.maxRuntime(x.Database.Name, x.Flags)
 	c.budget = newBudget(k.maxRows(turbo))
+	// 2. Read which parents have due records. Without any, only the first run of this process
+	// continues.
 	limits := run.ReadLimits()
 	limits.ReadOnly = x.DryRun
 	due, err := x.Database.Queue.DueParents(ctx, queue, limits)
@@ -57,6 +61,7 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 		traced, err := x.Database.Queue.HasRecordTraces(ctx)
 		c.traced = traced && err == nil
 	}
+	// 3. Prepare the tasks of each parent.
 	missing, err := c.missingDefinitions(ctx)
 	if err != nil {
 		return err
@@ -66,6 +71,7 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 		return err
 	}
 	c.reportMissingDefinitions(missing, lfk.ParentNames(due))
+	// 4. Load the records and clean up.
 	c.loader = newLoader(c, parents)
 	c.loader.begin(due)
 	defer c.reportHeld()
@@ -79,9 +85,12 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 // inFlight is the number of parallel batches.
 const inFlight = 2
 
+// run drains the queue with inFlight parallel loops, until it is empty or a limit is reached. A
+// failure in one loop stops the others, and run returns the error that caused the stop.
 func (c *cleanup) run(ctx context.Context) error {
 	var wait sync.WaitGroup
 	errs := make([]error, inFlight)
+	// 1. Drain the queue.
 	for i := range inFlight {
 		wait.Go(func() {
 			errs[i] = fault.RecoverPanic(func() error { return c.drain(ctx, i > 0) })
@@ -91,13 +100,16 @@ func (c *cleanup) run(ctx context.Context) error {
 		})
 	}
 	wait.Wait()
+	// 2. Report locks, and failures that are over.
 	c.reportLocked(ctx)
 	c.reportRecovered(ctx)
+	// 3. Return the first error that is not only the stop of another loop.
 	if i := slices.IndexFunc(errs, func(err error) bool {
 		return err != nil && !errors.Is(err, fault.ErrOtherBatch)
 	}); i >= 0 {
 		return c.outcome.with(errs[i])
 	}
+	// 4. Report a limit only if due records remain.
 	if limit := c.outcome.reached(); limit != "" {
 		left, err := c.leftOver(ctx)
 		if err != nil {
@@ -191,6 +203,7 @@ type rowLimit struct{ limit, left int64 }
 // sharedRows is the number of remaining rows that statements need to run in parallel.
 const sharedRows = inFlight * bulk.MaxStatementRows
 
+// newBudget returns the number of rows that a run may delete and update.
 func newBudget(maxDeletes, maxUpdates int64) *budget {
 	return &budget{deletes: rowLimit{maxDeletes, maxDeletes}, updates: rowLimit{maxUpdates, maxUpdates}}
 }

@@ -101,6 +101,7 @@ func (k *worker) maintainPartitions(
 			}
 			return err
 		},
+		// The last step adds triggers, so it does not change the queue.
 		func(p fencing.Permit) error { return k.trackPartitions(ctx, x, p) },
 	} {
 		err := x.WithPermit(ctx, x.Database, lfk.PartitionLimits(), do)
@@ -192,6 +193,7 @@ func (t *childTask) deletes() bool { return t.key.OnDelete == lfk.AsyncDelete }
 func (c *cleanup) tasks(
 	ctx context.Context, missing map[string]string,
 ) ([]*parentTasks, error) {
+	// 1. Find the child tables in all databases.
 	accepted, err := c.acceptedAbsent(ctx)
 	if err != nil {
 		return nil, err
@@ -200,6 +202,7 @@ func (c *cleanup) tasks(
 	if err != nil {
 		return nil, err
 	}
+	// 2. Group the definitions by the recorded name of their parent.
 	byParent := map[string]*parentTasks{}
 	ended := map[lfk.AbsentPlace]bool{}
 	var absent []string
@@ -223,6 +226,7 @@ func (c *cleanup) tasks(
 			absent = append(absent, key.Table)
 		}
 	}
+	// 3. Record dropped and absent children. Absence is known only if every database has answered.
 	c.recordDropped(ctx, c.x, places)
 	if len(places.silent) == 0 {
 		others, err := lfk.NotTables(ctx, repo.Kernels(c.Databases), absent)
@@ -234,6 +238,7 @@ func (c *cleanup) tasks(
 	if err := c.refer(ctx, c.x, c.queue, byParent); err != nil {
 		return nil, err
 	}
+	// 4. Select the parents with work, and end acceptances whose child exists again.
 	var parents []*parentTasks
 	for _, p := range byParent {
 		if len(p.tasks)+len(p.absent) > 0 && missing[p.recorded] == "" {

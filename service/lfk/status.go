@@ -145,6 +145,7 @@ func (k *worker) waiting(
 	return list, err
 }
 
+// recordName returns the table and key of a record for messages: "orders 42".
 func recordName(table string, key lfk.Key) string { return table + " " + key.String() }
 
 // failingPage is the maximum number of failing records in one query.

@@ -151,6 +151,8 @@ func (k *worker) uses(string) (all []catalog.Use) {
 	return all
 }
 
+// maxRuntime returns the time limit of a run on a database, and whether its turbo flag is on.
+// Turbo allows at least 45 seconds.
 func (k *worker) maxRuntime(
 	database string, flags map[string]bool,
 ) (time.Duration, bool) {
@@ -160,6 +162,8 @@ func (k *worker) maxRuntime(
 	return k.config.MaxRuntime, false
 }
 
+// maxRows returns the row limits of a run. Turbo allows at least 200,000 deletes and 150,000
+// updates.
 func (k *worker) maxRows(turbo bool) (deletes, updates int64) {
 	if turbo {
 		return max(k.config.MaxDeletes, 200_000), max(k.config.MaxUpdates, 150_000)
@@ -167,6 +171,7 @@ func (k *worker) maxRows(turbo bool) (deletes, updates int64) {
 	return k.config.MaxDeletes, k.config.MaxUpdates
 }
 
+// missing returns the setting to make if no definitions are loaded, else "".
 func (k *worker) missing(context.Context) (string, error) {
 	if k.LooseForeignKeys() == nil {
 		return "no definitions: set workers.loose_foreign_keys_cleanup.definitions to a file in the " +

@@ -11,6 +11,7 @@ import (
 
 // active holds the runs of this process, until it stops.
 type active struct {
+	// mu guards runs and stopped. idle is signaled when the last run ends during shutdown.
 	mu      sync.Mutex
 	idle    *sync.Cond
 	runs    map[*Execution]struct{}
@@ -20,6 +21,7 @@ type active struct {
 	background sync.WaitGroup
 }
 
+// newActive returns the set without any run.
 func newActive() *active {
 	a := &active{runs: map[*Execution]struct{}{}, Stopping: make(chan struct{})}
 	a.idle = sync.NewCond(&a.mu)
@@ -37,6 +39,7 @@ func (a *active) register(x *Execution) error {
 	return nil
 }
 
+// unregister removes a run that has ended. The last one wakes the shutdown that waits for it.
 func (a *active) unregister(x *Execution) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -32,6 +32,7 @@ type backlogs struct {
 	known map[backlogKey]*backlogEntry
 }
 
+// backlogKey identifies the figures of a worker in one database.
 type backlogKey struct {
 	worker   string
 	database *repo.Database
@@ -46,6 +47,7 @@ type KnownBacklog struct {
 	MeasuredAt time.Time
 }
 
+// backlogEntry holds the newest reading of a backlog. mu guards all fields except stale.
 type backlogEntry struct {
 	// stale marks figures to be read again at any age.
 	stale  atomic.Bool
@@ -69,6 +71,7 @@ func (e *backlogEntry) due() bool {
 	return time.Since(e.readAt) > min(max(BacklogAge, 200*e.took), maxAge)
 }
 
+// newBacklogs returns a cache without any reading.
 func newBacklogs() *backlogs { return &backlogs{known: map[backlogKey]*backlogEntry{}} }
 
 // Get reads the backlog or returns the last known one with a remark. It does not query a database
@@ -125,6 +128,8 @@ func readRemark(reader *repo.Reader, d *repo.Database) string {
 	return ""
 }
 
+// entry returns the entry of a key. It creates a stale entry at the first call, so that the
+// figures are read.
 func (b *backlogs) entry(key backlogKey) *backlogEntry {
 	b.mu.Lock()
 	defer b.mu.Unlock()

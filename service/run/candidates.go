@@ -39,6 +39,7 @@ const (
 
 // candidates are the findings of a dry run so far.
 type candidates struct {
+	// digest is over all candidates. first lists some, and more counts the others.
 	digest hash.Hash
 	first  []control.Candidate
 	more   int64

@@ -50,6 +50,8 @@ func (r *Runner) recordFire(ctx context.Context, x *Execution, s *starting) erro
 	return nil
 }
 
+// claim records a run and acquires its lease for ttl, in one round trip. With a fire it also
+// claims the fire. ErrNotFound means that another server has claimed it.
 func (r *Runner) claim(
 	ctx context.Context, f *Fire, run Run, ttl time.Duration, lease string,
 ) (Run, error) {

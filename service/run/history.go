@@ -24,7 +24,8 @@ type history struct {
 	// permanently.
 	Keep, receiptsKeep time.Duration
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	// prunedAt is the last time that this process deleted old records.
 	prunedAt time.Time
 }
 

@@ -23,9 +23,11 @@ import (
 type leaseSet struct {
 	name, holder string
 	ttl          time.Duration
-	main         *repo.Database
-	unreleased   *unreleased
-	lost         func(error)
+	// main is the database of the lease itself. The others have fence rows.
+	main       *repo.Database
+	unreleased *unreleased
+	// lost cancels the run once a row is lost.
+	lost func(error)
 
 	permits *semaphore.Weighted
 
@@ -43,6 +45,7 @@ type leaseSet struct {
 // allPermits is more than the permits that a run ever uses at once.
 const allPermits = 1 << 30
 
+// heldLease is a row that the run holds in one database.
 type heldLease struct {
 	fencing.Fence
 	// until uses the host's monotonic clock, from before the request that took or renewed the row:
@@ -50,6 +53,7 @@ type heldLease struct {
 	until time.Time
 }
 
+// newLeaseSet returns the lease set of a run that holds no row yet. Losing a row cancels the run.
 func (r *Runner) newLeaseSet(x *Execution, ttl time.Duration) *leaseSet {
 	return &leaseSet{
 		name: x.Worker.LeaseName(x.Database), holder: r.Replica, ttl: ttl, main: x.Database,
@@ -65,6 +69,7 @@ type unreleased struct {
 	fences map[*repo.Database][]fencing.Fence
 }
 
+// add records a row that could not be released. It replaces an older row of the same name.
 func (l *unreleased) add(d *repo.Database, f fencing.Fence) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,6 +79,7 @@ func (l *unreleased) add(d *repo.Database, f fencing.Fence) {
 	l.fences[d] = append(slices.DeleteFunc(l.fences[d], func(old fencing.Fence) bool { return old.Name == f.Name }), f)
 }
 
+// has reports whether exactly this row, with its epoch, is recorded as unreleased.
 func (l *unreleased) has(d *repo.Database, f fencing.Fence) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,6 +119,7 @@ func (l *leaseSet) acquired(d *repo.Database, epoch int64, asked time.Time) {
 	l.add(d, heldLease{fencing.Fence{Name: l.name, Holder: l.holder, Epoch: epoch}, asked.Add(l.ttl)})
 }
 
+// add records a row as held. It locks rows, but sends no query.
 func (l *leaseSet) add(d *repo.Database, h heldLease) {
 	l.rows.Lock()
 	defer l.rows.Unlock()
@@ -250,6 +257,8 @@ func (l *leaseSet) renew(ctx context.Context) error {
 	return err
 }
 
+// renewOne extends the row in one database by ttl, in one round trip. The new end counts from
+// before the request. After an error the row keeps its previous end.
 func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database) error {
 	before := time.Now()
 	h, _ := l.get(d)

@@ -17,21 +17,27 @@ import (
 
 // Metrics are the instruments of docs/reference/metrics.md. No control flow depends on them.
 type Metrics struct {
-	Meter      metric.Meter
-	Runs       metric.Int64Counter
-	duration   metric.Float64Histogram
-	rows       metric.Int64Counter
-	Apdex      metric.Int64Counter
-	ErrorRate  metric.Int64Counter
-	Jobs       metric.Int64Counter
-	fires      metric.Int64Counter
+	Meter metric.Meter
+	// Runs counts ended runs. duration is in seconds.
+	Runs     metric.Int64Counter
+	duration metric.Float64Histogram
+	rows     metric.Int64Counter
+	// Apdex and ErrorRate are the SLIs.
+	Apdex     metric.Int64Counter
+	ErrorRate metric.Int64Counter
+	Jobs      metric.Int64Counter
+	fires     metric.Int64Counter
+	// LeasesLost, OverLimit and EndedEarly count runs that one of these ended.
 	LeasesLost metric.Int64Counter
 	OverLimit  metric.Int64Counter
 	EndedEarly metric.Int64Counter
-	paused     metric.Float64Counter
-	JobsHeld   metric.Int64Counter
+	// paused is the time in seconds that runs have waited because of load.
+	paused   metric.Float64Counter
+	JobsHeld metric.Int64Counter
 }
 
+// newMetrics creates the instruments that runs and jobs count with. Bucket limits of durations are
+// in seconds. The error joins those of all instruments.
 func newMetrics() (*Metrics, error) {
 	m := &Metrics{Meter: otel.Meter("github.com/caretaker-go/caretaker/service")}
 	var errs [12]error

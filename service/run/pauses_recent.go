@@ -35,7 +35,8 @@ type recentPauses struct {
 	mu sync.Mutex
 	// TriedAt is the last attempt to read them, ReadAt the last success.
 	TriedAt, ReadAt time.Time
-	known           []Pause
+	// known are the pauses of the last successful read.
+	known []Pause
 }
 
 // Get returns the pauses in force, or false if they are unknown.

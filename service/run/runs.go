@@ -144,6 +144,8 @@ func ValidRunID(id string) error {
 	return nil
 }
 
+// unknownRun replaces ErrNotFound by an error for clients that wraps ErrUnknownRun. It returns
+// other errors unchanged.
 func unknownRun(id string, err error) error {
 	if errors.Is(err, dberr.ErrNotFound) {
 		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: find its id with ListRuns")

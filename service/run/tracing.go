@@ -110,6 +110,8 @@ func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, er
 	}
 }
 
+// tableTexts returns the tables with most changes first, as texts for a span: the first 20 and the
+// number of others.
 func tableTexts(tables []jobqueue.TableCount) (out []string) {
 	tables = slices.Clone(tables)
 	slices.SortStableFunc(tables, func(a, b jobqueue.TableCount) int { return int(b.Deleted + b.Updated - a.Deleted - a.Updated) })

@@ -148,6 +148,8 @@ func (t *workerTick) process(ctx context.Context) error {
 	return nil
 }
 
+// step returns the ledger's advance to until. reason is that of a claimed fire that is not simply
+// due, or why a fire gets no run.
 func (t *workerTick) step(until time.Time, reason string) *control.LedgerStep {
 	return &control.LedgerStep{
 		Ledger: t.ledger, Cron: t.worker.Config.Schedule, Until: until, Reason: reason,

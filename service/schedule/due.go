@@ -18,6 +18,7 @@ type dueFires struct {
 	reason string
 }
 
+// nothing reports whether no fire is due and the ledger stays where it is.
 func (d dueFires) nothing() bool { return !d.advances && d.fire.IsZero() }
 
 // minAccounted is the minimum time back for which fires are accounted, with any retention. An

@@ -57,6 +57,8 @@ func (r *Reporter) BacklogSamples(ctx context.Context) (map[string][]BacklogSamp
 	return byWorker, err
 }
 
+// addBacklogs returns the sum of two backlogs. Its oldest item is the older of both. AtLeast is
+// set if either is only a lower limit.
 func addBacklogs(a, b Backlog) Backlog {
 	sum := Backlog{
 		Pending: a.Pending + b.Pending, Due: a.Due + b.Due, Deferred: a.Deferred + b.Deferred,

@@ -18,6 +18,8 @@ import (
 
 // The functions here return the text of a condition, or "" if it does not apply.
 
+// running describes the current run, or returns "" without one. throttled is the load that slows
+// it down.
 func running(r *run.Run, throttled string) string {
 	if r == nil {
 		return ""
@@ -27,6 +29,7 @@ func running(r *run.Run, throttled string) string {
 		when(throttled != "", "; slowed down: "+throttled)
 }
 
+// paused describes the pause in force, or returns "".
 func paused(worker string, p *run.Pause) string {
 	if p == nil {
 		return ""
@@ -34,6 +37,7 @@ func paused(worker string, p *run.Pause) string {
 	return (&fault.WorkerPausedError{Worker: worker, Pause: *p}).Error()
 }
 
+// failing joins the messages of the problems, each with its start time if that is known.
 func failing(found []Problem) string {
 	texts := make([]string, len(found))
 	for i, p := range found {
@@ -45,6 +49,7 @@ func failing(found []Problem) string {
 	return strings.Join(summarize(texts, "problems"), "; ")
 }
 
+// elsewhere describes a lease that another server holds, or returns "".
 func (r *Reporter) elsewhere(leases []run.Lease) (holding string) {
 	for _, l := range leases {
 		if !l.Expired && l.Holder != r.runner.Replica {
@@ -54,6 +59,7 @@ func (r *Reporter) elsewhere(leases []run.Lease) (holding string) {
 	return holding
 }
 
+// off explains why this server starts no scheduled runs of a worker. It returns "" if it does.
 func (r *Reporter) off(w *run.Worker) string {
 	switch {
 	case r.config.SchedulerOff:
@@ -65,6 +71,7 @@ func (r *Reporter) off(w *run.Worker) string {
 	return ""
 }
 
+// idle describes the wait for the next scheduled run, and why the last run was skipped.
 func idle(st Worker) string {
 	detail := "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)
 	if r := st.LastRun; r != nil && r.State == control.RunSkipped {

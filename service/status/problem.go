@@ -114,6 +114,7 @@ func (r *Reporter) describe(ctx context.Context, err error) Problem {
 	return p
 }
 
+// failureClass returns the class of the API for a class of database errors.
 func failureClass(c dberr.Class) FailureClass {
 	return FailureClass(strings.ToUpper(c.String()))
 }

@@ -54,9 +54,11 @@ func (r *Reporter) read(
 ) (st Worker, got reading) {
 	st = Worker{Worker: w.Name, Schedule: w.Config.Schedule, BacklogUnknown: true}
 	var missingErr error
+	// 1. Read the databases and what is missing, in goroutines of their own.
 	var wait sync.WaitGroup
 	wait.Go(func() { got.databases = r.ReadDatabases(ctx, w) })
 	wait.Go(func() { got.missing, missingErr = w.Missing(ctx) })
+	// 2. Read runs, pauses and failures from main meanwhile.
 	all := shared()
 	var runs control.RunSummary
 	err := all.err
@@ -80,6 +82,7 @@ func (r *Reporter) read(
 	} else {
 		st.CurrentRun = r.runner.Active.Current(w)
 	}
+	// 3. Add up the databases.
 	wait.Wait()
 	got.off, got.errs = r.off(w), []error{err, missingErr}
 	for _, p := range got.databases {
@@ -103,6 +106,7 @@ func (r *Reporter) read(
 type Database struct {
 	Name string
 	run.KnownBacklog
+	// Leases has the worker's lease in this database, held or expired.
 	Leases []run.Lease
 	// Err is set if the database does not answer now.
 	Err error

@@ -213,6 +213,7 @@ func (st *Worker) conclude(remarks []string, ranked []candidate) {
 	}
 }
 
+// when returns text if holds is true, else "".
 func when(holds bool, text string) string {
 	if holds {
 		return text

@@ -46,6 +46,8 @@ type userDeletion struct {
 	removal *Projects
 }
 
+// work deletes the user of a job. If the user still has personal projects, it removes them and
+// tries again. An error that only delays the removal of a project postpones the job.
 func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, error) {
 	args, err := job.Decode[jobqueue.DeleteUser](j)
 	if err != nil {

@@ -120,6 +120,8 @@ func (u *userDeletion) plan(ctx context.Context, _ *run.Execution, p *plan.Plan)
 	return r.PlanRows(ctx, "project_authorizations", "user_id", p.ID, "")
 }
 
+// planProjects counts the removal of each personal project, in the order of ids. An error names
+// the project.
 func (u *userDeletion) planProjects(
 	ctx context.Context, r *Remover, features gitlab.UserFeatures,
 ) error {

@@ -55,7 +55,8 @@ type Remover struct {
 	attempt *job.Attempt
 	// Guard is the guard of every transaction.
 	Guard fencing.Guard
-	bot   func(id int64) jobqueue.Job
+	// bot returns the job that deletes a bot user, with the origin of the attempt.
+	bot func(id int64) jobqueue.Job
 	// Removed since the last save, at savedAt.
 	Removed gitlab.Removed
 	savedAt time.Time
@@ -123,6 +124,7 @@ func (s *Projects) NewRemover(
 				r.Removed.Rows += rows
 			}
 		},
+		// A path is only logged, with the project that it belonged to.
 		Outside: func(ctx context.Context, paths []string) {
 			j.Log.InfoContext(ctx, "path left outside the database",
 				"project_id", r.project, "left_outside", paths)
@@ -161,12 +163,15 @@ func (r *Remover) RemoveProject(ctx context.Context, id int64) error {
 	if err != nil {
 		return err
 	}
+	// 1. Members, whose removal can queue the deletion of bots.
 	if err := r.Members(ctx, gitlab.Memberships{SourceType: "Project", SourceID: id}); err != nil {
 		return err
 	}
+	// 2. References to the project.
 	if err := r.ClearRow(ctx, "projects", id, "members", "routes"); err != nil {
 		return err
 	}
+	// 3. Members of its namespace, and references to that.
 	if p.NamespaceID != 0 {
 		if err := r.Members(ctx, gitlab.Memberships{SourceID: p.NamespaceID}); err != nil {
 			return err
@@ -181,6 +186,7 @@ func (r *Remover) RemoveProject(ctx context.Context, id int64) error {
 	if r.Plan != nil {
 		return r.planProjectRows(ctx, p)
 	}
+	// 4. The rows themselves, with the progress, in one transaction.
 	removed := r.Removed
 	removed.Projects++
 	if err := r.main.Groups.RemoveProject(ctx, r.By(RowLimits()), p, removed); err != nil {

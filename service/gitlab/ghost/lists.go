@@ -40,6 +40,7 @@ type listLine struct {
 // condition is a requirement on a column, in SQL. Every row meets the zero value.
 type condition struct{ column, is string }
 
+// sql returns the condition on the table's alias t. It returns "" for the zero condition.
 func (c condition) sql() string {
 	if c.column == "" {
 		return ""

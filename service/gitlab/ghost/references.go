@@ -39,6 +39,7 @@ type step struct {
 	rowsOf func(id int64) rowset.Rows
 }
 
+// action returns the step's action, which differs for hard deletion.
 func (s *step) action(hardDelete bool) action {
 	if hardDelete {
 		return s.hard
@@ -46,6 +47,7 @@ func (s *step) action(hardDelete bool) action {
 	return s.normal
 }
 
+// sameColumn reports whether both steps work on the same column of the same table.
 func (s *step) sameColumn(other *step) bool {
 	return s.table == other.table && s.column == other.column
 }

@@ -154,6 +154,7 @@ func (u *user) removeNamespace(ctx context.Context) error {
 
 const personalProjects = "a project is left in the personal namespace"
 
+// hasPersonalProjects reports whether a project remains in the user's namespace.
 func (u *user) hasPersonalProjects(ctx context.Context) (bool, error) {
 	return repo.Of(u.references.catalogs[0].Database).Ghosts.HasPersonalProjects(
 		ctx, u.references.queue, u.UserID, bulk.ProbeLimits())
@@ -192,6 +193,8 @@ func (u *user) deleteRows(ctx context.Context) (referred bool, err error) {
 	return referred, bulk.Deleted(u.references.catalogs[0], err)
 }
 
+// deleteUnlessReferred deletes the user and the queue row in one fenced transaction. If a row of
+// any step or of the namespace refers to the user, nothing changes and referred is true.
 func (u *user) deleteUnlessReferred(ctx context.Context) (referred bool, err error) {
 	rows := u.namespace()
 	for _, s := range u.references.steps {

@@ -71,6 +71,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	}, nil, nil
 }
 
+// missing returns what main's schema is missing for the queue of users, or "".
 func (w *worker) missing(ctx context.Context) (string, error) {
 	c, err := w.Main.Schema.Tables(ctx, gitlab.GhostTables())
 	if err != nil {
@@ -80,6 +81,8 @@ func (w *worker) missing(ctx context.Context) (string, error) {
 	return missing, nil
 }
 
+// backlog reads the figures of the queue within the limits of backlog queries. A database without
+// a usable queue has a backlog of 0.
 func (w *worker) backlog(ctx context.Context, d *repo.Database) (control.Backlog, string, error) {
 	c, err := d.Schema.Tables(ctx, gitlab.GhostTables())
 	if err != nil {
@@ -93,6 +96,8 @@ func (w *worker) backlog(ctx context.Context, d *repo.Database) (control.Backlog
 	return backlog, "", err
 }
 
+// waiting lists the first 100 users of the queue: the refused ones if dead, else the postponed
+// ones. Without a usable queue the list is empty.
 func (w *worker) waiting(
 	ctx context.Context, d *repo.Database, dead bool,
 ) ([]jobqueue.Waiting, error) {
@@ -117,6 +122,7 @@ type workerRun struct {
 	// plan is the plan to count for. nil means none.
 	plan *plan.Plan
 
+	// Numbers of users, by what the run did with them.
 	migrated, deferred, failed, protected int
 	// keptRows is the number of queue rows that keep their state because of keptBy, the last cause.
 	keptRows int
@@ -125,7 +131,10 @@ type workerRun struct {
 	stopped string
 }
 
+// work migrates up to config.Limit due users. It reports the end of the run also if a stop or a
+// limit ends the run early.
 func (w *worker) work(ctx context.Context, x *run.Execution) error {
+	// 1. Read the references to users in all databases.
 	lists, err := newReferences(ctx, x.Log, w.Databases)
 	if err != nil {
 		return err
@@ -136,6 +145,7 @@ func (w *worker) work(ctx context.Context, x *run.Execution) error {
 	if err != nil {
 		return err
 	}
+	// 2. Migrate the users, one after the other.
 	r := &workerRun{worker: w, x: x, references: lists, seen: map[*repo.Database]bulk.Seen{}}
 	err = r.migrateAll(ctx, due[:min(len(due), w.config.Limit)])
 	if err != nil && !fault.EndsEarly(err) {
@@ -144,6 +154,7 @@ func (w *worker) work(ctx context.Context, x *run.Execution) error {
 	if err == nil && len(due) > w.config.Limit && r.stopped == "" {
 		r.stopped = "limit reached: limit"
 	}
+	// 3. Report the outcome. Warnings follow only a complete run that is no dry run.
 	r.reportEnd()
 	if err == nil && !x.DryRun {
 		r.warn(ctx)

@@ -17,6 +17,7 @@ type workerRun struct {
 	*worker
 	x      *run.Execution
 	stores gitlab.GroupStores
+	// due is the time of the run and the retention period. It decides which groups are due.
 	due    gitlab.Adjournment
 	groups []group
 	// place finds a due group by its id.
@@ -69,6 +70,8 @@ func (r *workerRun) decide(ctx context.Context) error {
 	}
 }
 
+// decidePage reads the groups of a page of ids in five statements, whatever its size. It decides
+// on each due group and adds it to the run's groups.
 func (r *workerRun) decidePage(ctx context.Context, page []int64) error {
 	due, err := r.x.Database.Groups.DueGroups(ctx, r.stores, r.due, page, run.ReadLimits())
 	for _, g := range due {

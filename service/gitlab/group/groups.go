@@ -141,6 +141,8 @@ func (r *workerRun) permit(ctx context.Context, timeout time.Duration) (run.Perm
 	return r.x.Permit(ctx, r.x.Database, catalog.Table{Name: "namespaces"}, limits)
 }
 
+// queueRemoval queues the job that removes a group, within queueTimeout. It reports false if such
+// a job is already waiting or running.
 func (r *workerRun) queueRemoval(ctx context.Context, job jobqueue.Job) (inserted bool, err error) {
 	permit, err := r.permit(ctx, queueTimeout)
 	if err != nil {
@@ -150,6 +152,8 @@ func (r *workerRun) queueRemoval(ctx context.Context, job jobqueue.Job) (inserte
 	return r.x.Database.Groups.QueueGroupRemoval(ctx, permit.Permit, r.Queue, job)
 }
 
+// restoreGroup restores a due group in one transaction, or changes nothing. Its time is limited to
+// run.DefaultRunTime.
 func (r *workerRun) restoreGroup(ctx context.Context, id int64) (done gitlab.Restoration, err error) {
 	permit, err := r.permit(ctx, run.DefaultRunTime)
 	if err != nil {
@@ -205,6 +209,8 @@ func (r *workerRun) restore(ctx context.Context, g *group) error {
 	return nil
 }
 
+// hold records a group that needs the operator: as a candidate, in the counts and as a warning.
+// Nothing in the database changes.
 func (r *workerRun) hold(ctx context.Context, g *group) {
 	r.countHeld(ctx, g.reason)
 	reason := reasons.Reason{Code: g.reason}
@@ -240,6 +246,7 @@ func (r *workerRun) reportHeld() {
 	}
 }
 
+// heldByReason returns the number of held groups as "reason: n", in the order of reasons.
 func (r *workerRun) heldByReason() (held []string) {
 	for reason, n := range r.held {
 		held = append(held, fmt.Sprintf("%s: %d", reason, n))

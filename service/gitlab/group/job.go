@@ -103,7 +103,10 @@ func (d *groupRemoval) permit(timeout time.Duration) fencing.Permit {
 	return p
 }
 
+// attempt starts or continues the removal of a group. A protected group is refused. An invalid
+// setting fails the job only if the removal of the group has not started.
 func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
+	// 1. Read main's time and the retention period.
 	now, err := d.Main.Now(ctx)
 	if err != nil {
 		return job.Result{}, err
@@ -115,8 +118,11 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 		// No group is due then, but started removals continue.
 		days = math.MaxInt32
 	}
+	// 2. Repeat all checks under the lock of the group's row. Start the removal or restore the
+	// group.
 	started, err := d.Main.Groups.BeginGroupRemoval(ctx, d.permit(beginTimeout), d.stores,
 		gitlab.Adjournment{At: now, Days: days}, d.args)
+	// 3. Remove the group, or report why not.
 	switch protected, ok := errors.AsType[*repo.ProtectedError](err); {
 	case ok:
 		// It would have been restored. Nothing has changed.
@@ -223,6 +229,7 @@ func (d *groupRemoval) removeTree(
 	}
 }
 
+// removeGroups removes the groups of a tree in the order given. It ends with the first error.
 func (d *groupRemoval) removeGroups(
 	ctx context.Context, r *deletion.Remover, tree []int64,
 ) (total gitlab.Removed, err error) {
@@ -280,6 +287,8 @@ func (d *groupRemoval) removeGroup(
 	return total, nil
 }
 
+// removeProjects removes the projects of one group, a page at a time in the order of ids. An error
+// names the project. A stop request ends it between pages.
 func (d *groupRemoval) removeProjects(ctx context.Context, r *deletion.Remover, group int64) error {
 	for after := int64(0); ; {
 		if err := r.CheckStop(); err != nil {

@@ -51,6 +51,7 @@ func (k *worker) judge(ctx context.Context, stores gitlab.GroupStores, p *plan.P
 	if err := deletion.PlanProtection(ctx, p); err != nil {
 		return err
 	}
+	// 1. Read the time and the retention period.
 	now, err := k.Main.Now(ctx)
 	if err != nil {
 		return err
@@ -63,6 +64,7 @@ func (k *worker) judge(ctx context.Context, stores gitlab.GroupStores, p *plan.P
 	if err != nil {
 		return err
 	}
+	// 2. Check whether the group is due.
 	due, err := k.Main.Groups.DueGroups(ctx, stores, gitlab.Adjournment{At: now, Days: days},
 		[]int64{p.ID}, run.ReadLimits())
 	if err != nil {
@@ -79,6 +81,7 @@ func (k *worker) judge(ctx context.Context, stores gitlab.GroupStores, p *plan.P
 		p.Refuse(reasonNoLongerMarked, "the group is not marked for deletion, or not due yet")
 		return nil
 	}
+	// 3. Decide, with a text for the reader.
 	texts := map[string]string{
 		reasonUserMissing:        "the user who marked the group is missing: the group is held until the operator decides",
 		reasonDeletionInProgress: "the application is deleting the group for a user without permission",

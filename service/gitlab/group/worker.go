@@ -77,6 +77,8 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	return w, []job.Kind{destroyGroup}, nil
 }
 
+// missing returns why the worker cannot run: no queue of jobs, or a schema without the marks of
+// groups. It returns "" if it can.
 func (k *worker) missing(ctx context.Context) (string, error) {
 	if k.Queue == nil {
 		return "the queue of jobs is not configured", nil
@@ -95,7 +97,10 @@ func (k *worker) stores(ctx context.Context) (gitlab.GroupStores, error) {
 	return found, nil
 }
 
+// work is one run: it decides on every due group, acts on the decisions, and reports the groups
+// held or not done.
 func (k *worker) work(ctx context.Context, x *run.Execution) error {
+	// 1. Read where this schema stores the marks, and the retention period.
 	stores, err := k.stores(ctx)
 	if err != nil {
 		return err
@@ -108,10 +113,12 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 		worker: k, x: x, stores: stores, due: gitlab.Adjournment{At: x.Now(), Days: days},
 		held: map[string]int{},
 	}
+	// 2. Decide on all groups before the first change.
 	if err := r.decide(ctx); err != nil {
 		return err
 	}
 	defer r.reportHeld()
+	// 3. Act on the decisions. The first error ends the run.
 	for _, step := range []func(context.Context) error{
 		r.compareStores, r.act, r.holdLostMarks, r.forgetGone,
 	} {
@@ -145,6 +152,7 @@ func (k *worker) period(ctx context.Context, stores gitlab.GroupStores) (int64, 
 	return *days, nil
 }
 
+// backlogLimits returns the timeouts of each query for the status of this worker.
 func backlogLimits() fencing.Limits {
 	return fencing.Limits{Statement: run.BacklogTimeout, Lock: run.BacklogTimeout}
 }
@@ -167,6 +175,8 @@ func (k *worker) marks(
 	return stores, a, remarks, err
 }
 
+// waiting lists the first 100 groups that are held if dead, else those in their grace period or
+// vetoed. To the held ones it adds lost marks, up to lostMarksShown entries in all.
 func (k *worker) waiting(
 	ctx context.Context, d *repo.Database, dead bool,
 ) ([]jobqueue.Waiting, error) {
@@ -190,6 +200,8 @@ func (k *worker) waiting(
 	return list, err
 }
 
+// backlog reads the figures of the marks, with remarks on running removals and held groups. Lost
+// marks count as dead. AtLeast is set if not all were read.
 func (k *worker) backlog(
 	ctx context.Context, d *repo.Database,
 ) (b control.Backlog, remark string, err error) {

@@ -26,6 +26,9 @@ func placeholderLimits() fencing.Limits {
 	}
 }
 
+// work queues the deletion of a placeholder user and completes the job, in one transaction on
+// main. A protected or referenced user is refused. A user that no longer exists, or is no
+// placeholder, is skipped.
 func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, error) {
 	args, err := job.Decode[jobqueue.DeletePlaceholderUser](j)
 	if err != nil {

@@ -107,6 +107,8 @@ func (p *placeholderUserCleanup) rules(
 	}, err
 }
 
+// work queues a job for each due placeholder user, or only counts them in a dry run. It then
+// reports the vetoed users.
 func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) error {
 	rules, err := p.rules(ctx, x.Now())
 	if err == nil {
@@ -298,6 +300,8 @@ func (p *placeholderUserCleanup) preview(
 	})
 }
 
+// backlog reads the figures of due placeholder users. A schema without the tables has a backlog of
+// 0.
 func (p *placeholderUserCleanup) backlog(
 	ctx context.Context, d *repo.Database,
 ) (control.Backlog, string, error) {
@@ -309,6 +313,8 @@ func (p *placeholderUserCleanup) backlog(
 	return b, "", err
 }
 
+// waiting lists the first 100 placeholder users: the dead ones if dead, else vetoed ones and those
+// waiting for their next attempt. A schema without the tables has none.
 func (p *placeholderUserCleanup) waiting(
 	ctx context.Context, d *repo.Database, dead bool,
 ) ([]jobqueue.Waiting, error) {
@@ -319,6 +325,8 @@ func (p *placeholderUserCleanup) waiting(
 	return d.Placeholders.WaitingPlaceholders(ctx, rules, dead, run.BacklogLimits())
 }
 
+// rulesNow returns the rules at the database's time, with the protections in force. It reads the
+// time, the schema and the protections one after the other.
 func (p *placeholderUserCleanup) rulesNow(
 	ctx context.Context, d *repo.Database,
 ) (rules gitlab.PlaceholderRules, err error) {

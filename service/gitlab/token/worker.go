@@ -82,7 +82,10 @@ func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
 	return cmp.Or(features.Missing, features.MissingTokens), err
 }
 
+// work walks the inactive tokens, up to config.BatchSize. It fails if the schema or the setting is
+// unusable. If the setting is off, it changes no user.
 func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
+	// 1. Check the schema and the setting.
 	features, err := k.schema.Read(ctx)
 	if err != nil {
 		return err
@@ -99,6 +102,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 	case setting.Off:
 		return k.switchedOff(ctx, x)
 	}
+	// 2. Read the protections and the rules of this run.
 	w := &tokenWalk{
 		inactiveTokens: k, x: x, features: features,
 		limit: k.config.BatchSize, admins: map[int64]*int64{},
@@ -158,6 +162,8 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) erro
 	return &fault.SkippedError{Reason: reasons.SettingOff, Text: gitlab.TokenSettingOff}
 }
 
+// backlog counts the bots above the cursor of the unfinished pass. Its remark is when that pass
+// resumes. Dead counts the discarded jobs that this worker has queued.
 func (k *inactiveTokens) backlog(
 	ctx context.Context, d *repo.Database,
 ) (control.Backlog, string, error) {

@@ -98,6 +98,7 @@ type lint struct {
 	lfk.Check
 	// others has remarks on children that are no tables.
 	others map[string]string
+	// gone are the children that databases no longer have.
 	gone   lfk.DroppedChildren
 	result Lint
 }
@@ -119,23 +120,29 @@ type spot struct {
 	database, object string
 }
 
+// at returns the place to which the next findings belong.
 func (l *lint) at(database, object string) spot { return spot{l, database, object} }
 
+// fail adds an error at this place. An error makes `caretaker lfk lint` exit with 1.
 func (s spot) fail(code, advice string, args ...any) {
 	s.result.Errors++
 	s.add(lfk.Finding{Severity: lfk.SeverityError, Code: code, Advice: fmt.Sprintf(advice, args...)})
 }
 
+// warn adds a warning at this place. Warnings do not change the exit code.
 func (s spot) warn(code, advice string, args ...any) {
 	s.result.Warnings++
 	s.add(lfk.Finding{Severity: lfk.SeverityWarning, Code: code, Advice: fmt.Sprintf(advice, args...)})
 }
 
+// add adds a finding whose severity is already set, and sets its place.
 func (s spot) add(f lfk.Finding) {
 	f.Database, f.Object = s.database, s.object
 	s.result.Findings = append(s.result.Findings, f)
 }
 
+// queue reports faults of the queue of deleted records in one database. These are a missing or old
+// queue, wrong columns, old trigger functions and a missing default partition.
 func (l *lint) queue(d lfk.Inspected) {
 	queue := d.Queue.Schema + ".loose_foreign_keys_deleted_records"
 	switch {
@@ -180,6 +187,8 @@ func (l Admin) Sequences(ctx context.Context) (Lint, error) {
 	return check.result, err
 }
 
+// sequences reports sequences whose next number is taken already, so that an insert fails with
+// 23505. For a queue that caretaker does not manage, the finding has another repair.
 func (l *lint) sequences(d lfk.Inspected) {
 	for _, s := range d.Lagging {
 		at, fails := l.at(d.Name, s.Table), "what caretaker records there fails"

@@ -98,6 +98,8 @@ func (l *lint) acceptedOf(d lfk.Inspected, recorded string) (children []string) 
 	return children
 }
 
+// revokeCommand returns the command that ends the acceptance of the children, with names quoted
+// for a shell.
 func revokeCommand(children []string) string {
 	arguments := make([]string, len(children))
 	for i, child := range children {

@@ -136,6 +136,7 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 				seen.PartitionOf)
 			continue
 		}
+		// All databases must record the parent by the same key.
 		if t.key != nil && !slices.Equal(t.key, seen.Key) {
 			return fmt.Sprintf("%s is known by %s on %s and by %s elsewhere: track it by the same key "+
 				"everywhere", t.Key.Parent, lfk.ColumnList(seen.Key), d.database.Name,
@@ -153,6 +154,7 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 		} else if values != t.values {
 			t.mixed = d.database.Name
 		}
+		// A database without the table itself returns nil.
 		parent, err := d.database.Orphans.Parent(ctx, t.Key.Parent, seen.Key, values)
 		if err != nil {
 			return "", err
@@ -161,6 +163,7 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 			t.parents = append(t.parents, parent)
 		}
 	}
+	// No database has the parent: find out why.
 	if len(t.parents) > 0 {
 		return "", nil
 	}
@@ -233,6 +236,7 @@ func (t *Task) Scan(ctx context.Context, after lfk.Key, limit, most int) (p Page
 	if p.Keys, err = orphans.Referred(ctx, t.child, after, limit, limits()); err != nil || len(p.Keys) == 0 {
 		return p, err
 	}
+	// 1. Read the horizon of each parent before its rows.
 	p.More = len(p.Keys) == limit
 	for _, parent := range t.parents {
 		horizon, err := parent.Horizon(ctx)
@@ -241,6 +245,7 @@ func (t *Task) Scan(ctx context.Context, after lfk.Key, limit, most int) (p Page
 		}
 		p.horizons = append(p.horizons, horizon)
 	}
+	// 2. Keep the keys that no parent has.
 	child := make(map[lfk.Key]lfk.Key, len(p.Keys))
 	missing := make([]lfk.Key, len(p.Keys))
 	for i, key := range p.Keys {
@@ -253,6 +258,7 @@ func (t *Task) Scan(ctx context.Context, after lfk.Key, limit, most int) (p Page
 		}
 	}
 	for _, parent := range t.parents {
+		// 3. Drop the keys that already have a record, pending or dead.
 		waiting, busy, err := parent.Waiting(ctx, limits())
 		if err != nil {
 			return p, err
@@ -265,6 +271,7 @@ func (t *Task) Scan(ctx context.Context, after lfk.Key, limit, most int) (p Page
 	for i, key := range missing {
 		missing[i] = child[key]
 	}
+	// 4. Read which keys still have rows, and count the rows up to maxRows.
 	if p.Orphans, err = t.child.Remaining(ctx, missing, limits()); err != nil || len(p.Orphans) == 0 {
 		return p, err
 	}

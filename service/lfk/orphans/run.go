@@ -26,6 +26,8 @@ type working struct {
 	failed, late []string
 }
 
+// work continues the audit where the previous run ended, or begins a new one. A run ends after
+// MaxRecords queued records.
 func (a *audit) work(ctx context.Context, x *run.Execution) error {
 	w := &working{audit: a, x: x, records: a.config.MaxRecords}
 	for _, count := range []string{
@@ -33,6 +35,7 @@ func (a *audit) work(ctx context.Context, x *run.Execution) error {
 	} {
 		x.Count(ctx, count, 0)
 	}
+	// 1. Read the definitions to audit, and the places that the previous run reached.
 	tasks, err := Audit{a.Databases, a.LooseForeignKeys()}.Tasks(ctx)
 	if err != nil {
 		return err
@@ -41,11 +44,13 @@ func (a *audit) work(ctx context.Context, x *run.Execution) error {
 	if err != nil {
 		return err
 	}
+	// 2. Begin a new audit if none is open.
 	if len(places) == 0 {
 		if places, err = w.begin(ctx, tasks); err != nil {
 			return err
 		}
 	}
+	// 3. Audit the definitions that are not done. A limit ends the run here.
 	for _, task := range tasks {
 		place := orphans.AuditPlace{Definition: task.Name(), Database: task.Database()}
 		if i := slices.IndexFunc(places, func(p orphans.AuditPlace) bool {
@@ -124,6 +129,7 @@ func (w *working) task(
 		if err := w.x.Stopped(); err != nil {
 			return false, err
 		}
+		// 1. Check the limits of the run.
 		limit := ""
 		switch {
 		case w.x.Left() <= 0:
@@ -135,12 +141,14 @@ func (w *working) task(
 			w.x.Limit("limit reached: "+limit, "limit reached: "+limit)
 			return true, nil
 		}
+		// 2. Audit the next page of keys.
 		var done, late bool
 		err := w.x.Batch(ctx, func(ctx context.Context) (err error) {
 			done, late, err = w.batch(ctx, t, &place, total)
 			return err
 		}, attribute.String("maintenance.database", t.Database()),
 			attribute.String("maintenance.definition", t.Key.String()))
+		// 3. Decide whether the run, the definition or neither ends.
 		if w.ends(err) {
 			return false, err
 		}
@@ -230,6 +238,7 @@ func (t *Task) faultOf(fix bool) string {
 // found counts the findings of a definition.
 type found struct{ keys, rows, queued int64 }
 
+// add adds the findings of one page of keys.
 func (f *found) add(p Page, queued int64) {
 	f.keys += int64(len(p.Orphans))
 	f.rows += p.Rows

@@ -47,6 +47,7 @@ type SkippedError struct {
 	Reason, Text string
 }
 
+// Error returns the reason.
 func (e *SkippedError) Error() string { return e.Reason }
 
 // FailedError ends a run as FAILED although it did all it could. Its text is fit for clients.
@@ -56,6 +57,7 @@ type FailedError struct {
 	Reason, Redacted string
 }
 
+// Error returns the text, which is fit for clients.
 func (e *FailedError) Error() string { return e.Text }
 
 // Public marks the text as fit for clients.
@@ -70,6 +72,7 @@ type ItemsFailedError struct {
 	Text, Class, Reason string
 }
 
+// Error returns the text, which counts the failed items.
 func (e *ItemsFailedError) Error() string { return e.Text }
 
 // Unwrap returns a [FailedError].
@@ -78,6 +81,7 @@ func (e *ItemsFailedError) Unwrap() error { return &FailedError{Text: e.Text, Re
 // ReasonedError is a typed reason with a text that is fit for clients.
 type ReasonedError struct{ Reason, Text string }
 
+// Error returns the reason code and the text.
 func (e *ReasonedError) Error() string { return e.Reason + ": " + e.Text }
 
 // Public marks the text as fit for clients.
@@ -101,6 +105,7 @@ type StopError struct {
 	Message string
 }
 
+// Error returns the reason of the stop.
 func (r StopError) Error() string { return r.Reason.String() }
 
 // ErrOtherBatch ends a batch after its current statement, because a parallel batch found that the

@@ -16,6 +16,8 @@ const maxText = 64 << 10
 // driver's text, values or SQL.
 func PublicText(err error) string { return format.Shorten(textOf(err), maxText, "the log has them") }
 
+// textOf returns the text of an error for clients and for the record of a run. Driver texts and
+// unknown errors are replaced, and the text refers to the log.
 func textOf(err error) string {
 	var refused *dberr.Error
 	var stopped StopError

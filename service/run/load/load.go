@@ -41,6 +41,7 @@ type Config struct {
 	Patience time.Duration `key:"patience" default:"20s" max:"24h"`
 }
 
+// question returns the parts of the load to read. A limit of 0 leaves its part out.
 func (c Config) question() control.LoadProbe {
 	return control.LoadProbe{
 		Replicas: c.MaxReplicaLag > 0, WAL: c.MaxWALRate > 0, Locks: c.MaxLockWait > 0,
@@ -48,6 +49,7 @@ func (c Config) question() control.LoadProbe {
 	}
 }
 
+// off reports whether no limit is set, so that no probe is needed.
 func (c Config) off() bool {
 	return c.MaxReplicaLag <= 0 && c.MaxWALRate <= 0 && c.MaxLockWait <= 0
 }
@@ -67,6 +69,7 @@ type Loads struct {
 	config Config
 	logger *slog.Logger
 
+	// mu guards databases. It is not held during a probe.
 	mu        sync.Mutex
 	databases map[*repo.Database]*databaseLoad
 }
@@ -148,6 +151,8 @@ func (l *Loads) worst(ctx context.Context, d *repo.Database, counts func(*Excess
 	return worst, true
 }
 
+// of returns the known load of a database. It creates the entry at the first call, and holds l.mu
+// only for that.
 func (l *Loads) of(d *repo.Database) *databaseLoad {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,10 +268,12 @@ func (l *Loads) TimedOut(e *Excess, started time.Time) bool {
 // Off reports whether no limit is set.
 func (l *Loads) Off() bool { return l.config.off() }
 
+// asSeconds formats a duration in seconds for messages.
 func asSeconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
 }
 
+// asBytes formats a size with one decimal, in steps of 1024 from B to TB: "1.5MB".
 func asBytes(n float64) string {
 	units := []string{"B", "kB", "MB", "GB", "TB"}
 	i := 0

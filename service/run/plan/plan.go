@@ -67,6 +67,7 @@ type Plan struct {
 	ID         int64
 	// Digest covers the kind, the id and all fields below except the estimate.
 	Digest string
+	// Exact reports whether all rows were counted. Otherwise some counts are lower limits.
 	Exact  bool
 	Tables []Table
 	// Refused is nil if the target would be deleted.
@@ -119,6 +120,8 @@ func (p *Plan) CheckStop() error {
 	return nil
 }
 
+// table returns the counts of a table, which it creates at the first call. Names outside main
+// start with their database: "ci:builds".
 func (p *Plan) table(d *repo.Database, name string) *Table {
 	if d.Name != p.Main().Name {
 		name = d.Name + ":" + name
