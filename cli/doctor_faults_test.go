@@ -144,7 +144,7 @@ func TestFault_Doctor_KnowsPoolersThatLoseStatements(t *testing.T) {
 	sh.set("CARETAKER_DATABASES_MAIN_URL", p.URL(sql.Config().Database))
 	sh.want(0, "doctor", "0 errors, 3 warnings")
 	sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", p.PlainURL(sql.Config().Database))
-	sh.wantFault("warning", "replica", "behind a pooler that may lose prepared statements", "databases.main.replica_url")
+	sh.wantFault("warning", "replica", "its pooler may lose prepared statements", "databases.main.replica_url")
 }
 
 func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
@@ -165,7 +165,7 @@ func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
 		sh.wantFault("warning", "replica", "the server is not a standby", "hot standby of this database's server")
 	})
 	sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", standby.URL(name))
-	sh.wantFault("warning", "replica", "cancels queries that are in the way of replay after 2s", "hot_standby_feedback = on")
+	sh.wantFault("warning", "replica", "cancels queries that delay its replay by more than 2s", "hot_standby_feedback = on")
 	conn := servicetest.Connect(t, standby.URL(name))
 	execute(t, conn, `ALTER SYSTEM SET hot_standby_feedback = on`)
 	execute(t, conn, `SELECT pg_reload_conf()`)
