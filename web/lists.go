@@ -112,8 +112,8 @@ func (p *pages) runList(w http.ResponseWriter, r *http.Request) {
 	}.serve(p, w, r)
 }
 
-// jobList serves the list of jobs, filtered by kind and state. A value of before that is not a
-// positive number is 400.
+// jobList serves the list of jobs, filtered by kind and state. It answers 400 if the
+// parameter before is set and no positive number.
 func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	f := job.Filter{
