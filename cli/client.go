@@ -119,11 +119,11 @@ func collect[Q, R proto.Message](request Q, limit int, ask func() (R, error)) (R
 	}
 	defer asked.Set(token, asked.Get(token))
 	for all := *new(R); ; {
-		least := maxPageSize
+		pageSize := maxPageSize
 		if limit > 0 {
-			least = min(least, limit-entries(all))
+			pageSize = min(pageSize, limit-entries(all))
 		}
-		asked.Set(size, protoreflect.ValueOfInt32(int32(least)))
+		asked.Set(size, protoreflect.ValueOfInt32(int32(pageSize)))
 		answer, err := ask()
 		if err != nil {
 			return answer, err

@@ -126,7 +126,7 @@ tally AS MATERIALIZED (
   SELECT (SELECT n FROM counted) AS found, (SELECT count(*) FROM changed WHERE done) AS changed
 )`
 
-// purgeAllResultSQL ends the statement if no records are to be removed.
+// purgeAllResultSQL ends the statement if it removes no records.
 const purgeAllResultSQL = `
 SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, 0::bigint FROM tally`
 

@@ -114,7 +114,7 @@ type Kind struct {
 	// Plan adds to a plan what the job would do with its target. nil means jobs of this kind delete
 	// nothing by themselves.
 	Plan run.Planner
-	// Traced lists the attributes of its results that spans get besides ids. They must not identify a
+	// Traced lists the attributes of its results that spans get in addition to ids. They must not identify a
 	// person. A key has one type in all kinds, as some backends reject a second one.
 	Traced []string
 	// Owner returns the worker whose pause holds a job, by its arguments. nil means only the pause of

@@ -54,8 +54,8 @@ func (d Inspected) Is(name, recorded string) bool {
 	return catalog.RecordedName(name, d.Queue.Schema) == recorded
 }
 
-// cleaned reports whether a parent, by its recorded name, has a definition whose child is to be
-// cleaned. The child may be in an uninspected database. Until such a child is known, the queue
+// cleaned reports whether a parent, by its recorded name, has a definition with a child to
+// clean. The child may be in an uninspected database. Until such a child is known, the queue
 // requires no records.
 func (c *Check) cleaned(d Inspected, recorded string) bool {
 	for i, key := range c.Keys {

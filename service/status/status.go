@@ -63,7 +63,7 @@ type Worker struct {
 	Databases []Database
 }
 
-// Config is what a Reporter needs besides the engine.
+// Config is what a Reporter needs in addition to the engine.
 type Config struct {
 	// Queue is the queue of deferred jobs. nil means none.
 	Queue jobqueue.Queue

@@ -148,7 +148,7 @@ func parentOf(
 }
 
 // sortTriggers finds the trigger of a table that comes nearest to recording all of its deletions
-// always, and the triggers that record them besides. The form of a trigger counts most, then when
+// always, and the other triggers that record them. The form of a trigger counts most, then when
 // it fires.
 func sortTriggers(rel relation, existing []Trigger) Relation {
 	r := Relation{Name: rel.String()}

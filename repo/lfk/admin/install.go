@@ -164,7 +164,7 @@ func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
 // previous schema, and the column key_values. It also repairs the active partition, lagging
 // sequences, and leftovers of a restore of the application's schema alone. It returns text about
 // what it found or did. A relation of that name with another shape is a [*RefusedError]. So is a
-// queue in another schema, unless [Admin.In] names the schema that it is to be in.
+// queue in another schema, unless [Admin.In] names its target schema.
 func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 	var r repairs
 	needed := func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
