@@ -56,13 +56,12 @@ func call[Q, R proto.Message](
 			limit, _ = strconv.Atoi(flag.Value.String())
 		}
 		return a.connect(c.Context(), func(ctx context.Context, client api) error {
-			ask := func() (R, error) {
-				ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-				defer cancel()
-				return method(client, ctx, request)
-			}
-			return a.repeat(ctx, c, func(wipe func()) error {
-				answer, err := collect(request, limit, ask)
+			return a.repeat(ctx, c, func(ctx context.Context, wipe func()) error {
+				answer, err := collect(request, limit, func() (R, error) {
+					ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+					defer cancel()
+					return method(client, ctx, request)
+				})
 				if err != nil {
 					return err
 				}
@@ -79,11 +78,11 @@ func call[Q, R proto.Message](
 // repeat calls show once, or with --watch until the command is interrupted. show calls its argument
 // before it writes: that clears the terminal. An outage of the server does not end it.
 func (a *app) repeat(
-	ctx context.Context, c *cobra.Command, show func(wipe func()) error,
+	ctx context.Context, c *cobra.Command, show func(ctx context.Context, wipe func()) error,
 ) error {
 	interval, _ := c.Flags().GetDuration("watch")
 	if interval <= 0 {
-		return show(func() {})
+		return show(ctx, func() {})
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
@@ -92,9 +91,11 @@ func (a *app) repeat(
 		wipe = func() { _, _ = io.WriteString(a.std.Out, "\x1b[H\x1b[2J") }
 	}
 	for ctx.Err() == nil {
-		switch err := show(wipe); {
+		switch err := show(ctx, wipe); {
 		case err == nil:
 			shown = true
+		case ctx.Err() != nil:
+			return nil
 		case !shown || status.Code(err) != codes.Unavailable:
 			return err
 		default:

@@ -67,7 +67,7 @@ func TestStatus_IsShownAgainAndAgain(t *testing.T) {
 	var out screen
 	exit := make(chan int)
 	go func() {
-		exit <- cli.Run(ctx, []string{"status", "--watch=20ms", "--address", r.address}, cli.Streams{In: strings.NewReader(""), Out: &out, Err: &out, Env: sh.environment()})
+		exit <- cli.Run(ctx, []string{"status", "--watch=1ns", "--address", r.address}, cli.Streams{In: strings.NewReader(""), Out: &out, Err: &out, Env: sh.environment()})
 	}()
 	eventually(t, "the status is shown three times", &out, func() bool { return strings.Count(out.String(), "CONDITION") > 2 })
 	stop()
