@@ -76,6 +76,15 @@ type Client struct {
 	Workers []string
 }
 
+// Caller is an authenticated client of another listener of this process, such as the status page.
+type Caller struct {
+	Client Client
+	// Address is the client's address, HOST:PORT.
+	Address string
+	// Source names the listener in the audit and in the log, such as page.
+	Source string
+}
+
 // Config assigns the roles. The zero value makes every client an admin.
 type Config struct {
 	// Token, if set, is the token of an admin without a name. TokenFile is its file.

@@ -47,14 +47,22 @@ func (k *Keys) Guard(next http.Handler) http.Handler {
 	})
 }
 
+// SessionCookie is the cookie that contains the token of a client that signed in on the page. A
+// browser sends a cookie with this prefix only over TLS or to its own host, and only to the host
+// that set it.
+const SessionCookie = "__Host-caretaker"
+
 // sent returns the token in a request, "" for none.
 func sent(r *http.Request) string {
 	if _, password, basic := r.BasicAuth(); basic {
 		return password
 	}
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "bearer") {
-		return ""
+	if strings.EqualFold(scheme, "bearer") {
+		return strings.TrimSpace(given)
 	}
-	return strings.TrimSpace(given)
+	if cookie, err := r.Cookie(SessionCookie); err == nil {
+		return cookie.Value
+	}
+	return ""
 }

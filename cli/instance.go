@@ -176,7 +176,7 @@ func (i *instance) wire(c *settings) (err error) {
 	}
 	i.site, err = web.New(web.Config{
 		Service: i.service, Logger: i.logger, Version: version(), Access: i.access, TLS: i.secure,
-		TraceURL: c.WebTraceURL,
+		TraceURL: c.WebTraceURL, Call: i.server.Call, Actions: c.ActsOnPage(),
 	})
 	return err
 }

@@ -56,6 +56,9 @@ type Config struct {
 	MetricsListen string `key:"metrics_listen" default:"127.0.0.1:9464" off:""`
 	// WebListen is the address of the status page, such as 127.0.0.1:8080. The rules of listen apply.
 	WebListen string `key:"web_listen" example:"127.0.0.1:8080" off:""`
+	// WebActions lets operators and admins start, stop and protect on the status page, with the checks
+	// and the audit of the API. If it is not set, it is true when web_listen is a loopback address.
+	WebActions string `key:"web_actions" of:"true false" example:"true"`
 	// WebTraceURL is where a trace is shown, such as https://jaeger.example/trace/{trace_id}.
 	WebTraceURL string `key:"web.trace_url" example:"https://jaeger.example/trace/{trace_id}"`
 	// Insecure allows addresses that other hosts can reach with neither tls nor auth.
@@ -244,6 +247,14 @@ func (c *Config) keys(databases []string, into ...any) []Key {
 		keys = append(keys, keysOf("databases."+c.Databases[i].Name+".", &c.Databases[i])...)
 	}
 	return append(keys, Keys(into...)...)
+}
+
+// ActsOnPage reports whether clients can make changes on the status page.
+func (c *Config) ActsOnPage() bool {
+	if c.WebActions == "" {
+		return Loopback(c.WebListen)
+	}
+	return c.WebActions == "true"
 }
 
 // Check returns an error for invalid addresses.

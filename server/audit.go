@@ -44,6 +44,9 @@ func (s *Server) entryOf(
 		return nil
 	}
 	target, reason := described(message)
+	if from, ok := localCaller(ctx); ok {
+		reason = strings.TrimSpace(reason + " source=" + from.Source)
+	}
 	return &auditing{s, control.AuditEntry{
 		By: s.nameOf(ctx, client), Address: addressOf(ctx), Role: client.Role.String(),
 		Action: path.Base(method), Target: target, Reason: reason, Outcome: auditStarted,

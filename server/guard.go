@@ -110,6 +110,9 @@ func (s *Server) identify(ctx context.Context) (context.Context, access.Client, 
 		return ctx, client, err
 	}
 	logging.AddFields(ctx, logging.Fields{"role", client.Role.String()})
+	if from, ok := localCaller(ctx); ok {
+		logging.AddFields(ctx, logging.Fields{"source", from.Source})
+	}
 	name := s.nameOf(ctx, client)
 	if name != "" {
 		logging.AddFields(ctx, logging.Fields{"by", name})
@@ -119,6 +122,9 @@ func (s *Server) identify(ctx context.Context) (context.Context, access.Client, 
 
 // clientOf returns the client that the token and the certificate identify.
 func (s *Server) clientOf(ctx context.Context) (access.Client, error) {
+	if from, ok := localCaller(ctx); ok {
+		return from.Client, nil
+	}
 	given, err := auth.AuthFromMD(ctx, "bearer")
 	if err != nil {
 		given = ""

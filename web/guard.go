@@ -8,12 +8,12 @@ import (
 
 // policy lets a browser load only the page's own style, script and icon.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; " +
-	"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	"connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 // handler serves the pages to admitted requests, with protective headers.
 func (s *Site) handler(listening net.Addr) http.Handler {
 	routes := s.pages.routes()
-	local := isLoopback(listening)
+	local, sameOrigin := isLoopback(listening), http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
@@ -23,18 +23,28 @@ func (s *Site) handler(listening net.Addr) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
-		switch {
-		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			h.Set("Allow", "GET, HEAD")
-			http.Error(w, "this page is read-only; use the API or the command line to make changes",
-				http.StatusMethodNotAllowed)
-		case local && !namesThisHost(r.Host):
+		if local && !namesThisHost(r.Host) {
 			http.Error(w, "use the host name 127.0.0.1 or localhost", http.StatusMisdirectedRequest)
-		case !s.config.Access.Admit(w, r):
-		default:
-			routes.ServeHTTP(w, r)
+			return
 		}
+		if err := sameOrigin.Check(r); err != nil {
+			http.Error(w, "this request is from a page of another site: open this page itself, and repeat "+
+				"the change there", http.StatusForbidden)
+			return
+		}
+		if !isPublic(r.URL.Path) {
+			var admitted bool
+			if r, admitted = s.admit(w, r); !admitted {
+				return
+			}
+		}
+		routes.ServeHTTP(w, r)
 	})
+}
+
+// isPublic reports whether a path needs no role: the sign-in, and the files that it loads.
+func isPublic(path string) bool {
+	return path == "/signin" || path == "/signout" || strings.HasPrefix(path, "/static/")
 }
 
 // isLoopback reports whether a listener accepts only clients on this machine.

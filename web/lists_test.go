@@ -111,7 +111,7 @@ func TestDryRun_IsMarkedEverywhereAndSaysWould(t *testing.T) {
 	for _, path := range []string{"/", "/workers/" + tokens, "/runs/" + r.ID} {
 		f.page(path, "dry run")
 	}
-	f.page("/runs/"+r.ID, "What a run would do", "A run would", "--expected-digest "+r.CandidatesDigest)
+	f.page("/runs/"+r.ID, "What a run would do", "A run would", "Run exactly these", "expected_digest="+r.CandidatesDigest)
 	f.page("/workers/"+tokens, "would be: ")
 }
 

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/plan"
@@ -32,6 +34,7 @@ type pages struct {
 	assets map[string]asset
 	// recent caches what pages read, for all requests.
 	recent *recent
+	forms  forms
 }
 
 // asset is a static file with its media type.
@@ -44,7 +47,7 @@ type asset struct {
 func newPages(c Config) (*pages, error) {
 	p := &pages{
 		config: c, templates: map[string]*template.Template{}, assets: map[string]asset{},
-		recent: &recent{known: map[string]*reading{}},
+		recent: &recent{known: map[string]*reading{}}, forms: newForms(),
 	}
 	names, err := p.loadAssets()
 	if err != nil {
@@ -54,7 +57,7 @@ func newPages(c Config) (*pages, error) {
 	functions["asset"] = func(name string) string { return names[name] }
 	functions["hasJobs"] = p.hasJobs
 	for _, name := range []string{
-		"overview", "worker", "waiting", "runs", "run", "jobs", "job", "plan", "sorry",
+		"overview", "worker", "waiting", "runs", "run", "jobs", "job", "plan", "sorry", "act", "signin",
 	} {
 		t, err := template.New("").Funcs(functions).ParseFS(files,
 			"templates/layout.html", "templates/parts.html", "templates/"+name+".html")
@@ -101,6 +104,11 @@ func (p *pages) routes() http.Handler {
 		mux.HandleFunc("GET /jobs/{id}", p.job)
 		mux.HandleFunc("GET /plan/{kind}/{id}", p.plan)
 	}
+	mux.HandleFunc("GET /act/{action}", p.confirm)
+	mux.HandleFunc("POST /act/{action}", p.act)
+	mux.HandleFunc("GET /signin", p.signInForm)
+	mux.HandleFunc("POST /signin", p.signIn)
+	mux.HandleFunc("POST /signout", p.signOut)
 	mux.HandleFunc("GET /static/{file}", p.asset)
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		p.renderError(w, r, http.StatusNotFound, "Page not found.")
@@ -135,7 +143,48 @@ type frame struct {
 	Fixed bool
 	// Refreshing is the address of the page that reloads itself, Still of the one that does not.
 	Refreshing, Still string
-	Body              any
+	// Nav has the pages of the bar. It is empty before the client has signed in.
+	Nav []navLink
+	// Client is the name and the role of a client that signed in, "" if no sign-in is required.
+	Client string
+	Body   any
+}
+
+// navLink is a page in the bar. Count is the number of open decisions.
+type navLink struct {
+	Text, URL string
+	Current   bool
+	Count     int64
+}
+
+// nav returns the pages of the bar. It marks the one that a request belongs to.
+func (p *pages) nav(r *http.Request) (links []navLink) {
+	names := []string{
+		"overview", "workers", "runs", "schedule", "jobs", "leases", "decisions", "definitions",
+		"receipts", "audit", "databases",
+	}
+	section, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	for _, name := range names {
+		link := navLink{Text: name, URL: "/" + name, Current: section == name}
+		switch {
+		case name == "overview":
+			link.URL, link.Current = "/", section == ""
+		case name == "jobs" && !p.hasJobs():
+			continue
+		case name == "decisions":
+			link.Count = p.openDecisions(r.Context())
+		}
+		links = append(links, link)
+	}
+	return links
+}
+
+// openDecisions returns the number of items that wait for a decision of the operator.
+func (p *pages) openDecisions(ctx context.Context) (n int64) {
+	for _, w := range p.statuses(ctx).Value {
+		n += w.Backlog.Dead
+	}
+	return n
 }
 
 // refreshSeconds is how often a browser reloads the page.
@@ -151,7 +200,7 @@ func (p *pages) show(w http.ResponseWriter, r *http.Request, name, title string,
 func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name string, f frame) {
 	f.Version, f.Now, f.Refresh = p.config.Version, time.Now().UTC(), refreshSeconds
 	query := r.URL.Query()
-	if f.Fixed || query.Get("refresh") == "off" {
+	if f.Fixed || query.Get("refresh") == "off" || r.Method == http.MethodPost {
 		f.Refresh = 0
 	}
 	query.Del("refresh")
@@ -161,6 +210,13 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name str
 	}
 	query.Set("refresh", "off")
 	f.Still = r.URL.Path + "?" + query.Encode()
+	if name != "signin" {
+		f.Nav = p.nav(r)
+	}
+	if _, err := r.Cookie(access.SessionCookie); err == nil && f.Nav != nil {
+		client := clientOf(r)
+		f.Client = strings.TrimSpace(client.Name + " (" + client.Role.String() + ")")
+	}
 	var out bytes.Buffer
 	if err := p.templates[name].ExecuteTemplate(&out, "layout", f); err != nil {
 		p.config.Logger.ErrorContext(r.Context(), "page not rendered",

@@ -37,7 +37,7 @@ func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
 	before := content()
 	for kind, id := range map[string]int64{"user": user, "group": group, "placeholder": placeholder} {
 		p := assert.Must(f.service.PlanDeletion(t.Context(), kind, id))(t)
-		body := f.page(fmt.Sprintf("/plan/%s/%d", kind, id), p.Digest, p.Name, fmt.Sprintf("caretaker plan %s %d", kind, id), "look again")
+		body := f.page(fmt.Sprintf("/plan/%s/%d", kind, id), p.Digest, p.Name, fmt.Sprintf("caretaker plan %s %d", kind, id), "reload")
 		for _, table := range p.Tables {
 			row := fmt.Sprintf(`data-label="Table">%s</th><td data-label="Would be moved"`, table.Table)
 			assert.That(t, strings.Contains(body, row), "%s: no %s", kind, table.Table)

@@ -71,6 +71,13 @@ func readWithin[T any](
 	return part[T]{Value: value, At: e.at, Err: e.failure}
 }
 
+// forget drops all cached values, after a change.
+func (r *recent) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.known)
+}
+
 // reading returns the cached value of a name, and creates it if missing. If there are too many, it
 // drops all others.
 func (r *recent) reading(name string) *reading {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -25,6 +27,12 @@ type Config struct {
 	Access *access.Keys
 	// TLS, if set, enables TLS.
 	TLS *tls.Config
+	// Call calls a method of the API with the client's role. With nil, lists of the API are empty.
+	Call func(
+		ctx context.Context, from access.Caller, method string, request proto.Message,
+	) (proto.Message, error)
+	// Actions allows changes to clients with the role that the API requires.
+	Actions bool
 	// TraceURL is the address of a trace and contains {trace_id}. With "", trace IDs have no link.
 	TraceURL string
 }

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/job"
@@ -24,7 +26,7 @@ func (p *pages) functions() template.FuncMap {
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number,
 		"brief": brief, "words": conditionText, "tone": fault.Tone, "took": took, "lasted": lasted, "counts": counts,
 		"plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "args": args, "short": short,
-		"cut": cut, "busiest": busiest,
+		"cut": cut, "busiest": busiest, "actLink": actLink,
 		"planned": planned, "plannedBy": plannedBy,
 		"named": func(name string, of []choice) map[string]any { return map[string]any{"Name": name, "Of": of} },
 		"row":   func(run run.Run, named bool) runRow { return runRow{run, named} },
@@ -81,6 +83,12 @@ func number(n int64) string {
 		out.WriteRune(d)
 	}
 	return out.String()
+}
+
+// sentence returns a message as a sentence.
+func sentence(text string) string {
+	first, size := utf8.DecodeRuneInString(text)
+	return string(unicode.ToUpper(first)) + strings.TrimSuffix(text[size:], ".") + "."
 }
 
 // brief formats a number for narrow places: 12345 is 12.3k.
