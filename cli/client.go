@@ -258,7 +258,7 @@ func (c *connection) explain(err error) error {
 	case "LEASE_HELD", "WORKER_PAUSED", "WORKER_NOT_CONFIGURED":
 		return &exitError{exitSkipped, errors.New("skipped, " + text)}
 	case "INVALID_ARGUMENT", "UNKNOWN_WORKER", "UNKNOWN_DATABASE", "UNKNOWN_RUN", "UNKNOWN_JOB",
-		"UNKNOWN_PROTECTION", "UNKNOWN_PATH", "UNKNOWN_FLAG", "UNKNOWN_TARGET":
+		"UNKNOWN_PROTECTION", "UNKNOWN_PATH", "UNKNOWN_FLAG", "UNKNOWN_TARGET", "UNKNOWN_CHILD":
 		return &exitError{exitUsage, errors.New(text)}
 	case "UNAUTHENTICATED":
 		if c.tokenFile == "" && c.certFile == "" {
@@ -354,6 +354,7 @@ func asCommands(text string) string {
 		"SetFeatureFlag": "flags set", "ListFeatureFlags": "flags", "ListAudit": "audit",
 		"ListReceipts": "receipts list",
 		"ListOutside":  "jobs outside", "AckOutside": "jobs outside done",
+		"AcceptAbsent": "lfk accept-absent",
 	}
 	return regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`).
 		ReplaceAllStringFunc(text, func(method string) string {

@@ -132,6 +132,9 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"AckOutside": func(ctx context.Context) error {
 			return second(a.AckOutside(ctx, []int64{50_000, 2, 3}, "test"))
 		},
+		"AcceptAbsent": func(ctx context.Context) error {
+			return second(a.AcceptAbsent(ctx, []string{"missing"}, "test"))
+		},
 		"Protect": a.protect,
 		"Protections": func(ctx context.Context) error {
 			return second(a.Protections(ctx, "user", service.Protection{}, 50))

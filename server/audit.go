@@ -124,7 +124,7 @@ func described(request proto.Message) (target, reason string) {
 		}
 		text := cut(argument(request, field), maxArgument)
 		switch name := string(field.Name()); name {
-		case "worker", "kind", "id", "name":
+		case "worker", "kind", "id", "name", "children":
 			targets = append(targets, quoted(cut(text, maxTarget), name == "kind"))
 		case "reason":
 			reasons = append([]string{quoted(text, false)}, reasons...)

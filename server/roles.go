@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -66,6 +67,7 @@ func rules() map[string]rule {
 		service + "RetryJob":         operate.of(jobs),
 		service + "CancelJob":        operate.of(jobs),
 		service + "AckOutside":       operate.of(outside),
+		service + "AcceptAbsent":     operate,
 		service + "ProtectTarget":    operate.of(protections),
 		service + "UnprotectTarget":  govern.of(protections),
 		service + "SetFeatureFlag":   govern,
@@ -125,6 +127,8 @@ func (s *Server) workerOf(ctx context.Context, request any) (string, error) {
 	switch r := request.(type) {
 	case interface{ GetWorker() string }:
 		return strings.TrimSpace(r.GetWorker()), nil
+	case *pb.AcceptAbsentRequest:
+		return lfk.Name, nil
 	case *pb.CancelRunRequest:
 		run, err := s.config.Service.Run(ctx, r.GetId())
 		return run.Worker, err

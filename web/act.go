@@ -140,8 +140,15 @@ func actions() map[string]action {
 			request: func() proto.Message { return &pb.UnprotectTargetRequest{} },
 			target:  []string{"kind", "id"}, role: access.Admin, after: to("/decisions"),
 		},
+		"accept-absent": {
+			Title: "Accept %s as absent", command: "caretaker lfk accept-absent",
+			Effect:  "Runs skip the definitions of this child table, and no longer hold records for them.",
+			method:  pb.MaintenanceService_AcceptAbsent_FullMethodName,
+			request: func() proto.Message { return &pb.AcceptAbsentRequest{} },
+			target:  []string{"children"}, role: access.Operator, after: to("/decisions"),
+		},
 		"ack-outside": {
-			Title: "Mark path %s as done", command: "caretaker jobs outside --ack",
+			Title: "Mark path %s as done", command: "caretaker jobs outside done",
 			Effect:  "Records that the path outside the database has been deleted.",
 			method:  pb.MaintenanceService_AckOutside_FullMethodName,
 			request: func() proto.Message { return &pb.AckOutsideRequest{} },
@@ -310,7 +317,9 @@ func fill(request proto.Message, values url.Values) error {
 			continue
 		}
 		switch {
-		case field.Kind() == protoreflect.StringKind && !field.IsList():
+		case field.Kind() == protoreflect.StringKind && field.IsList():
+			m.Mutable(field).List().Append(protoreflect.ValueOfString(text))
+		case field.Kind() == protoreflect.StringKind:
 			m.Set(field, protoreflect.ValueOfString(text))
 		case field.Kind() == protoreflect.Int64Kind:
 			n, err := strconv.ParseInt(text, 10, 64)

@@ -41,6 +41,7 @@ const (
 	MaintenanceService_ListProtected_FullMethodName    = "/maintenance.v1.MaintenanceService/ListProtected"
 	MaintenanceService_ListOutside_FullMethodName      = "/maintenance.v1.MaintenanceService/ListOutside"
 	MaintenanceService_AckOutside_FullMethodName       = "/maintenance.v1.MaintenanceService/AckOutside"
+	MaintenanceService_AcceptAbsent_FullMethodName     = "/maintenance.v1.MaintenanceService/AcceptAbsent"
 	MaintenanceService_ListReceipts_FullMethodName     = "/maintenance.v1.MaintenanceService/ListReceipts"
 	MaintenanceService_ListAudit_FullMethodName        = "/maintenance.v1.MaintenanceService/ListAudit"
 	MaintenanceService_SetFeatureFlag_FullMethodName   = "/maintenance.v1.MaintenanceService/SetFeatureFlag"
@@ -119,6 +120,10 @@ type MaintenanceServiceClient interface {
 	// AckOutside marks paths as done, after the client has removed the files. Errors: INVALID_ARGUMENT, NOT_FOUND
 	// UNKNOWN_PATH with the unknown ids in its metadata, and no path marked.
 	AckOutside(ctx context.Context, in *AckOutsideRequest, opts ...grpc.CallOption) (*AckOutsideResponse, error)
+	// AcceptAbsent accepts that child tables of loose foreign keys are in no database, so that runs skip their definitions
+	// and clean the records that these held. Every database must answer. Errors: INVALID_ARGUMENT, NOT_FOUND UNKNOWN_CHILD,
+	// FAILED_PRECONDITION CHILD_NOT_ABSENT and WORKER_NOT_CONFIGURED, UNAVAILABLE DATABASE_UNREACHABLE. No table is accepted then.
+	AcceptAbsent(ctx context.Context, in *AcceptAbsentRequest, opts ...grpc.CallOption) (*AcceptAbsentResponse, error)
 	// ListReceipts lists the receipts of a database, the newest first: what was changed, by which rule, when, for whom.
 	// Errors: NOT_FOUND UNKNOWN_DATABASE, INVALID_ARGUMENT (a key without its table).
 	ListReceipts(ctx context.Context, in *ListReceiptsRequest, opts ...grpc.CallOption) (*ListReceiptsResponse, error)
@@ -347,6 +352,16 @@ func (c *maintenanceServiceClient) AckOutside(ctx context.Context, in *AckOutsid
 	return out, nil
 }
 
+func (c *maintenanceServiceClient) AcceptAbsent(ctx context.Context, in *AcceptAbsentRequest, opts ...grpc.CallOption) (*AcceptAbsentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcceptAbsentResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_AcceptAbsent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *maintenanceServiceClient) ListReceipts(ctx context.Context, in *ListReceiptsRequest, opts ...grpc.CallOption) (*ListReceiptsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListReceiptsResponse)
@@ -459,6 +474,10 @@ type MaintenanceServiceServer interface {
 	// AckOutside marks paths as done, after the client has removed the files. Errors: INVALID_ARGUMENT, NOT_FOUND
 	// UNKNOWN_PATH with the unknown ids in its metadata, and no path marked.
 	AckOutside(context.Context, *AckOutsideRequest) (*AckOutsideResponse, error)
+	// AcceptAbsent accepts that child tables of loose foreign keys are in no database, so that runs skip their definitions
+	// and clean the records that these held. Every database must answer. Errors: INVALID_ARGUMENT, NOT_FOUND UNKNOWN_CHILD,
+	// FAILED_PRECONDITION CHILD_NOT_ABSENT and WORKER_NOT_CONFIGURED, UNAVAILABLE DATABASE_UNREACHABLE. No table is accepted then.
+	AcceptAbsent(context.Context, *AcceptAbsentRequest) (*AcceptAbsentResponse, error)
 	// ListReceipts lists the receipts of a database, the newest first: what was changed, by which rule, when, for whom.
 	// Errors: NOT_FOUND UNKNOWN_DATABASE, INVALID_ARGUMENT (a key without its table).
 	ListReceipts(context.Context, *ListReceiptsRequest) (*ListReceiptsResponse, error)
@@ -537,6 +556,9 @@ func (UnimplementedMaintenanceServiceServer) ListOutside(context.Context, *ListO
 }
 func (UnimplementedMaintenanceServiceServer) AckOutside(context.Context, *AckOutsideRequest) (*AckOutsideResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AckOutside not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) AcceptAbsent(context.Context, *AcceptAbsentRequest) (*AcceptAbsentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcceptAbsent not implemented")
 }
 func (UnimplementedMaintenanceServiceServer) ListReceipts(context.Context, *ListReceiptsRequest) (*ListReceiptsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListReceipts not implemented")
@@ -924,6 +946,24 @@ func _MaintenanceService_AckOutside_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MaintenanceService_AcceptAbsent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcceptAbsentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).AcceptAbsent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_AcceptAbsent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).AcceptAbsent(ctx, req.(*AcceptAbsentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MaintenanceService_ListReceipts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListReceiptsRequest)
 	if err := dec(in); err != nil {
@@ -1078,6 +1118,10 @@ var MaintenanceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AckOutside",
 			Handler:    _MaintenanceService_AckOutside_Handler,
+		},
+		{
+			MethodName: "AcceptAbsent",
+			Handler:    _MaintenanceService_AcceptAbsent_Handler,
 		},
 		{
 			MethodName: "ListReceipts",

@@ -10,19 +10,23 @@ import (
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // ErrUnknownChild means that a name is not among the possible child tables.
-var ErrUnknownChild = errors.New("unknown child table")
+var ErrUnknownChild = errors.New("unknown child")
 
-// unknownChildError names the unknown child, and where the possible ones are listed.
-type unknownChildError string
+// unknownChild is the error for a child that is not among the possible ones, which lists names.
+func unknownChild(child, text string) error {
+	return fault.Unknown(ErrUnknownChild, "child", child, text)
+}
 
-// Error returns the text.
-func (e unknownChildError) Error() string { return string(e) }
-
-// Is reports whether target is [ErrUnknownChild].
-func (e unknownChildError) Is(target error) bool { return target == ErrUnknownChild }
+// notAbsent is the error for a child that cannot be accepted as absent.
+func notAbsent(child, text string) error {
+	return &fault.RefusedError{
+		Reason: "CHILD_NOT_ABSENT", Text: text, Metadata: map[string]string{"child": child},
+	}
+}
 
 // AcceptedChild is a child table that AcceptAbsent has accepted as absent.
 type AcceptedChild struct {
@@ -78,15 +82,15 @@ func (l Admin) AcceptAbsent(
 			done = append(done, AcceptedChild{child, definitions[child], false, dropped[child]})
 		case all && (len(in) > 0 || before || others[child] != ""):
 		case definitions[child] == nil:
-			refused = append(refused, unknownChildError(
+			refused = append(refused, unknownChild(child,
 				"no definition has a child table "+child+": `caretaker lfk lint` lists those that are "+
 					"child_missing"))
 		case len(in) > 0:
-			refused = append(refused, fmt.Errorf("%s is in %s, where its rows are cleaned: only a table "+
-				"that is in no configured database can be accepted as absent",
-				child, run.DatabaseNames(in)))
+			refused = append(refused, notAbsent(child, fmt.Sprintf("%s is in %s, where its rows are "+
+				"cleaned: only a table that is in no configured database can be accepted as absent",
+				child, run.DatabaseNames(in))))
 		case others[child] != "":
-			refused = append(refused, errors.New(others[child]))
+			refused = append(refused, notAbsent(child, others[child]))
 		default:
 			done = append(done, AcceptedChild{child, definitions[child], before, nil})
 		}
@@ -176,7 +180,7 @@ func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 			}
 		}
 		if len(places) == known {
-			refused = append(refused, unknownChildError(
+			refused = append(refused, unknownChild(child,
 				child+" is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are"))
 		}
 	}
