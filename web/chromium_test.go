@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -43,7 +44,7 @@ func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
 	rows := b.rows(".workers tbody tr")
 	for i, s := range statuses {
 		want := map[string]string{
-			"Due": number(s.Backlog.Due), "Deferred": number(s.Backlog.Deferred), "Dead": number(s.Backlog.Dead),
+			"Due": format.Number(s.Backlog.Due), "Deferred": format.Number(s.Backlog.Deferred), "Dead": format.Number(s.Backlog.Dead),
 		}
 		for label, text := range want {
 			assert.Equal(t, rows[i][label], text, s.Worker, label)
@@ -62,7 +63,7 @@ func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
 		assert.That(t, rows[i]["Worker"] == r.Worker && rows[i]["State"] == state &&
 			rows[i]["Trace"] == r.TraceID, "got %v, want %+v", rows[i], r)
 		for name, n := range r.Counts {
-			assert.That(t, n == 0 || strings.Contains(rows[i]["Result"], number(n)+" "+plain(name)),
+			assert.That(t, n == 0 || strings.Contains(rows[i]["Result"], format.Number(n)+" "+plain(name)),
 				"%s %d is not in %v", name, n, rows[i])
 		}
 	}
@@ -111,7 +112,7 @@ func TestChromium_ThePlanOfAJobIsOneClickAway(t *testing.T) {
 	rows := b.rows(".plan tbody tr")
 	assert.Require(t, len(rows) == len(plan.Tables), "%d tables are shown of %d", len(rows), len(plan.Tables))
 	for i, want := range plan.Tables {
-		if got := rows[i]; !strings.HasPrefix(got["Table"], want.Table) || got["Would be moved"] != number(want.Moved) || got["Deleted"] != number(want.Deleted) {
+		if got := rows[i]; !strings.HasPrefix(got["Table"], want.Table) || got["Would be moved"] != format.Number(want.Moved) || got["Deleted"] != format.Number(want.Deleted) {
 			t.Errorf("got %v, want %+v", got, want)
 		}
 	}
@@ -123,7 +124,7 @@ func TestChromium_RefreshesWithoutJavaScript(t *testing.T) {
 	f := start(t)
 	b := browse(t, "--blink-settings=scriptEnabled=false")
 	b.open(f.url)
-	if !strings.Contains(b.html(), "<title>in order") && !strings.Contains(b.html(), "<title>1 not configured") {
+	if !strings.Contains(b.html(), "<title>healthy") && !strings.Contains(b.html(), "<title>1 not configured") {
 		t.Errorf("got %s", b.html())
 	}
 	assert.Must(f.service.PauseWorker(t.Context(), tokens, "test", "test", time.Hour))(t)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/status"
 )
 
@@ -33,8 +34,8 @@ type curve struct {
 
 // Description describes the curve for screen readers.
 func (c *curve) Description() string {
-	return fmt.Sprintf("Backlog over the last %s: between %d and %d, now %d.",
-		span(c.Span), c.Least, c.Peak, c.Last)
+	return fmt.Sprintf("Backlog over the last %s: between %s and %s, now %s.",
+		span(c.Span), format.Number(c.Least), format.Number(c.Peak), format.Number(c.Last))
 }
 
 // curveOf returns the curve of a worker. It ends with the last sample if the current backlog is

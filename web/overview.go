@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -212,8 +213,8 @@ func (p *workerPage) Databases() (d some[status.Database]) {
 		for _, other := range others {
 			due += other.Backlog.Due
 		}
-		d.Others = fmt.Sprintf("%d more, with %d due; caretaker status %s lists them all.",
-			len(others), due, p.Status.Worker)
+		d.Others = fmt.Sprintf("%d more, with %s due; caretaker status %s lists them all.",
+			len(others), format.Number(due), p.Status.Worker)
 	}
 	return d
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/job"
 )
 
@@ -42,7 +43,7 @@ func (f *fixture) differs(t *testing.T) string {
 	for _, s := range statuses {
 		_, row, found := strings.Cut(body, `<tr id="worker-`+s.Worker+`">`)
 		row, _, _ = strings.Cut(row, "</tr>")
-		for _, part := range []string{s.Schedule, conditionText(s.Condition), `data-label="Due" class="num">` + number(s.Backlog.Due) + "<"} {
+		for _, part := range []string{s.Schedule, conditionText(s.Condition), `data-label="Due" class="num">` + format.Number(s.Backlog.Due) + "<"} {
 			if !found || !strings.Contains(row, part) {
 				return fmt.Sprintf("%s: %q is not in %s", s.Worker, part, row)
 			}
@@ -54,7 +55,7 @@ func (f *fixture) differs(t *testing.T) string {
 func TestRun_HasItsCountsItsTraceAndItsJobs(t *testing.T) {
 	f := start(assert.Parallel(t), func(c *Config) { c.TraceURL = "https://jaeger.example/trace/{trace_id}?x=1" })
 	r := f.run(tokens, false)
-	f.page("/runs/"+strings.ToUpper(r.ID), r.ID, "request by a test", number(r.Counts["scheduled_jobs"]), "scheduled jobs", "Jobs that it queued", "user id",
+	f.page("/runs/"+strings.ToUpper(r.ID), r.ID, "request by a test", format.Number(r.Counts["scheduled_jobs"]), "scheduled jobs", "Jobs that it queued", "user id",
 		`href="https://jaeger.example/trace/`+r.TraceID+`?x=1"`)
 	f.page("/workers/"+tokens, r.ID, "scheduled jobs", "Backlog")
 }
@@ -72,9 +73,9 @@ func TestJob_TellsWhatBecameOfIt(t *testing.T) {
 		SELECT id, 'project_repository', '@hashed/' || id || i, CASE i WHEN 1 THEN now() END FROM maintenance.river_job, generate_series(1, 3) i;
 		INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
 		SELECT 1000 + id, now(), id, kind, 'memberships', 'deleted', 'r', 4711, '', '', '' FROM maintenance.river_job`)
-	f.page("/", "Jobs given up", "jobs given up · caretaker</title>", " × delete_user", "a table is locked", `href="https://jaeger.example/trace/`+trace+`"`)
+	f.page("/", "Failed jobs", "failed jobs · caretaker</title>", ": delete_user (", "a table is locked", `href="https://jaeger.example/trace/`+trace+`"`)
 	f.page(fmt.Sprint("/jobs/", jobs[0].ID), "discarded", "25 of 25", "a table is locked", "2026-11-21 03:34:09 UTC", "/runs/"+jobs[0].RunID, `href="https://jaeger.example/trace/`+trace+`"`,
-		"62 s", "Left 3 paths outside the database, 2 of them pending", fmt.Sprint("caretaker jobs outside ", jobs[0].ID), "memberships", "4\u202f711")
+		"62 s", "Left 3 paths outside the database, 2 of them pending", fmt.Sprint("caretaker jobs outside ", jobs[0].ID), "memberships", "4,711")
 }
 
 func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
@@ -86,7 +87,7 @@ func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
 		assert.That(t, !strings.Contains(body, "<script>alert") && !strings.Contains(body, "<img") &&
 			!strings.Contains(body, "\u202e"), "%s: what somebody wrote is not escaped", path)
 	}
-	f.page("/", "<title>1 paused", " for somebody to decide · caretaker</title>")
+	f.page("/", "<title>1 paused", " need attention · caretaker</title>")
 	f.page("/workers/"+tokens, "until")
 }
 
@@ -112,11 +113,11 @@ func TestOverview_HasMissedFiresTheCurveAndALineForUnusedWorkers(t *testing.T) {
 		SELECT date_trunc('minute', now()) - make_interval(mins => i), $1, 1000 + i, 0, 0, 3 FROM generate_series(1, 300) i`, tokens)
 	f.page("/", "Fires missed", "missed", "5 min ago")
 	f.page("/", `role="img" aria-label="Backlog over the last 6 h: between`, `class="dead"`)
-	f.page("/workers/"+tokens, "highest 1\u202f300")
+	f.page("/workers/"+tokens, "highest 1,300")
 	f.page("/workers/"+keys, ">2.5 s</td>")
 	f.fresh()
 	f.exec(`ALTER TABLE ghost_user_migrations RENAME TO hidden`)
-	body := f.page("/", "<title>in order", "Not used: <a href=\"/workers/ghost_user_migration\">", "database main has no ghost_user_migrations")
+	body := f.page("/", "<title>healthy", "Not used: <a href=\"/workers/ghost_user_migration\">", "database main has no ghost_user_migrations")
 	if strings.Contains(body, `id="worker-ghost_user_migration"`) || !strings.Contains(body, `id="worker-`+keys+`"`) {
 		t.Errorf("the rows are not those of the workers that are used: %s", body)
 	}

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -23,7 +22,7 @@ import (
 // functions returns the functions of the templates.
 func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
-		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number,
+		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": format.Number[int64],
 		"brief": brief, "words": conditionText, "tone": fault.Tone, "took": took, "lasted": lasted, "counts": counts,
 		"plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "args": args, "short": short,
 		"cut": cut, "busiest": busiest, "actLink": actLink,
@@ -72,19 +71,6 @@ func clock(t time.Time) string { return t.UTC().Format("15:04:05") }
 
 func rfc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// number separates thousands.
-func number(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	var out strings.Builder
-	for i, d := range digits {
-		if i > 0 && digits[i-1] != '-' && (len(digits)-i)%3 == 0 {
-			out.WriteRune('\u202f') // a thin space that does not break
-		}
-		out.WriteRune(d)
-	}
-	return out.String()
-}
-
 // sentence returns a message as a sentence.
 func sentence(text string) string {
 	first, size := utf8.DecodeRuneInString(text)
@@ -99,7 +85,7 @@ func brief(n int64) string {
 	case n >= 10_000:
 		return fmt.Sprintf("%.1fk", float64(n)/1_000)
 	}
-	return number(n)
+	return format.Number(n)
 }
 
 // took formats the duration of a run, so far if it is running.

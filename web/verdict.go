@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/status"
@@ -25,8 +26,7 @@ func conditionText(c status.Condition) string {
 // ones, then running ones.
 func judge(workers []status.Worker, down bool) verdict {
 	if down {
-		return verdict{"main is down", "The database main does not answer. What follows is what this " +
-			"server knows by itself; lists are older.", "bad"}
+		return verdict{"main is down", "The database main does not answer. Lists show the last known state.", "bad"}
 	}
 	if common := outages(workers); len(common) > 0 {
 		parts := make([]string, len(common))
@@ -57,9 +57,9 @@ func judge(workers []status.Worker, down bool) verdict {
 		}
 	}
 	if len(workers) == 0 {
-		return verdict{"nothing used", "No worker is enabled and configured.", "off"}
+		return verdict{"no worker enabled", "No worker is enabled and configured.", "off"}
 	}
-	return verdict{"in order", "All workers are in order and wait for their next run.", "good"}
+	return verdict{"healthy", "All workers are healthy.", "good"}
 }
 
 // outage is a database that keeps several workers from running.
@@ -85,47 +85,64 @@ func outages(workers []status.Worker) (common []outage) {
 	return slices.DeleteFunc(common, func(o outage) bool { return len(o.Workers) < 2 })
 }
 
-// withDead adds dead items, items that require a decision, and unrecorded items to a verdict that
-// is no failure. It may count some twice, because a worker's backlog includes its dead jobs.
+// withDead adds to a verdict that is no failure: items that require a decision, failed jobs, and
+// parents that are not tracked. A worker's backlog may include its failed jobs.
 func (v verdict) withDead(workers []status.Worker, jobs []job.Count) verdict {
 	if v.Tone == "bad" {
 		return v
 	}
-	var parts []string
-	rows, dead, untracked := int64(0), int64(0), 0
+	var items, failed tally
+	untracked := 0
 	for _, c := range jobs {
 		if c.State == "discarded" {
-			dead += c.Jobs
-			parts = append(parts, number(c.Jobs)+" × "+c.Kind)
+			failed.add(c.Kind, c.Jobs)
 		}
 	}
 	for _, w := range workers {
 		untracked += w.Backlog.Untracked
-		if n := w.Backlog.Dead; n > 0 {
-			rows += n
-			parts = append(parts, number(n)+" of "+w.Worker)
-		}
+		items.add(w.Worker, w.Backlog.Dead)
 	}
 	// Only the most important number is in the short text. The long text has all.
 	switch {
-	case dead == 1:
-		v.Short += ", 1 job given up"
-	case dead > 1:
-		v.Short += ", " + number(dead) + " jobs given up"
-	case rows > 0:
-		v.Short += ", " + number(rows) + " for somebody to decide"
+	case failed.sum > 0:
+		v.Short += ", " + format.Pluralize(failed.sum, "failed job")
+	case items.sum > 0:
+		v.Short += ", " + format.Number(items.sum) + " need attention"
 	case untracked == 0:
 		return v
 	}
-	if len(parts) > 0 {
-		v.Long += " Given up, or for somebody to decide: " + strings.Join(parts, ", ") + "."
-	}
+	v.Long += items.text("item", " needs attention", " need attention") +
+		failed.text("job", " failed permanently", " failed permanently")
 	if untracked > 0 {
-		v.Short += ", " + number(int64(untracked)) + " not tracked"
-		v.Long += " Parents whose deletions are not recorded: " + number(int64(untracked)) + "."
+		v.Short += ", " + format.Number(untracked) + " not tracked"
+		v.Long += " " + format.Pluralize(untracked, "parent") + " not tracked, so deletions are not recorded."
 	}
 	if v.Tone == "good" {
 		v.Tone = "warn"
 	}
 	return v
+}
+
+// tally is a sum of numbers with names.
+type tally struct {
+	sum   int64
+	parts []string
+}
+
+func (t *tally) add(name string, n int64) {
+	if n > 0 {
+		t.sum += n
+		t.parts = append(t.parts, name+" ("+format.Number(n)+")")
+	}
+}
+
+// text returns the tally as a sentence, "" for none.
+func (t *tally) text(noun, one, several string) string {
+	if t.sum == 0 {
+		return ""
+	}
+	if t.sum > 1 {
+		one = several
+	}
+	return " " + format.Pluralize(t.sum, noun) + one + ": " + strings.Join(t.parts, ", ") + "."
 }
