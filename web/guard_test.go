@@ -97,6 +97,12 @@ func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {
 	}
 }
 
+// sum returns the SHA-256 of a token, as in a tokens file.
+func sum(token string) string {
+	hash := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(hash[:])
+}
+
 // trusted is a request over TLS with a verified certificate of this name.
 func trusted(name string) func(*http.Request) {
 	return func(r *http.Request) {
@@ -109,8 +115,7 @@ func TestRoles_OfThePageAreThoseOfTheAPI(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	entry := func(name, more string) string {
-		hash := sha256.Sum256([]byte(name + "-token"))
-		return "- {name: " + name + ", sha256: " + hex.EncodeToString(hash[:]) + more + "}\n"
+		return "- {name: " + name + ", sha256: " + sum(name+"-token") + more + "}\n"
 	}
 	content := entry("viola", ", role: viewer") + entry("late", ", role: admin, expires: 2026-01-01") +
 		entry("bots", ", role: operator, workers: [w]")
