@@ -1,6 +1,7 @@
 package load
 
 import (
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/control"
 )
 
@@ -72,6 +74,26 @@ func TestExcess_IsNamedWithItsValueItsLimitAndItsKey(t *testing.T) {
 		"a session waits for a lock on public.notes of ci: 7s, over load.max_lock_wait = 5s",
 	}
 	assert.That(t, slices.Equal(got, want), "got %q", got)
+}
+
+func TestMeasures_HaveEachLimitThatIsSetWithTheNewestValue(t *testing.T) {
+	t.Parallel()
+	d := &repo.Database{}
+	l := New(Config{MaxReplicaLag: 30 * time.Second, MaxLockWait: 5 * time.Second}, slog.New(slog.DiscardHandler))
+	l.databases[d] = &databaseLoad{probed: time.Now(), seen: time.Now(), load: control.Load{
+		Lag: 15 * time.Second, WALRate: 1 << 20, Queues: []control.LockQueue{{Seconds: 7}, {Seconds: 10}},
+	}}
+	got, known := l.Measures(t.Context(), d)
+	want := []Measure{
+		{"replica lag", "load.max_replica_lag", "15s", "30s", 0.5},
+		{"longest lock wait", "load.max_lock_wait", "10s", "5s", 2},
+	}
+	assert.That(t, known && slices.Equal(got, want), "got %v, %t", got, known)
+	l.databases[d].seen = time.Now().Add(-time.Hour)
+	_, known = l.Measures(t.Context(), d)
+	assert.That(t, !known, "a load of an hour ago is known")
+	none, known := New(Config{}, nil).Measures(t.Context(), d)
+	assert.That(t, known && none == nil, "without limits: got %v, %t", none, known)
 }
 
 func TestThrottle_PartsOfARunThatRestSideBySideAreCountedOnce(t *testing.T) {

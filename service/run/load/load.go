@@ -84,8 +84,9 @@ type databaseLoad struct {
 	probed, seen time.Time
 	// slow: the newest probe timed out.
 	slow bool
-	// excesses are those of the newest probe, with their beginnings.
+	// excesses are those of the newest probe, with their beginnings. load is the newest known load.
 	excesses []Excess
+	load     control.Load
 	// warned is the last warning: probes fail, or caretaker's role cannot see everything.
 	warned string
 }
@@ -120,6 +121,42 @@ func (l *Loads) Ratio(ctx context.Context, d *repo.Database) (ratio float64, see
 		ratio = worst.ratio
 	}
 	return ratio, seen
+}
+
+// Measure is a measured value with its limit.
+type Measure struct {
+	// Name is what is measured, Key the key of its limit.
+	Name, Key, Value, Limit string
+	// Ratio is value by limit: above 1 the limit is exceeded.
+	Ratio float64
+}
+
+// Measures returns the load of a database for each limit that is set. known is false if probes
+// fail.
+func (l *Loads) Measures(
+	ctx context.Context, d *repo.Database,
+) (measures []Measure, known bool) {
+	if _, known = l.worst(ctx, d, func(*Excess) bool { return false }); !known || l.config.off() {
+		return nil, known
+	}
+	b := l.of(d)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	add := func(name, key string, value, limit float64, text func(float64) string) {
+		if limit > 0 {
+			m := Measure{name, "load." + key, text(value), text(limit), value / limit}
+			measures = append(measures, m)
+		}
+	}
+	c, wait := l.config, 0.0
+	for _, q := range b.load.Queues {
+		wait = max(wait, q.Seconds)
+	}
+	add("replica lag", "max_replica_lag", b.load.Lag.Seconds(), c.MaxReplicaLag.Seconds(), asSeconds)
+	add("write-ahead log a second", "max_wal_rate",
+		float64(b.load.WALRate), float64(c.MaxWALRate), asBytes)
+	add("longest lock wait", "max_lock_wait", wait, c.MaxLockWait.Seconds(), asSeconds)
+	return measures, true
 }
 
 // worst returns the limit that is exceeded most among those that count, by a recent probe. seen is
@@ -175,7 +212,7 @@ func (l *Loads) probe(ctx context.Context, d *repo.Database, b *databaseLoad) {
 	if err == nil {
 		found := l.config.excesses(b.name, load)
 		b.excesses = since(found, b.excesses, now, b.slow || now.Sub(b.seen) <= probeLife)
-		b.seen, b.slow = now, false
+		b.seen, b.slow, b.load = now, false, load
 	} else {
 		refused, ok := errors.AsType[*dberr.Error](err)
 		b.slow = ctx.Err() != nil || ok && refused.Class() == dberr.ClassTimeout

@@ -1,0 +1,49 @@
+package service
+
+import (
+	"context"
+
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/lfk/admin"
+)
+
+// LooseForeignKeys are the loose foreign keys in use, with the result of their check.
+type LooseForeignKeys struct {
+	Keys []lfkrepo.Definition
+	// Lint has the findings of `caretaker lfk lint`, apart from those about the file itself.
+	admin.Lint
+	// Adopted are the foreign keys that loose ones have replaced.
+	Adopted []AdoptedKey
+	// Reused are records on hold: another row has their key now.
+	Reused []admin.FailingRecord
+	// Refused is why the last reload of the file failed, "" if it did not.
+	Refused string
+}
+
+// AdoptedKey is a foreign key that a loose one has replaced.
+type AdoptedKey struct{ Database, Key, Parent string }
+
+// CheckLooseForeignKeys reads the loose foreign keys and checks them against all databases. It
+// changes nothing, and may take seconds. Unchecked has the databases that cannot be read. It fails
+// if none can be read.
+func (s *Service) CheckLooseForeignKeys(ctx context.Context) (LooseForeignKeys, error) {
+	keys := s.looseForeignKeys()
+	found := LooseForeignKeys{Keys: keys, Refused: s.refused(lfk.Name)}
+	of := admin.Admin{
+		Databases: s.Databases, Definitions: &lfk.Definitions{File: s.definitionsFile, Keys: keys},
+	}
+	var err error
+	if found.Lint, err = of.Lint(ctx); found.Findings == nil {
+		return found, err
+	}
+	// A database that cannot be read is among the unchecked.
+	found.Reused, _ = of.Reused(ctx, "")
+	for _, d := range s.Databases {
+		adopted, _ := d.Capture.AdoptedKeys(ctx)
+		for _, k := range adopted {
+			found.Adopted = append(found.Adopted, AdoptedKey{d.Name, k.Named(), k.RecordedParent()})
+		}
+	}
+	return found, nil
+}
