@@ -57,7 +57,7 @@ func newPages(c Config) (*pages, error) {
 	functions["asset"] = func(name string) string { return names[name] }
 	functions["hasJobs"] = p.hasJobs
 	for _, name := range []string{
-		"overview", "worker", "waiting", "runs", "run", "jobs", "job", "plan", "sorry", "act", "signin",
+		"overview", "worker", "waiting", "runs", "run", "jobs", "job", "plan", "sorry", "act", "signin", "docs",
 	} {
 		t, err := template.New("").Funcs(functions).ParseFS(files,
 			"templates/layout.html", "templates/parts.html", "templates/"+name+".html")
@@ -106,6 +106,7 @@ func (p *pages) routes() http.Handler {
 	}
 	mux.HandleFunc("GET /act/{action}", p.confirm)
 	mux.HandleFunc("POST /act/{action}", p.act)
+	mux.HandleFunc("GET /docs/{path...}", p.documentation)
 	mux.HandleFunc("GET /signin", p.signInForm)
 	mux.HandleFunc("POST /signin", p.signIn)
 	mux.HandleFunc("POST /signout", p.signOut)
