@@ -139,13 +139,16 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"Protections": func(ctx context.Context) error {
 			return second(a.Protections(ctx, "user", service.Protection{}, 50))
 		},
-		"Unprotect":      func(context.Context) error { return nil }, // protect calls it, and this one
-		"PlanDeletion":   func(context.Context) error { return nil },
-		"JobKinds":       func(context.Context) error { a.JobKinds(); return nil },
-		"Waiting":        a.listWaiting,
-		"WorkJob":        a.workJobs,
-		"BacklogSamples": func(ctx context.Context) error { return second(a.BacklogSamples(ctx)) },
-		"SampleBacklogs": a.SampleBacklogs,
+		"Unprotect":       func(context.Context) error { return nil }, // protect calls it, and this one
+		"PlanDeletion":    func(context.Context) error { return nil },
+		"JobKinds":        func(context.Context) error { a.JobKinds(); return nil },
+		"Waiting":         a.listWaiting,
+		"WorkJob":         a.workJobs,
+		"BacklogSamples":  func(ctx context.Context) error { return second(a.BacklogSamples(ctx)) },
+		"SampleBacklogs":  a.SampleBacklogs,
+		"DatabaseSamples": func(ctx context.Context) error { return second(a.DatabaseSamples(ctx)) },
+		"ChangedRows":     func(ctx context.Context) error { return second(a.ChangedRows(ctx)) },
+		"DatabaseStatus":  func(ctx context.Context) error { return second(a.DatabaseStatus(ctx)) },
 		"PauseWorker": func(ctx context.Context) error {
 			return second(a.PauseWorker(ctx, "ghost_user_migration", "a test", "test", time.Hour))
 		},
@@ -311,7 +314,7 @@ func wantLookups(t *testing.T, nodes []node, text string) {
 		history := n.Relation == "runs" || n.Relation == "fires" || n.Relation == "river_job" || n.Relation == "audit" ||
 			n.Relation == "outside_paths"
 		switch {
-		case n.Relation == "backlog_samples", strings.HasPrefix(n.Relation, "pg_"):
+		case strings.HasSuffix(n.Relation, "_samples"), strings.HasPrefix(n.Relation, "pg_"):
 		case strings.Contains(text, "run_id'::text) = ") && read <= newestJobs:
 		case n.Type == "Seq Scan" && n.Loops > 0 && history, read > tooMany:
 			t.Errorf("%s of %s reads %.0f rows: %s", n.Type, n.Relation, read, text)
@@ -347,7 +350,7 @@ func TestPlans_NothingReadsALongHistory(t *testing.T) {
 	assert.Must(a.main.History.RunFigures(ctx, []string{"ghost_user_migration"}, []string{"ci"}))(t)
 	assert.NoError(t, a.Shutdown(ctx))
 	wantHeard(t, a.heard.statements, "SET heartbeat_at = clock_timestamp(), counts", "INSERT INTO maintenance.fires", "DELETE FROM maintenance.runs", "DELETE FROM maintenance.audit",
-		"maintenance.backlog_samples", "coalesce(s.in_use_since")
+		"maintenance.backlog_samples", "maintenance.database_samples", "jsonb_array_elements(r.tables)", "coalesce(s.in_use_since")
 	for _, h := range examples(a.heard.statements) {
 		if !planned.MatchString(h.sql) {
 			continue

@@ -211,6 +211,8 @@ FROM generate_series(1, 50000) i CROSS JOIN LATERAL (
 INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
 SELECT date_trunc('minute', now()) - i * interval '1 minute', w, 1, 1, 0, 0
 FROM generate_series(1, 1440) i CROSS JOIN (SELECT DISTINCT worker AS w FROM maintenance.schedules) w;
+INSERT INTO maintenance.database_samples (minute, database, pending, oldest)
+SELECT date_trunc('minute', now()) - i * interval '1 minute', 'main', 1, 1 FROM generate_series(1, 1440) i;
 INSERT INTO maintenance.audit (at, by, address, role, action, target, reason, outcome)
 SELECT now() - (100001 - i) * interval '1 minute', 'alice', '127.0.0.1:1', 'operator', 'RunBatch', 'ghost_user_migration', '', 'OK'
 FROM generate_series(1, 100000) i;

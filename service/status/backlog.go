@@ -16,9 +16,10 @@ type BacklogSample = control.BacklogSample
 // backlogStep is the time between two points of a backlog curve.
 const backlogStep = 4 * time.Minute
 
-// SampleBacklogs stores the current backlogs in main: all replicas show the same curve, and a
-// restart loses nothing. Call it once a minute. A sample that main already has for this minute
-// wins. Workers that are not used here, or have a database that does not answer, are skipped.
+// SampleBacklogs stores the current backlog of each worker and the figures of each database in
+// main. All replicas show the same charts, and a restart loses nothing. Call it once a minute. The
+// first sample of a worker in a minute wins. Workers that are not used here, or have a database that
+// does not answer, are skipped.
 func (r *Reporter) SampleBacklogs(ctx context.Context) error {
 	var samples []BacklogSample
 	for _, w := range r.runner.Workers {
@@ -40,10 +41,12 @@ func (r *Reporter) SampleBacklogs(ctx context.Context) error {
 			})
 		}
 	}
-	if len(samples) == 0 {
-		return nil
+	if len(samples) > 0 {
+		if err := r.runner.Main.History.SampleBacklogs(ctx, samples); err != nil {
+			return err
+		}
 	}
-	return r.runner.Main.History.SampleBacklogs(ctx, samples)
+	return r.sampleDatabases(ctx)
 }
 
 // BacklogSamples returns the samples of the last day by worker, oldest first, four minutes apart.

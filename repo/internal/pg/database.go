@@ -66,6 +66,8 @@ type Database struct {
 	// spans makes the spans of operations, all of which have these attributes.
 	spans      trace.Tracer
 	attributes []attribute.KeyValue
+	// times measures the statements. nil on a pool of the caller.
+	times *statementTimes
 }
 
 // maxConns of a database's pool. The URL's pool_max_conns overrides it. Each of the six workers
@@ -159,7 +161,7 @@ func open(ctx context.Context, name string, from source) (*Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.ConnConfig.Tracer = &tracer{times}
+	config.ConnConfig.Tracer, d.times = &tracer{times}, times
 	d.spans, d.attributes = newSpans(), traceAttributes(name, config.ConnConfig)
 	config.AfterConnect = d.connected
 	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {

@@ -23,6 +23,7 @@ type statementTimes struct {
 	// duration is in seconds. errors counts failed statements by class.
 	duration metric.Float64Histogram
 	errors   metric.Int64Counter
+	recent   recentTimes
 }
 
 // newStatementTimes registers the metrics of one database. Each class of errors starts at 0, so
@@ -53,8 +54,9 @@ func (t *statementTimes) add(ctx context.Context, began time.Time, err error) {
 	if began.IsZero() {
 		return
 	}
-	work := cmp.Or(spans.Work(ctx), "other")
-	t.duration.Record(context.WithoutCancel(ctx), time.Since(began).Seconds(), //nolint:forbidigo // measures
+	work, took := cmp.Or(spans.Work(ctx), "other"), time.Since(began) //nolint:forbidigo // measures
+	t.recent.add(took)
+	t.duration.Record(context.WithoutCancel(ctx), took.Seconds(),
 		metric.WithAttributes(attribute.String("work", work), attribute.String("database", t.database)))
 	if err != nil && !errors.Is(err, context.Canceled) && !dberr.Ours(asCondition(err)) {
 		t.fail(context.WithoutCancel(ctx), (&dberr.Error{SQLState: dberr.SQLState(err)}).Class(), 1)
