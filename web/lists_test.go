@@ -9,7 +9,6 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/status"
@@ -146,30 +145,6 @@ func TestCurve_OfNothingIsNone(t *testing.T) {
 	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
 	c := newCurve(samples(at, nil, 7*time.Hour), 7, at, overviewSpan)
 	assert.That(t, c == nil, "got %+v", c)
-}
-
-func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
-	t.Parallel()
-	page := func(change func(*runPage)) int64 {
-		p := &runPage{
-			Run:    run.Run{Worker: "ghost_user_migration", State: running, Counts: map[string]int64{"migrated_users": 20, "failed_users": 5, "moved_rows": 9}},
-			Status: status.Worker{Backlog: control.Backlog{Due: 75}},
-		}
-		change(p)
-		return p.Percent()
-	}
-	assert.Equal(t, page(func(*runPage) {}), 25, "%%")
-	for what, change := range map[string]func(*runPage){
-		"ended":    func(p *runPage) { p.Run.State = "succeeded" },
-		"dry":      func(p *runPage) { p.Run.DryRun = true },
-		"not read": func(p *runPage) { p.Status.BacklogUnknown = true },
-		"at least": func(p *runPage) { p.Status.Backlog.AtLeast = true },
-		"none due": func(p *runPage) { p.Status.Backlog.Due = 0 },
-		"several":  func(p *runPage) { p.Status.Leases = make([]run.Lease, 2) },
-		"unknown":  func(p *runPage) { p.Run.Worker = "other" },
-	} {
-		assert.Equal(t, page(change), 0, what)
-	}
 }
 
 // lease is the i-th of a worker.

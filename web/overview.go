@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -56,6 +55,9 @@ func (b *board) Current() (runs []run.Run) {
 	}
 	return runs
 }
+
+// Live returns the progress of a running run.
+func (b *board) Live(r run.Run) liveRun { return live(r, b.Workers.Value, false) }
 
 // running is the state of an unfinished run.
 const running = "running"
@@ -257,16 +259,8 @@ type runPage struct {
 	Status status.Worker
 }
 
-// Percent returns the processed percentage of a running run, 0 if unknown.
-func (p *runPage) Percent() int64 {
-	done, known := service.Processed(p.Run.Worker, p.Run.Counts)
-	b := p.Status.Backlog
-	if !known || p.Run.State != running || p.Run.DryRun || p.Status.BacklogUnknown || b.AtLeast ||
-		b.Due == 0 || len(p.Status.Leases) > 1 {
-		return 0
-	}
-	return done * 100 / (done + b.Due)
-}
+// Live returns the progress of the run.
+func (p *runPage) Live() liveRun { return live(p.Run, []status.Worker{p.Status}, true) }
 
 // runJobs is how many jobs a run's page shows.
 const runJobs = 50

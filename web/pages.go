@@ -35,6 +35,9 @@ type pages struct {
 	// recent caches what pages read, for all requests.
 	recent *recent
 	forms  forms
+	// streams are the open streams. They end with stopping.
+	streams  streams
+	stopping context.Context //nolint:containedctx // ends with the server, not with a call
 }
 
 // asset is a static file with its media type.
@@ -48,6 +51,7 @@ func newPages(c Config) (*pages, error) {
 	p := &pages{
 		config: c, templates: map[string]*template.Template{}, assets: map[string]asset{},
 		recent: &recent{known: map[string]*reading{}}, forms: newForms(),
+		streams: streams{watches: map[string]*watch{}},
 	}
 	names, err := p.loadAssets()
 	if err != nil {
@@ -60,7 +64,7 @@ func newPages(c Config) (*pages, error) {
 		"overview", "worker", "waiting", "runs", "run", "jobs", "job", "plan", "sorry", "act", "signin", "docs",
 	} {
 		t, err := template.New("").Funcs(functions).ParseFS(files,
-			"templates/layout.html", "templates/parts.html", "templates/"+name+".html")
+			"templates/layout.html", "templates/parts.html", "templates/live.html", "templates/"+name+".html")
 		if err != nil {
 			return nil, fmt.Errorf("page %s: %w", name, err)
 		}
@@ -99,6 +103,7 @@ func (p *pages) routes() http.Handler {
 	mux.HandleFunc("GET /workers/{name}/{what}", p.waiting)
 	mux.HandleFunc("GET /runs", p.runList)
 	mux.HandleFunc("GET /runs/{id}", p.run)
+	mux.HandleFunc("GET /runs/{id}/events", p.events)
 	if p.hasJobs() {
 		mux.HandleFunc("GET /jobs", p.jobList)
 		mux.HandleFunc("GET /jobs/{id}", p.job)

@@ -71,6 +71,7 @@ func New(config Config) (*Site, error) {
 	}
 	s := &Site{config: config, pages: made}
 	s.sampling, s.stop = context.WithCancel(context.Background())
+	made.stopping = s.sampling
 	s.server = &http.Server{
 		// A server changes its TLS configuration, and other servers use this one.
 		TLSConfig: config.TLS.Clone(), ReadHeaderTimeout: headerTime, ReadTimeout: headerTime,

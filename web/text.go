@@ -25,7 +25,7 @@ func (p *pages) functions() template.FuncMap {
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": format.Number[int64],
 		"brief": brief, "words": conditionText, "tone": fault.Tone, "took": took, "lasted": lasted, "counts": counts,
 		"plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "args": args, "short": short,
-		"cut": cut, "busiest": busiest, "actLink": actLink,
+		"cut": cut, "actLink": actLink,
 		"planned": planned, "plannedBy": plannedBy,
 		"named": func(name string, of []choice) map[string]any { return map[string]any{"Name": name, "Of": of} },
 		"row":   func(run run.Run, named bool) runRow { return runRow{run, named} },
@@ -182,16 +182,6 @@ func short(id string) string {
 		return id[len(id)-12:]
 	}
 	return id
-}
-
-// busiest returns up to six tables with the most changed rows.
-func busiest(r run.Run) []count {
-	all := make([]count, 0, len(r.Tables))
-	for _, t := range r.Tables {
-		all = append(all, count{t.Table, t.Deleted + t.Updated})
-	}
-	slices.SortStableFunc(all, func(a, b count) int { return int(b.Value - a.Value) })
-	return all[:min(len(all), 6)]
 }
 
 // link is a link to a trace. URL is "" if no trace URL is configured.

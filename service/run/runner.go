@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/repo/fencing"
+	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/load"
 )
@@ -23,6 +24,8 @@ import (
 type (
 	// Run is one run of a worker.
 	Run = control.Run
+	// TableCount has the rows of a table that a run has changed.
+	TableCount = jobqueue.TableCount
 	// Lease ensures that two runs never do the same work.
 	Lease = fencing.Lease
 	// Pause keeps a worker from running.

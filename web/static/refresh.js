@@ -1,23 +1,77 @@
 // Asks for the page again every few seconds and puts the new content in the place of the old: scrolling, selected text,
-// and the element that has the focus stay. Without this script the page reloads itself.
+// opened details and the element that has the focus stay. The progress of running runs comes every second as Server-Sent
+// Events. Times are in UTC, or in the browser's time zone if the reader has chosen so. Without this script the page
+// reloads itself and shows UTC.
 (() => {
   "use strict";
-  const seconds = Number(document.body.dataset.refresh);
-  if (!seconds) return;
   const byId = (id) => document.getElementById(id);
+  const seconds = Number(document.body.dataset.refresh);
 
-  const busy = () => document.hidden || !window.getSelection().isCollapsed;
+  // Times. Each <time> keeps its text and title in UTC as data.
+  const absolute = /(\d{4}-\d\d-\d\d )?\d\d:\d\d(:\d\d)?( UTC)?/;
+  const two = (n) => String(n).padStart(2, "0");
+  const offset = (d) => {
+    const minutes = Math.abs(d.getTimezoneOffset());
+    return ` UTC${d.getTimezoneOffset() > 0 ? "-" : "+"}${two(Math.floor(minutes / 60))}:${two(minutes % 60)}`;
+  };
+  const local = (utc, d) => utc.replace(absolute, (all, date, secs, zone) =>
+    (date ? `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())} ` : "") +
+    `${two(d.getHours())}:${two(d.getMinutes())}${secs ? `:${two(d.getSeconds())}` : ""}${zone ? offset(d) : ""}`);
+  const stored = () => {
+    try { return localStorage.getItem("zone") === "local"; } catch { return false; }
+  };
+  let isLocal = stored();
+  const translate = (root) => {
+    for (const time of root.querySelectorAll("time[datetime]")) {
+      const d = new Date(time.dateTime);
+      time.dataset.utc ??= time.textContent;
+      time.dataset.title ??= time.title;
+      time.textContent = isLocal ? local(time.dataset.utc, d) : time.dataset.utc;
+      if (time.dataset.title) time.title = isLocal ? local(time.dataset.title, d) : time.dataset.title;
+    }
+  };
+  const zone = byId("zone");
+  const showZone = () => {
+    zone.textContent = isLocal ? "show UTC" : "show local time";
+    translate(document);
+  };
+  zone.hidden = false;
+  zone.addEventListener("click", () => {
+    isLocal = !isLocal;
+    try { localStorage.setItem("zone", isLocal ? "local" : "utc"); } catch { /* the choice lasts as long as the page */ }
+    showZone();
+  });
+  showZone();
+  if (!seconds) return;
+
+  // The whole content.
+  const typing = () => Boolean(document.activeElement?.closest("input, select, textarea"));
+  const busy = () => document.hidden || typing() || !window.getSelection().isCollapsed;
+  const keyOf = (details, i) => details.id || `details ${i}`;
+  const eachDetails = (root, what) => root.querySelectorAll("details").forEach((details, i) => what(details, keyOf(details, i)));
 
   const replace = (fresh) => {
+    const content = byId("content");
     const focused = document.activeElement;
-    const href = focused && byId("content").contains(focused) && focused.getAttribute("href");
-    byId("content").replaceChildren(...fresh.getElementById("content").childNodes);
+    const inside = focused && content.contains(focused);
+    const href = inside && focused.getAttribute("href");
+    const open = new Map();
+    let summary = null;
+    eachDetails(content, (details, key) => {
+      open.set(key, details.open);
+      if (inside && focused.parentElement === details) summary = key;
+    });
+    const next = fresh.getElementById("content");
+    eachDetails(next, (details, key) => { if (open.has(key)) details.open = open.get(key); });
+    translate(fresh);
+    content.replaceChildren(...next.childNodes);
     byId("asof").replaceChildren(...fresh.getElementById("asof").childNodes);
     document.title = fresh.title;
-    if (href) {
-      const again = byId("content").querySelector(`a[href="${CSS.escape(href)}"]`);
-      if (again) again.focus({ preventScroll: true });
-    }
+    if (href) content.querySelector(`a[href="${CSS.escape(href)}"]`)?.focus({ preventScroll: true });
+    eachDetails(content, (details, key) => {
+      if (key === summary) details.querySelector("summary").focus({ preventScroll: true });
+    });
+    listen();
   };
 
   const refresh = async () => {
@@ -28,11 +82,45 @@
       byId("lost").hidden = true;
       if (!busy()) replace(page);
     } catch {
-      byId("lost-at").textContent = byId("asof").querySelector("time").textContent + " UTC";
+      byId("lost-at").textContent = byId("asof").querySelector("time").textContent;
       byId("lost").hidden = false;
       document.title = "no answer · caretaker";
     }
   };
+
+  // The progress of running runs. A browser opens few connections to a server, so only a page that is seen listens.
+  const maxSources = 3;
+  const sources = new Map();
+  const close = (url) => {
+    sources.get(url)?.close();
+    sources.delete(url);
+  };
+  const listen = () => {
+    const wanted = document.hidden ? [] : [...document.querySelectorAll("[data-events]")].slice(0, maxSources);
+    const urls = wanted.map((element) => element.dataset.events);
+    for (const url of sources.keys()) if (!urls.includes(url)) close(url);
+    for (const url of urls) {
+      if (sources.has(url)) continue;
+      const source = new EventSource(url);
+      sources.set(url, source);
+      source.addEventListener("message", (event) => {
+        const element = document.querySelector(`[data-events="${CSS.escape(url)}"]`);
+        if (!element || !window.getSelection().isCollapsed) return;
+        const part = new DOMParser().parseFromString(event.data, "text/html");
+        element.replaceChildren(...part.body.childNodes);
+      });
+      // A refused stream is asked for again with the next refresh.
+      source.addEventListener("error", () => { if (source.readyState === EventSource.CLOSED) sources.delete(url); });
+      source.addEventListener("end", () => {
+        source.close();
+        if (!busy()) refresh();
+      });
+    }
+  };
+  document.addEventListener("visibilitychange", listen);
+  window.addEventListener("pagehide", () => { for (const url of [...sources.keys()]) close(url); });
+  window.addEventListener("pageshow", listen);
+  listen();
 
   const loop = async () => {
     if (!busy()) await refresh();

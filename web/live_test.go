@@ -1,0 +1,174 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/access"
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
+	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/status"
+)
+
+func TestLive_ShowsHowMuchOfTheDueItemsIsDoneAtWhichRate(t *testing.T) {
+	t.Parallel()
+	progress := func(change func(*liveRun)) liveRun {
+		l := live(run.Run{
+			Worker: "ghost_user_migration", State: running, StartedAt: time.Now().Add(-50 * time.Second),
+			Counts: map[string]int64{"migrated_users": 20, "failed_users": 5, "moved_rows": 9},
+			Tables: []run.TableCount{{Table: "a", Deleted: 1}, {Table: "b", Updated: 90_000}, {Table: "c"}, {Table: "d"}, {Table: "e"}, {Table: "f"}, {Table: "g"}},
+		}, []status.Worker{{Worker: "other"}, {Worker: "ghost_user_migration", Backlog: control.Backlog{Due: 75}}}, false)
+		change(&l)
+		return l
+	}
+	l := progress(func(*liveRun) {})
+	assert.Equal(t, l.Percent(), 25, "%%")
+	assert.That(t, l.Left() == "about 2 min left" || l.Left() == "about 3 min left", "got %q", l.Left())
+	assert.That(t, strings.HasPrefix(l.Rate(), "1,") && strings.HasSuffix(l.Rate(), " rows/s"), "got %q", l.Rate())
+	assert.That(t, len(l.Shown()) == busiestTables && l.Shown()[0].Table == "b" && l.Hidden() == 1, "got %v", l.Shown())
+	for what, change := range map[string]func(*liveRun){
+		"ended":    func(l *liveRun) { l.State = "succeeded" },
+		"dry":      func(l *liveRun) { l.DryRun = true },
+		"not read": func(l *liveRun) { l.Status.BacklogUnknown = true },
+		"at least": func(l *liveRun) { l.Status.Backlog.AtLeast = true },
+		"none due": func(l *liveRun) { l.Status.Backlog.Due = 0 },
+		"several":  func(l *liveRun) { l.Status.Leases = make([]run.Lease, 2) },
+		"unknown":  func(l *liveRun) { l.Worker = "other" },
+	} {
+		l := progress(change)
+		assert.Equal(t, l.Percent(), 0, what)
+		assert.Equal(t, l.Left(), "", what)
+	}
+	on := progress(func(l *liveRun) {
+		l.Database, l.Status.Leases = "ci", make([]run.Lease, 2)
+		l.Status.Databases = []status.Database{{Name: "ci", KnownBacklog: run.KnownBacklog{Known: true, Backlog: control.Backlog{Due: 25}}}}
+	})
+	assert.Equal(t, on.Percent(), 50, "of its database, %%")
+}
+
+// atWork is the id of a run that another server has started.
+const atWork = "01a1fbb2-62fe-7420-8c8f-e59373dcf4f4"
+
+// slow is a run in another process, which goes on until finish.
+func (f *fixture) slow() {
+	f.t.Helper()
+	f.exec(`INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at, lease_epoch, counts, tables)
+		VALUES ($1, 'ghost_user_migration', 'request', 'running', '1 hour', clock_timestamp() - interval '10 s', 1, '{"moved_rows": 12345}', '[{"table": "notes", "deleted": 0, "updated": 12345}]')`, atWork)
+}
+
+func (f *fixture) finish() {
+	f.t.Helper()
+	f.exec(`UPDATE maintenance.runs SET state = 'succeeded', finished_at = clock_timestamp() WHERE id = $1`, atWork)
+}
+
+// stream opens the stream of a run.
+func (f *fixture) stream(ctx context.Context, id string, change ...func(*http.Request)) *http.Response {
+	f.t.Helper()
+	r := assert.Must(http.NewRequestWithContext(ctx, http.MethodGet, f.url+"/runs/"+id+"/events", nil))(f.t)
+	for _, c := range change {
+		c(r)
+	}
+	answer, err := f.client.Do(r)
+	assert.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = answer.Body.Close() })
+	return answer
+}
+
+func TestEvents_ShowTheProgressEverySecondUntilTheRunEnds(t *testing.T) {
+	f := start(assert.Parallel(t))
+	f.slow()
+	f.page("/runs/"+atWork, `data-events="/runs/`+atWork+`/events?tables=all"`)
+	f.page("/", `data-events="/runs/`+atWork+`/events"`)
+	answer := f.stream(t.Context(), strings.ToUpper(atWork))
+	assert.Equal(t, answer.StatusCode, http.StatusOK)
+	assert.Equal(t, answer.Header.Get("Content-Type"), "text/event-stream")
+	lines, events := bufio.NewScanner(answer.Body), 0
+	var last []string
+	for lines.Scan() {
+		line := lines.Text()
+		if line == "" {
+			if events++; events == 3 {
+				f.finish()
+			}
+			continue
+		}
+		assert.That(t, strings.HasPrefix(line, "data: ") || strings.HasPrefix(line, "event: "), "got %q", line)
+		last = append(last, line)
+	}
+	assert.That(t, strings.Contains(strings.Join(last, "\n"), ">12,345</td>"), "no rows in %q", last)
+	assert.That(t, events >= 4 && slices.Contains(last, "event: end") && slices.Contains(last, "data: succeeded"), "%d events, the last are %q", events, last)
+	assert.Equal(t, f.stream(t.Context(), strings.Repeat("0", 36)).StatusCode, http.StatusNotFound)
+}
+
+func TestEvents_AThousandAttemptsOpenAHundredStreams(t *testing.T) {
+	f := start(assert.Parallel(t))
+	f.slow()
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	var open, refused atomic.Int64
+	var wait sync.WaitGroup
+	for range 1000 {
+		wait.Go(func() {
+			answer := f.stream(ctx, atWork)
+			switch {
+			case answer.StatusCode == http.StatusOK:
+				open.Add(1)
+			case answer.StatusCode == http.StatusServiceUnavailable && answer.Header.Get("Retry-After") == "10":
+				refused.Add(1)
+			}
+		})
+	}
+	wait.Wait()
+	assert.That(t, open.Load() == maxStreams && refused.Load() == 1000-maxStreams, "%d open, %d refused", open.Load(), refused.Load())
+	f.site.pages.streams.mu.Lock()
+	watches := len(f.site.pages.streams.watches)
+	f.site.pages.streams.mu.Unlock()
+	assert.Equal(t, watches, 1, "watches of one run")
+	f.page("/", atWork)
+	leave()
+	devdb.Eventually(t, "a stream to be free", func() bool {
+		return f.stream(t.Context(), atWork).StatusCode == http.StatusOK
+	})
+}
+
+func TestEvents_EndWhenTheTokenIsRevoked(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "token")
+	assert.NoError(t, os.WriteFile(file, []byte("secret"), 0o600))
+	keys := assert.Must(access.New(access.Config{TokenFile: file}))(t)
+	f := start(t, func(c *Config) { c.Access = keys })
+	f.slow()
+	viewer := func(r *http.Request) { r.Header.Set("Authorization", "Bearer secret") }
+	assert.Equal(t, f.stream(t.Context(), atWork).StatusCode, http.StatusUnauthorized, "without a token")
+	lines := bufio.NewScanner(f.stream(t.Context(), atWork, viewer).Body)
+	assert.That(t, lines.Scan(), "no event")
+	assert.NoError(t, os.WriteFile(file, []byte("another"), 0o600))
+	keys.Reload()
+	for lines.Scan() {
+		assert.That(t, lines.Text() != "event: end", "the run has ended")
+	}
+	assert.Equal(t, f.stream(t.Context(), atWork, viewer).StatusCode, http.StatusUnauthorized, "afterwards")
+}
+
+func TestEvents_EndWhenTheServerStops(t *testing.T) {
+	f := start(assert.Parallel(t))
+	f.slow()
+	lines := bufio.NewScanner(f.stream(t.Context(), atWork).Body)
+	assert.That(t, lines.Scan(), "no event")
+	f.site.Stop(t.Context())
+	for lines.Scan() {
+		assert.That(t, lines.Text() != "event: end", "the run has ended")
+	}
+	assert.That(t, t.Context().Err() == nil && f.site.pages.streams.open == 0, "streams are open")
+}
