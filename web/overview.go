@@ -19,9 +19,11 @@ import (
 
 const (
 	// runsShown, jobsShown and firesShown are the lengths of lists.
-	runsShown, jobsShown, firesShown = 20, 8, 8
+	runsShown, jobsShown, firesShown = 12, 8, 8
 	// historyEvery is how often the curves are read. They get a new point every minute.
 	historyEvery = 30 * time.Second
+	// figuresEvery is how often the current figures of databases are read.
+	figuresEvery = 5 * time.Second
 	// listShown is how many leases, or databases of a worker, a page lists.
 	listShown = 12
 	// workerRuns is how many runs and scheduled runs a worker's page lists.
@@ -37,6 +39,9 @@ type board struct {
 	Working, Failing, Dead part[[]job.Job]
 	Missed                 part[[]schedule.Fire]
 	History                part[map[string][]status.BacklogSample]
+	Changed                part[map[string][]status.ChangedRows]
+	Samples                part[map[string][]status.DatabaseSample]
+	Figures                part[[]status.DatabaseFigures]
 	Verdict                verdict
 }
 
@@ -187,6 +192,10 @@ func (p *pages) board(ctx context.Context) *board {
 	}
 	wait.Go(func() { b.Missed = p.fires(ctx, missed) })
 	wait.Go(func() { b.History = p.history(ctx) })
+	of := p.config.Service
+	wait.Go(func() { b.Changed = read(ctx, p.recent, "changed rows", historyEvery, of.ChangedRows) })
+	wait.Go(func() { b.Samples = read(ctx, p.recent, "samples", historyEvery, of.DatabaseSamples) })
+	wait.Go(func() { b.Figures = read(ctx, p.recent, "figures", figuresEvery, of.DatabaseStatus) })
 	wait.Wait()
 	b.Verdict = judge(b.Used(), b.Down()).withDead(b.Used(), b.Counts.Value)
 	return b

@@ -64,7 +64,7 @@ func newPages(c Config) (*pages, error) {
 		"overview", "worker", "waiting", "runs", "run", "jobs", "job", "plan", "sorry", "act", "signin", "docs",
 	} {
 		t, err := template.New("").Funcs(functions).ParseFS(files,
-			"templates/layout.html", "templates/parts.html", "templates/live.html", "templates/"+name+".html")
+			"templates/layout.html", "templates/parts.html", "templates/live.html", "templates/charts.html", "templates/"+name+".html")
 		if err != nil {
 			return nil, fmt.Errorf("page %s: %w", name, err)
 		}

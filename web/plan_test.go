@@ -33,7 +33,9 @@ func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
 	user, group, placeholder := f.one()
 	assert.Must(f.service.Protect(t.Context(), service.Protection{Kind: "user", ID: user, Reason: "evidence <b>", By: "me"}, 0, false))(t)
 	// Samples of the backlog are taken all the time.
-	content := func() map[string]string { return devdb.Content(t, f.sql, "maintenance.backlog_samples", "maintenance.database_samples") }
+	content := func() map[string]string {
+		return devdb.Content(t, f.sql, "maintenance.backlog_samples", "maintenance.database_samples")
+	}
 	before := content()
 	for kind, id := range map[string]int64{"user": user, "group": group, "placeholder": placeholder} {
 		p := assert.Must(f.service.PlanDeletion(t.Context(), kind, id))(t)
