@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/catalog"
@@ -110,8 +109,11 @@ func (l Admin) databasesOf(
 // unknownTable returns the error for a table that no selected database has.
 func (l Admin) unknownTable(ctx context.Context, table string) error {
 	selected, _ := l.selected()
-	return fmt.Errorf("%w %s in %s%s", ErrUnknownTable, table, run.DatabaseNames(selected),
-		l.suggestions(ctx, table))
+	hint := l.tables(ctx).hint(table)
+	if hint != "" {
+		hint = ": " + hint
+	}
+	return fmt.Errorf("%w %s in %s%s", ErrUnknownTable, table, run.DatabaseNames(selected), hint)
 }
 
 // knownTable returns [ErrUnknownTable] if no selected database has a table.
@@ -121,28 +123,6 @@ func (l Admin) knownTable(ctx context.Context, table string) error {
 		err = l.unknownTable(ctx, table)
 	}
 	return err
-}
-
-// suggestions returns a hint: tables of another case or schema that an unknown name may mean, and
-// tables that do not count. It returns "" without a hint.
-func (l Admin) suggestions(ctx context.Context, table string) (hint string) {
-	var names []string
-	protected := ""
-	_ = l.each(ctx, func(d *repo.Database) error { // of a hint no error matters
-		similar, err := admin.New(d.Database).SimilarTables(ctx, table)
-		for _, s := range similar {
-			if name := s.Written(); s.Protected {
-				protected = "; write-protected leftovers do not count"
-			} else if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-		return err
-	})
-	if len(names) > 0 {
-		hint = ": did you mean " + strings.Join(names, " or ") + "?"
-	}
-	return hint + protected
 }
 
 // Untracked is the result of Untrack in one database.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/fencing"
@@ -143,6 +144,9 @@ func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 		hint := ""
 		if len(others) > 0 {
 			hint = ": the foreign keys of " + r.Table + " are of " + strings.Join(others, ", ")
+			if near := didYouMean(format.Nearest(lfkrepo.ColumnList(r.Columns), others)); near != "" {
+				hint += ", " + near
+			}
 		}
 		return admin.RealKey{}, fmt.Errorf("%w of %s%s", ErrUnknownKey, named, hint)
 	case 1:

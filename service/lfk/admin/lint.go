@@ -7,7 +7,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
@@ -87,7 +89,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		check.triggers(d)
 		check.pending(d)
 	}
-	check.missing()
+	check.missing(sync.OnceValue(func() tableNames { return l.tables(ctx) }))
 	check.shared()
 	return check.result, err
 }
@@ -214,7 +216,8 @@ func (l *lint) children(d lfk.Inspected) {
 		at := l.at(d.Name, key.String())
 		for _, column := range child.MissingColumns {
 			at.fail("column_missing",
-				"%s has no column %s: correct the definition or the table", key.Table, column)
+				"%s has no column %s%s: correct the definition or the table", key.Table, column,
+				parenthesized(didYouMean(format.Nearest(column, child.Names))))
 		}
 		mismatches := append(l.mismatches(key, child), child.Mismatches...)
 		for _, mismatch := range mismatches {
