@@ -140,7 +140,7 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 	sh := newShell(t)
 	sh.database("main", servicetest.Migrated(""))
 	for _, command := range []string{
-		"lfk", "lfk frobnicate", "lfk lint extra", "lfk track", "lfk track a b", "lfk untrack", "lfk retry", "lfk retry --id x", "lfk retry --id 1 --all",
+		"lfk frobnicate", "lfk lint extra", "lfk track", "lfk track a b", "lfk untrack", "lfk retry", "lfk retry --id x", "lfk retry --id 1 --all",
 		"lfk accept-absent", "lfk accept-absent c --all", "lfk accept-absent c --list", "lfk accept-absent --revoke", "lfk accept-absent --list --revoke c",
 		"lfk accept-absent --all --database main", "lfk retry --all=false", "lfk retry --table=", "lfk install --database nowhere", "lfk lint --output xml", "lfk track p --nothing",
 	} {
