@@ -167,7 +167,7 @@ func (m machine) wantInstalled() {
 // started as the unit starts it.
 func (m machine) wantWorking(said string) {
 	m.Helper()
-	url := databases.Clone(m, devdb.Template{Name: "bare"})
+	url := databases.Clone(m, devdb.Template{Name: "bare", Schema: "main"})
 	m.run("cat >>/etc/caretaker/caretaker.env <<'END'\nCARETAKER_LISTEN='127.0.0.1:0'\n" +
 		"CARETAKER_METRICS_LISTEN=''\nCARETAKER_WEB_LISTEN=''\nEND")
 	// The service reads the URL from the file that init writes: no variable has it.
