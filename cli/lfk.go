@@ -76,7 +76,8 @@ func (l *lfkCommands) body(needsDefinitions bool, do action) func(*cobra.Command
 			if err != nil {
 				return err
 			}
-			keys.Databases = open
+			keys.Databases, keys.Progress = open, l.status
+			defer l.endStatus()
 			return do(ctx, keys, args)
 		})
 		if admin.Misused(err) {

@@ -31,7 +31,7 @@ func (l *lfkCommands) orphans() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			search.Limit = limit
+			search.Limit, search.Progress = limit, l.status
 			switch {
 			case limit < 1:
 				return usage(errors.New("--limit is at least 1"))

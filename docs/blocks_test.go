@@ -31,6 +31,7 @@ var notRun = map[string]string{
 	"docs/getting-started/install.md: tar -xzf caretaker_VERSION_linux_amd64.tar.gz":                                                        "make test-packages unpacks it and asks for its version",
 	"docs/getting-started/install.md: docker build -t caretaker:local .":                                                                    "takes a container engine; make test-deploy reads the Dockerfile",
 	"docs/guides/kubernetes.md: kubectl apply -k .":                                                                                         "takes a cluster; make test-deploy reads the manifests",
+	"docs/guides/convert-a-cascade.md: caretaker lfk adopt --list":                                                                          "TestLfkAdopt of cli does so",
 	"docs/guides/convert-a-cascade.md: caretaker lfk adopt invoices.customer_id --plan":                                                     "TestLfkAdopt of cli does so",
 	"docs/guides/convert-a-cascade.md: caretaker lfk adopt invoices.customer_id --yes":                                                      "TestLfkAdopt of cli does so",
 	"docs/guides/convert-a-cascade.md: caretaker lfk revert invoices.customer_id":                                                           "TestLfkAdopt of cli does so",

@@ -46,6 +46,15 @@ type Admin struct {
 	Definitions *lfk.Definitions
 	// Schedule of the worker, of five fields, UTC. "" means no schedule.
 	Schedule string
+	// Progress shows what takes time, as text for people. nil means nothing.
+	Progress func(format string, args ...any)
+}
+
+// progress shows what takes time.
+func (l Admin) progress(format string, args ...any) {
+	if l.Progress != nil {
+		l.Progress(format, args...)
+	}
 }
 
 // Installed is the result of Install in one database.
