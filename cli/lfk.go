@@ -210,8 +210,7 @@ func (l *lfkCommands) showTracked(done admin.Tracked) {
 	}
 }
 
-// untrack drops the triggers of one table. It warns about each definition that gets no more
-// records.
+// untrack drops the triggers of one table. Before, it asks if that orphans children.
 func (l *lfkCommands) untrack() *cobra.Command {
 	yes := false
 	command := &cobra.Command{
@@ -227,33 +226,38 @@ func (l *lfkCommands) untrack() *cobra.Command {
 				for _, t := range d.Triggers {
 					l.println("%s: dropped trigger %s", d.Database, t)
 				}
-				for _, key := range d.Unfed {
-					l.note("warning: %s: %s gets no more records: deletions from %s now orphan its children; "+
-						"pending records are cleaned if their key is known", d.Database, key, args[0])
-				}
 			})
 		}),
 	}
 	command.Flags().BoolVar(&yes, "yes", false,
-		"untrack the parent of an adopted foreign key without asking")
+		"untrack the parent of definitions and adopted foreign keys without asking")
 	return command
 }
 
-// agreeToOrphans asks before untracking the parent of an adopted foreign key, because no constraint
-// prevents orphans among its children. Untracking itself reports an unreachable database.
+// agreeToOrphans asks before untracking a table whose deletions then orphan children, or warns of
+// that with --yes. Untracking itself reports an unreachable database.
 func (l *lfkCommands) agreeToOrphans(
 	ctx context.Context, keys admin.Admin, table string, yes bool,
 ) error {
-	adopted, _ := keys.AdoptedBelow(ctx, table)
-	if len(adopted) == 0 || yes {
+	orphaned, _ := keys.OrphanedBy(ctx, table)
+	names, adopted := orphaned.Definitions, ""
+	if len(orphaned.Adopted) > 0 {
+		adopted = ", after `caretaker lfk revert` of the adopted foreign keys " + format.List(orphaned.Adopted)
+	}
+	if len(names) == 0 {
+		names = orphaned.Adopted
+	}
+	if len(names) == 0 {
 		return nil
 	}
-	names := format.List(adopted)
-	return l.agree(fmt.Sprintf("nothing was dropped: without its triggers the rows of the adopted "+
-		"foreign keys %s stay when rows of %s are deleted: run `caretaker lfk revert`, or this command "+
-		"again with --yes", names, table),
-		"untrack %s? The rows of the adopted foreign keys %s then stay when rows of it are deleted "+
-			"[y/N] ", table, names)
+	orphans := fmt.Sprintf("without its triggers, deletions from %s orphan the rows of %s", table,
+		format.List(names))
+	if yes {
+		l.note("warning: %s. Pending records are cleaned if their key is known", orphans)
+		return nil
+	}
+	return l.agree(fmt.Sprintf("nothing was dropped: %s: run this command again with --yes%s", orphans,
+		adopted), "untrack %s? %s [y/N] ", table, strings.ToUpper(orphans[:1])+orphans[1:])
 }
 
 // operator returns the name of the command's user for records.

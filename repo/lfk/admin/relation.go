@@ -124,22 +124,6 @@ func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) 
 	return has, err
 }
 
-// Recorded returns the name under which deletions from a table or partition are recorded.
-func (a Admin) Recorded(ctx context.Context, table string) (name string, err error) {
-	schema, err := a.database.ApplicationSchema(ctx)
-	if err != nil {
-		return "", err
-	}
-	err = a.read(ctx, "find "+table, func(ctx context.Context, tx pgx.Tx) error {
-		found, err := a.locate(ctx, tx, table)
-		if name = found.Parent; found.ParentHere {
-			name = schema + "." + name
-		}
-		return err
-	})
-	return name, err
-}
-
 // tableNamesSQL reads the tables that a command may name. Tables of the application schema come
 // first, without their schema.
 const tableNamesSQL = `

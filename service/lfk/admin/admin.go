@@ -177,14 +177,28 @@ func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	return done, err
 }
 
-// AdoptedBelow returns the adopted foreign keys, as commands name them, that require a table to be
-// tracked. For a partition, the keys of its table count, too. A database without the table counts
-// as one without keys.
-func (l Admin) AdoptedBelow(ctx context.Context, table string) (names []string, err error) {
+// Orphaned lists the keys whose children a table's deletions orphan once it is not tracked.
+type Orphaned struct {
+	// Definitions of the table, and adopted foreign keys to it, as commands name them.
+	Definitions, Adopted []string
+}
+
+// OrphanedBy returns what untracking a table would orphan. For a partition, the keys of its table
+// count, too. A database that does not track the table counts as one without keys.
+func (l Admin) OrphanedBy(ctx context.Context, table string) (o Orphaned, err error) {
 	err = l.each(ctx, func(d *repo.Database) error {
 		recorded, err := admin.New(d.Database).Recorded(ctx, table)
 		if _, refused := errors.AsType[*admin.RefusedError](err); refused {
 			return nil
+		}
+		if err != nil {
+			return err
+		}
+		schema, err := d.ApplicationSchema(ctx)
+		for _, name := range l.fedBy(recorded, schema) {
+			if !slices.Contains(o.Definitions, name) {
+				o.Definitions = append(o.Definitions, name)
+			}
 		}
 		var keys []capture.AdoptedKey
 		if err == nil {
@@ -192,12 +206,12 @@ func (l Admin) AdoptedBelow(ctx context.Context, table string) (names []string, 
 		}
 		for _, k := range keys {
 			if k.RecordedParent() == recorded {
-				names = append(names, k.Named())
+				o.Adopted = append(o.Adopted, k.Named())
 			}
 		}
 		return err
 	})
-	return names, err
+	return o, err
 }
 
 // fedBy returns the definitions of a parent by its recorded name. schema is the application's.

@@ -20,9 +20,9 @@ type Overview struct {
 	// Keys are the definitions, the adopted foreign keys without one, and the tracked tables with
 	// neither, by parent and child.
 	Keys []ListedKey `json:"loose_foreign_keys"`
-	// Untracked are the parents whose deletions are not recorded, but should be.
+	// Untracked lists the parents whose deletions are not recorded, but should be.
 	Untracked []UntrackedParent `json:"untracked_parents"`
-	// Unknown are the parents that are in no configured database.
+	// Unknown lists the parents that are in no configured database.
 	Unknown []string `json:"unknown_parents"`
 }
 
