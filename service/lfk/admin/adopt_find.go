@@ -52,7 +52,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	if err != nil {
 		return nil, err
 	}
-	real, err := choose(all, r)
+	key, err := choose(all, r)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", databases[0].Name, err)
 	}
@@ -60,20 +60,20 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.adoption(databases[0], schema, real, r), nil
+	return l.adoption(databases[0], schema, key, r), nil
 }
 
 // adoption returns the adoption of a foreign key, without steps. schema is the application's.
 func (l Admin) adoption(
-	d *repo.Database, schema string, real admin.RealKey, r AdoptRequest,
+	d *repo.Database, schema string, key admin.RealKey, r AdoptRequest,
 ) *Adoption {
 	a := &Adoption{
-		Database: d.Name, admin: l, at: admin.New(d.Database), database: d, real: real, holder: r.Holder,
-		Constraint: real.Name,
+		Database: d.Name, admin: l, at: admin.New(d.Database), database: d, real: key, holder: r.Holder,
+		Constraint: key.Name,
 	}
 	a.key = lfkrepo.Definition{
-		Table: writtenIn(real.Table, schema), Parent: writtenIn(real.Parent, schema),
-		Columns: real.Columns, OnDelete: r.OnDelete,
+		Table: writtenIn(key.Table, schema), Parent: writtenIn(key.Parent, schema),
+		Columns: key.Columns, OnDelete: r.OnDelete,
 	}
 	if known := a.known(schema); known != nil {
 		a.key, a.defined = *known, true

@@ -185,11 +185,11 @@ func (l *lint) parents(d lfk.Inspected) {
 
 // trackCommand returns the command that tracks tables by a key.
 func trackCommand(database string, key []string, tables ...string) string {
-	command := "`caretaker lfk track"
+	words := []string{"`caretaker lfk track"}
 	for _, name := range tables {
-		command += " " + catalog.Argument(name)
+		words = append(words, catalog.Argument(name))
 	}
-	command += " --database " + database
+	command := strings.Join(append(words, "--database", database), " ")
 	if !slices.Equal(key, []string{"id"}) {
 		command += " --column " + catalog.Argument(strings.Join(key, ","))
 	}

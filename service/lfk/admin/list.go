@@ -57,10 +57,10 @@ type UntrackedParent struct {
 func (l Admin) List(ctx context.Context) (Overview, error) {
 	o := &overview{adopted: map[string][]capture.AdoptedKey{}, untracked: map[string][]string{}}
 	if l.Definitions != nil {
-		o.Check.Keys = l.Definitions.Keys
+		o.Keys = l.Definitions.Keys
 	}
 	err := l.each(ctx, func(d *repo.Database) error {
-		seen, err := admin.New(d.Database).InspectParents(ctx, o.Check.Keys)
+		seen, err := admin.New(d.Database).InspectParents(ctx, o.Keys)
 		if err != nil {
 			return err
 		}
@@ -91,10 +91,10 @@ type overview struct {
 func (o *overview) result() Overview {
 	all := Overview{Keys: []ListedKey{}, Untracked: []UntrackedParent{}, Unknown: []string{}}
 	for _, d := range o.Seen {
-		o.untracked[d.Name] = o.Check.Untracked(d)
+		o.untracked[d.Name] = o.Untracked(d)
 	}
 	// 1. The definitions.
-	for i, k := range o.Check.Keys {
+	for i, k := range o.Keys {
 		listed := o.listed(k, i)
 		missing := len(listed.Tracked)+len(listed.Untracked) == 0
 		switch {
@@ -128,7 +128,7 @@ func (o *overview) result() Overview {
 }
 
 // hasParent reports whether a key has a parent of a database, by the name in definitions.
-func (all *Overview) hasParent(d lfk.Inspected, name string) bool {
+func (all Overview) hasParent(d lfk.Inspected, name string) bool {
 	recorded := catalog.RecordedName(name, d.Queue.Schema)
 	return slices.ContainsFunc(all.Keys, func(k ListedKey) bool { return d.Is(k.Parent, recorded) })
 }
@@ -168,7 +168,7 @@ func (o *overview) listed(k lfkrepo.Definition, i int) ListedKey {
 
 // addAdopted marks the definition of an adopted foreign key, or adds a key that has none.
 func (o *overview) addAdopted(all *Overview, d lfk.Inspected, a capture.AdoptedKey) {
-	found := lfk.StandsFor(o.Check.Keys, d.Queue.Schema, a)
+	found := lfk.StandsFor(o.Keys, d.Queue.Schema, a)
 	if found != nil {
 		for i, k := range all.Keys {
 			if k.Table == found.Table && k.Parent == found.Parent && k.Conditions == "" &&
