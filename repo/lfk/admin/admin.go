@@ -59,8 +59,8 @@ func (a Admin) In(schema string) Admin {
 	return a
 }
 
-// Watched makes Inspect report its progress: the number of children that it has inspected.
-func (a Admin) Watched(progress func(done, total int)) Admin {
+// Watched returns a whose Inspect reports its progress: the number of children that it has inspected.
+func Watched(a Admin, progress func(done, total int)) Admin {
 	a.progress = progress
 	return a
 }

@@ -61,7 +61,7 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 	var seen map[string]*lfkrepo.SeenChildren
 	err := l.each(ctx, func(d *repo.Database) error {
 		l.progress("%s: inspecting %s", d.Name, format.Pluralize(len(check.Keys), "definition"))
-		at := admin.New(d.Database).Watched(func(done, total int) {
+		at := admin.Watched(admin.New(d.Database), func(done, total int) {
 			l.progress("%s: triggers of children, %d of %d", d.Name, done, total)
 		})
 		inspection, err := at.Inspect(ctx, check.Keys)
