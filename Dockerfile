@@ -1,5 +1,5 @@
-# The program alone: no shell, no user but the one it runs as, nothing that it writes to. The folder
-# .git belongs to what is built, as the program says which commit it is.
+# The image contains only the program and its user: no shell, no writable file. The build needs the
+# folder .git, because the program reports its commit.
 FROM golang:1.26.8-bookworm AS build
 WORKDIR /source
 COPY go.mod go.sum ./
@@ -11,7 +11,7 @@ FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /source/LICENSE /source/NOTICE /licenses/
 COPY --from=build /caretaker /caretaker
-# Beyond loopback, as in a container nobody else is on it: serve then wants tls, tokens, or insecure.
+# Loopback of a container has no other clients. Other addresses require tls, tokens, or insecure.
 ENV CARETAKER_LISTEN=0.0.0.0:50051 CARETAKER_METRICS_LISTEN=0.0.0.0:9464
 EXPOSE 50051 9464
 USER 65532:65532

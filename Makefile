@@ -1,5 +1,5 @@
-# Everything runs with Go alone: buf, the protobuf plugins, golangci-lint and Vale are built from
-# the pinned versions in tools/. Works with make 3.81 and POSIX sh.
+# Everything runs with Go alone. tools/ pins the versions of buf, the protobuf plugins, golangci-lint
+# and Vale. The Makefile works with make 3.81 and POSIX sh.
 
 GO         = go
 BUF        = $(GO) tool -modfile=tools/buf/go.mod buf
@@ -11,35 +11,35 @@ TEXTS      = $(shell git ls-files '*.md' '*.go' '*.proto' '*.html' ':!gen' ':!*t
 RACE       =
 # Clones in other folders share one build cache.
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
-# Else each program ends a second late under the race detector, and the tests start hundreds.
+# Without it each program ends a second later under the race detector, and the tests start hundreds.
 export GORACE = atexit_sleep_ms=0
-# Go tests them in this order: the longest come first, so that no core is idle at the end.
+# The longest packages come first, so that no core is idle at the end.
 PACKAGES   = ./service ./service/lfk ./cli ./service/gitlab/group ./service/gitlab/ghost ./server ./service/lfk/orphans ./service/gitlab/deletion ./...
 TEST_ARGS  =
 # Name prefixes of fault tests and of page tests.
 FAULTS     = ^TestFault_
 PAGES      = ^TestPages_
-# PostgreSQL plans a statement of make test once a connection, unless TEST_ARGS picks tests.
+# In make test PostgreSQL plans a statement once a connection, unless TEST_ARGS selects tests.
 PLAN_ONCE  = CARETAKER_TEST_PLANS=force_generic_plan
-# Name prefix of the tests beside other extensions and tools.
+# Name prefix of the tests with other extensions and tools.
 NEIGHBOURS = ^TestNeighbour_
-# Names of the tests of plans, which fill big tables.
+# Names of the tests that check plans on big tables.
 PLANS      = PlansKeepToIndexes|^TestPlans_
-# The packages that start goroutines: CI runs them under the race detector.
+# The packages that start goroutines. CI tests them under the race detector.
 CONCURRENT = ./service/run/... ./service/schedule ./service/job ./scheduler ./server ./web ./access ./telemetry
 BENCH_ARGS =
 SCALE_ARGS =
 FAULTS_ARGS =
 SOAK_ARGS  =
-# For each target.
+# The time of each target.
 FUZZ_TIME  = 10m
 DEV_ARGS   =
 # A major version of PostgreSQL, 14 to 18.
 VERSION    =
 NEWEST     = 18
-# The tests of what a version of PostgreSQL may do otherwise: all SQL, plans, DDL, each worker, the pipeline.
+# Tests whose result can depend on the version of PostgreSQL: SQL, plans, DDL, workers, the pipeline.
 VERSIONED  = TestSQL_|PlansKeepToIndexes|TestCatalog_|TestInstallQueue_|TestTrack_|TestShards_|TestContract|PipelineOracle
-# What make release builds for; empty: linux and darwin, amd64 and arm64.
+# The platforms of make release. Empty: linux and darwin, amd64 and arm64.
 PLATFORMS  =
 
 .DEFAULT_GOAL := help
@@ -64,7 +64,7 @@ release: ## build archives, packages, bills of materials and checksums of the la
 man: ## write the manual pages into bin/man
 	$(GO) run ./tools/manpages bin/man/man1
 
-test: ## run the tests of all behaviour, in about three minutes (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=-race)
+test: ## run all tests of behaviour, in about three minutes (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=-race)
 	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
 	@$(if $(findstring -run,$(TEST_ARGS)),,$(PLAN_ONCE)) tools/gotest.sh -timeout 60m $(RACE) $(if $(findstring -run,$(TEST_ARGS)),,-skip '$(FAULTS)|$(PAGES)|$(PLANS)|$(NEIGHBOURS)') $(TEST_ARGS) $(PACKAGES)
 
@@ -83,15 +83,15 @@ test-routed: ## run the tests of loose foreign keys with records in a routed que
 	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
 	@CARETAKER_TEST_ROUTED=1 tools/gotest.sh -timeout 60m $(RACE) $(TEST_ARGS) ./service/lfk ./service/lfk/admin
 
-test-neighbours: ## run the tests beside pg_partman, pg_repack, pglogical, pg_cron and a promoted standby
+test-neighbours: ## run the tests with pg_partman, pg_repack, pglogical, pg_cron and a promoted standby
 	@tools/require.sh postgres neighbours $(if $(RACE),compiler)
 	@CARETAKER_TEST_NEIGHBOURS=1 tools/gotest.sh -timeout 60m $(RACE) -run '$(NEIGHBOURS)' $(TEST_ARGS) ./service/neighbours
 
-test-docs: ## run what README.md and the pages of docs show (TEST_ARGS="-run TestPages_DoWhatTheySay/docs/concepts/queue.md")
+test-docs: ## run the commands of README.md and docs (TEST_ARGS="-run TestPages_DoWhatTheySay/docs/concepts/queue.md")
 	@tools/require.sh postgres
 	@tools/gotest.sh -timeout 60m -run '$(PAGES)' $(TEST_ARGS) ./docs
 
-faults: ## ten minutes of faults of all kinds while replicas work: nothing lost, nothing twice (FAULTS_ARGS="-seed 7 -time 1h")
+faults: ## run ten minutes of faults while replicas work, and check that nothing is lost or done twice (FAULTS_ARGS="-seed 7 -time 1h")
 	@tools/require.sh postgres faketime
 	$(GO) run ./faults $(FAULTS_ARGS)
 
@@ -104,7 +104,7 @@ fuzz: ## fuzz every parser of files, requests and expressions (FUZZ_TIME=10m, fo
 		done; \
 	done
 
-test-postgres: ## run tests on another PostgreSQL (VERSION=18 PACKAGES=./repo TEST_ARGS=...), fetched with npm if need be
+test-postgres: ## run tests on another PostgreSQL (VERSION=18 PACKAGES=./repo TEST_ARGS=...), fetched with npm if needed
 	@tools/require.sh $(if $(RACE),compiler)
 	@programs=$$(tools/postgres.sh "$(VERSION)") && PATH="$$programs:$$PATH" && export PATH && \
 		tools/gotest.sh -timeout 60m $(RACE) $(if $(TEST_ARGS),,-skip '$(FAULTS)|$(PAGES)|$(NEIGHBOURS)') $(TEST_ARGS) $(PACKAGES)
@@ -112,15 +112,15 @@ test-postgres: ## run tests on another PostgreSQL (VERSION=18 PACKAGES=./repo TE
 test-newest: ## run the tests of SQL, plans, workers and the pipeline on the newest PostgreSQL
 	@$(MAKE) test-postgres VERSION=$(NEWEST) PACKAGES="./repo/... ./service/..." TEST_ARGS="-run '$(VERSIONED)'"
 
-test-web: ## look at the status page with a headless Chromium
+test-web: ## test the status page in a headless Chromium
 	@tools/require.sh postgres chromium $(if $(RACE),compiler)
 	$(GO) test -timeout 60m $(RACE) -tags chromium -run TestChromium $(TEST_ARGS) ./web
 
-pictures: ## take the documentation's pictures of the status page again
+pictures: ## take the documentation's pictures of the status page
 	@tools/require.sh postgres chromium
 	$(GO) test -timeout 60m -tags chromium -run TestChromium_TakesThePictures ./web -args -pictures="$(CURDIR)/docs/images"
 
-test-prometheus: ## test alerts and dashboard: a real Prometheus watches servers while each alert is caused
+test-prometheus: ## test alerts and dashboard with a real Prometheus, which sees the cause of each alert
 	@tools/require.sh postgres prometheus $(if $(RACE),compiler)
 	$(GO) test -timeout 60m $(RACE) -tags prometheus -run TestPrometheus $(TEST_ARGS) ./cli
 
@@ -128,7 +128,7 @@ test-clients: ## run the documentation's clients in Go, Python and Ruby against 
 	@tools/require.sh postgres clients
 	$(GO) test -timeout 60m -tags clients -run TestClients $(TEST_ARGS) ./docs
 
-test-jaeger: bin/jaeger ## run all workers against a real Jaeger and look at their traces
+test-jaeger: bin/jaeger ## run all workers with a real Jaeger and check their traces
 	@tools/require.sh postgres $(if $(RACE),compiler)
 	$(GO) test -timeout 60m $(RACE) -tags jaeger -run TestJaeger $(TEST_ARGS) ./cli
 
@@ -140,17 +140,17 @@ test-deploy: ## check Kubernetes manifests, compose.yaml and the Dockerfile, and
 	cd tools/deploy && $(GO) test -timeout 60m ./...
 	cd tools/dependencies && $(GO) test -timeout 60m ./...
 
-jaeger: bin/jaeger ## start Jaeger with all in memory: OTLP at 4317 and 4318, query API at 16686 (ports: JAEGER_*_PORT)
+jaeger: bin/jaeger ## start Jaeger in memory: OTLP at 4317 and 4318, query API at 16686 (ports: JAEGER_*_PORT)
 	bin/jaeger --config tools/jaeger/config.yaml
 
-# A few minutes, the first time.
+# This takes a few minutes the first time.
 bin/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 	$(GO) build -modfile=tools/jaeger/go.mod -o bin/jaeger github.com/jaegertracing/jaeger/cmd/jaeger
 
-check: ## run all that CI runs for the change since the published main
+check: ## run the checks of CI for the change since the published main
 	@.ci/run
 
-check-all: ## run every check there is, for a release: about four hours
+check-all: ## run every check, for a release: about four hours
 	$(MAKE) test RACE=-race
 	$(MAKE) test-plans
 	$(MAKE) test-faults RACE=-race
@@ -171,20 +171,20 @@ prose: ## check the English of docs, comments and the API (TEXTS=docs/jobs.md)
 generated: ## check that generated code and documents are up to date
 	@tools/generated.sh
 
-sixth-worker: ## check that the worker of CONTRIBUTING.md builds and passes
+sixth-worker: ## check that the worker of CONTRIBUTING.md builds and passes its tests
 	@tools/require.sh postgres
 	@$(GO) run ./tools/testcluster tools/sixth_worker.sh
 
-proto: ## check the API: format, style, and that nothing published breaks
+proto: ## check the API: format, style, compatibility
 	$(BUF) format --diff --exit-code
 	$(BUF) lint
 	@tools/breaking.sh
 
-bench: ## run the benchmarks that compare caretaker with the plain ways (BENCH_ARGS=...)
+bench: ## run the benchmarks that compare caretaker with plain SQL (BENCH_ARGS=...)
 	@tools/require.sh postgres
 	$(GO) run ./bench $(BENCH_ARGS)
 
-bench-once: ## run every benchmark once, as small as can be, to see that it still works
+bench-once: ## run every benchmark once, on the smallest data
 	@tools/require.sh postgres
 	$(GO) test -timeout 60m -run '^$$' -bench . -benchtime 1x $(PACKAGES)
 	$(GO) run ./bench -quick
@@ -195,7 +195,7 @@ scale: ## measure curves over growing sizes and draw them into docs/images (SCAL
 	@tools/require.sh postgres
 	$(GO) run ./bench -scale -images docs/images $(SCALE_ARGS)
 
-soak: ## let two servers work for hours and say what grows (SOAK_ARGS="-time 4h")
+soak: ## run two servers for hours and report what grows (SOAK_ARGS="-time 4h")
 	@tools/require.sh postgres
 	$(GO) run ./bench/soak $(SOAK_ARGS)
 
@@ -209,6 +209,6 @@ format: ## format the Go code and the API
 	$(LINTER) fmt
 	$(BUF) format --write
 
-clean: ## remove what was built, and the test databases that are kept
+clean: ## remove builds and kept test databases
 	rm -rf bin dist
 	$(GO) run ./tools/testcluster -clean

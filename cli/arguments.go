@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/internal/format"
 )
 
 // The functions of this file check arguments and flags before a command begins, and store them in
@@ -112,7 +112,7 @@ func nearFlag(command *cobra.Command, name string) string {
 			names = append(names, f.Name)
 		}
 	})
-	near := config.Nearest(name, names)
+	near := format.Nearest(name, names)
 	for _, n := range names {
 		if near == "" && len(name) > 2 && strings.HasPrefix(n, name) {
 			near = n
@@ -136,7 +136,7 @@ func kindArgument(given string, kinds ...string) error {
 	}
 	last := len(kinds) - 1
 	return fmt.Errorf("%q: must be %s or %s%s", given, strings.Join(kinds[:last], ", "), kinds[last],
-		didYouMean(config.Nearest(given, kinds), ""))
+		didYouMean(format.Nearest(given, kinds), ""))
 }
 
 // optionalWorker accepts at most one worker's name, which a flag may already have set.

@@ -37,9 +37,6 @@ type Streams struct {
 	Env config.Environment
 }
 
-// docsURL is where the documentation of this version is.
-const docsURL = "https://github.com/caretaker-go/caretaker/blob/main/docs/"
-
 // The exit codes, on which scripts depend.
 const (
 	exitDone    = 0

@@ -148,7 +148,7 @@ func TestClient_UsageIsExit2(t *testing.T) {
 	sh := newShell(t)
 	for _, command := range []string{
 		"bogus", "run", "run a b", "status a b", "pause w", "pause --reason r", "pause w --all --reason r", "pause w x --reason r", "resume", "resume w --all", "pause w --reason r --for -1s", "pause w --reason r --for soon",
-		"flags set a maybe", "flags set a", "status --output xml", "runs --state tired", "runs --bogus", "fires a b", "fires --outcome late", "watch", "lfk", "serve now",
+		"flags set a maybe", "flags set a", "status --output xml", "runs --state tired", "runs --bogus", "fires a b", "fires --outcome late", "watch", "serve now",
 	} {
 		sh.want(2, command, "caretaker: ")
 	}
@@ -156,7 +156,7 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		"cancel":                              "missing argument RUN",
 		"rum":                                 `unknown command "rum", did you mean run or runs?`,
 		"help rum":                            `unknown command "rum", did you mean run or runs?`,
-		"lfk lnit":                            `unknown command "lnit", did you mean lint?`,
+		"lfk lnit":                            `unknown command "lnit", did you mean lint or list?`,
 		"serve extra":                         `unexpected argument "extra": caretaker serve`,
 		"run " + worker + " --database=":      "--database must not be empty",
 		"run " + worker + " --dry-run=maybe":  `--dry-run: "maybe" is not true or false`,

@@ -83,3 +83,44 @@ func TestProtect_AsksOnATerminalWhenTheTargetDoesNotExist(t *testing.T) {
 		assert.That(t, got == code, "%q: exit %d, want %d", typed, got, code)
 	}
 }
+
+func TestLfk_OnATerminalItAsksBeforeItDropsOnceForAll(t *testing.T) {
+	sh := newShell(t)
+	sql := sh.configured("main")
+	sh.migrate()
+	execute(t, sql, shopKeys)
+	sh.defined("")
+	sh.want(0, "lfk install")
+	sh.want(0, "lfk adopt --all")
+	for _, c := range []struct {
+		command, typed string
+		code           int
+		question, out  string
+	}{
+		{"lfk adopt --all", "n\n", 1, "drop 9 foreign keys (c1_order, ", ""},
+		{"lfk adopt --all", "y\n", 0, "orders_product)? Every server must have read the definitions (SIGHUP) [y/N] ", "loose from now on"},
+		{
+			"lfk untrack shop.products", "n\n", 1, "untrack shop.products? Without its triggers, deletions from shop.products orphan the rows of " +
+				"shop.orders.product_code -> shop.products [y/N] ", "",
+		},
+		{"lfk untrack shop.products", "y\n", 0, "untrack shop.products?", "dropped trigger"},
+	} {
+		keys, screen := cli.Terminal(t)
+		assert.Must(keys.WriteString(c.typed))(t)
+		shown := make(chan string)
+		go func() {
+			text, _ := io.ReadAll(keys) // the error is that the other side is closed
+			shown <- string(text)
+		}()
+		var out strings.Builder
+		code := cli.Run(t.Context(), strings.Fields(c.command), cli.Streams{In: screen, Out: &out, Err: screen, Env: sh.environment()})
+		assert.NoError(t, screen.Close())
+		text := <-shown
+		assert.That(t, code == c.code && strings.Contains(out.String(), c.out) && strings.Contains(text, c.question),
+			"%s %q: exit %d\n%s%s", c.command, c.typed, code, out.String(), text)
+		// A line of progress is cleared before other output.
+		for part := range strings.SplitSeq(text, "\r\x1b[K") {
+			assert.That(t, !strings.Contains(part, " of 9") || !strings.Contains(part, "\n"), "%q", part)
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/docs"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
@@ -255,7 +256,7 @@ func printSummary(a *app, i *instance, p *playground) {
 	}
 	a.println("\nSome of the demo data needs a decision by a person, " +
 		"so that the page shows how that looks.")
-	a.println("Next: \"Try the demo\" in README.md, then docs/getting-started/first-cleanup.md or docs/getting-started/gitlab.md")
+	a.println("tour      %s", docs.URL("getting-started/try-the-demo.md"))
 	a.println("\nTry, in another terminal:")
 	a.println(call, "", address, "GetStatus")
 	a.println(call, `-d '{`+work+`, "dry_run": true}' `, address, "RunBatch")

@@ -16,6 +16,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/caretaker-go/caretaker/internal/docs"
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/dberr"
@@ -249,7 +250,7 @@ func (d *doctor) configuration(ctx context.Context, found *findings) error {
 	}
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
-			found.failed(strings.TrimSpace(line), "correct the configuration: "+docsURL+"reference/configuration.md")
+			found.failed(strings.TrimSpace(line), "correct the configuration: "+docs.URL("reference/configuration.md"))
 		}
 	}
 	if d.config == nil {
@@ -261,7 +262,7 @@ func (d *doctor) configuration(ctx context.Context, found *findings) error {
 			err = database.UseReplica(ctx, one.ReplicaURL, slog.New(slog.DiscardHandler))
 		}
 		if err != nil {
-			found.failed(err.Error(), "correct the URL: "+docsURL+"guides/managed-postgresql.md")
+			found.failed(err.Error(), "correct the URL: "+docs.URL("guides/managed-postgresql.md"))
 		}
 		if database != nil {
 			database.LooseForeignKeysOnly = c.service.LooseForeignKeysOnly()

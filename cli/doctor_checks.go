@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/internal/docs"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/dberr"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
@@ -89,7 +90,7 @@ func (d *doctor) clock(_ context.Context, database *repo.Database, found *findin
 	f := d.facts[database]
 	if f.TimeZone != "UTC" {
 		found.failed("the session's TimeZone is "+f.TimeZone+" instead of UTC: dates would be wrong",
-			"let the pooler pass on TimeZone: "+docsURL+"guides/managed-postgresql.md")
+			"let the pooler pass on TimeZone: "+docs.URL("guides/managed-postgresql.md"))
 	}
 	if f.Ahead.Abs() > maxSkew+f.Within {
 		found.warning("its clock is "+apart(f.Ahead)+" that of this machine: times in "+
@@ -216,6 +217,13 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database, found *fin
 		found.failed("the schema maintenance is missing or outdated: "+oneLine(err.Error()),
 			"run caretaker migrate with this configuration, as a role that may create schemas; "+
 				"caretaker doctor then runs the other checks")
+		return nil
+	}
+	if denied, ok := errors.AsType[*dberr.Error](err); ok && denied.SQLState == "42501" {
+		role := d.facts[database].Role
+		found.failed(fmt.Sprintf("the role %s has no rights on the schema maintenance", role),
+			fmt.Sprintf("apply the output of caretaker doctor --grants --role %s --database %s as the "+
+				"owner of the tables", role, database.Name))
 		return nil
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/docs"
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
@@ -24,7 +25,8 @@ var help string
 
 // addHelp gives each command its section of help.txt.
 func addHelp(root *cobra.Command) {
-	for section := range strings.SplitSeq(help, "\n== ") {
+	texts := strings.Replace(help, "DOCS", docs.URL("README.md"), 1)
+	for section := range strings.SplitSeq(texts, "\n== ") {
 		name, text, _ := strings.Cut(section, "\n")
 		c, _, err := root.Find(strings.Fields(name)[1:])
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"text/template"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/internal/docs"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
@@ -43,6 +44,7 @@ func (s *setup) text() (string, error) {
 	err = parsed.Execute(&text, map[string]any{
 		"Setup": s, "Password": s.passwords() != nil, "Definitions": definitions,
 		"Worker": lfk.Name, "Variable": config.Variable("databases.main.url"),
+		"Docs": docs.URL("reference/configuration.md"),
 	})
 	return text.String(), err
 }

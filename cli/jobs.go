@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
@@ -33,7 +32,7 @@ func jobsCommand(a *app) *cobra.Command {
 					args[0])
 			}
 			kind := request.GetKind()
-			if near := config.Nearest(kind, jobKinds()); near != kind && near != "" {
+			if near := format.Nearest(kind, jobKinds()); near != kind && near != "" {
 				return fmt.Errorf("--kind: there is no %q%s", kind, didYouMean(near, ""))
 			}
 			return nil

@@ -16,7 +16,6 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
-	"github.com/caretaker-go/caretaker/service/lfk/orphans"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -33,19 +32,17 @@ type lfkCommands struct {
 // lfkCommand groups the commands that connect to the databases instead of a server.
 func lfkCommand(a *app) *cobra.Command {
 	l := &lfkCommands{terminal: a.terminal, app: a}
+	list := l.list()
 	command := &cobra.Command{
 		Use:     "lfk",
 		GroupID: groupServe,
 		Short:   "Set up and check loose foreign keys: queue, triggers, definitions, records, orphans",
 		Args:    commandOnly,
-		RunE: func(*cobra.Command, []string) error {
-			return usage(errors.New("missing command: lint, install, track, untrack, dead, retry, " +
-				"accept-absent, adopt, revert or orphans; see caretaker lfk --help"))
-		},
+		RunE:    list.RunE,
 	}
 	command.PersistentFlags().StringVar(&l.database, "database", "",
 		"`name` of the database to work on, as in the configuration; default all")
-	command.AddCommand(l.lint(), l.install(), l.track(), l.untrack(), l.dead(), l.retry(), l.reused(),
+	command.AddCommand(list, l.lint(), l.install(), l.track(), l.untrack(), l.dead(), l.retry(), l.reused(),
 		l.acceptAbsent(), l.adopt(), l.revert(), l.orphans())
 	return command
 }
@@ -79,7 +76,8 @@ func (l *lfkCommands) body(needsDefinitions bool, do action) func(*cobra.Command
 			if err != nil {
 				return err
 			}
-			keys.Databases = open
+			keys.Databases, keys.Progress = open, l.status
+			defer l.endStatus()
 			return do(ctx, keys, args)
 		})
 		if admin.Misused(err) {
@@ -212,8 +210,7 @@ func (l *lfkCommands) showTracked(done admin.Tracked) {
 	}
 }
 
-// untrack drops the triggers of one table. It warns about each definition that gets no more
-// records.
+// untrack drops the triggers of one table. Before, it asks if that orphans children.
 func (l *lfkCommands) untrack() *cobra.Command {
 	yes := false
 	command := &cobra.Command{
@@ -229,162 +226,42 @@ func (l *lfkCommands) untrack() *cobra.Command {
 				for _, t := range d.Triggers {
 					l.println("%s: dropped trigger %s", d.Database, t)
 				}
-				for _, key := range d.Unfed {
-					l.note("warning: %s: %s gets no more records: deletions from %s now orphan its children; "+
-						"pending records are cleaned if their key is known", d.Database, key, args[0])
-				}
 			})
 		}),
 	}
 	command.Flags().BoolVar(&yes, "yes", false,
-		"untrack the parent of an adopted foreign key without asking")
+		"untrack the parent of definitions and adopted foreign keys without asking")
 	return command
 }
 
-// agreeToOrphans asks before untracking the parent of an adopted foreign key, because no constraint
-// prevents orphans among its children. Untracking itself reports an unreachable database.
+// agreeToOrphans asks before untracking a table whose deletions then orphan children, or warns of
+// that with --yes. Untracking itself reports an unreachable database.
 func (l *lfkCommands) agreeToOrphans(
 	ctx context.Context, keys admin.Admin, table string, yes bool,
 ) error {
-	adopted, _ := keys.AdoptedBelow(ctx, table)
-	if len(adopted) == 0 || yes {
+	orphaned, _ := keys.OrphanedBy(ctx, table)
+	names, adopted := orphaned.Definitions, ""
+	if len(orphaned.Adopted) > 0 {
+		adopted = ", after `caretaker lfk revert` of the adopted foreign keys " + format.List(orphaned.Adopted)
+	}
+	if len(names) == 0 {
+		names = orphaned.Adopted
+	}
+	if len(names) == 0 {
 		return nil
 	}
-	names := format.List(adopted)
-	return l.agree(fmt.Sprintf("nothing was dropped: without its triggers the rows of the adopted "+
-		"foreign keys %s stay when rows of %s are deleted: run `caretaker lfk revert`, or this command "+
-		"again with --yes", names, table),
-		"untrack %s? The rows of the adopted foreign keys %s then stay when rows of it are deleted "+
-			"[y/N] ", table, names)
+	orphans := fmt.Sprintf("without its triggers, deletions from %s orphan the rows of %s", table,
+		format.List(names))
+	if yes {
+		l.note("warning: %s. Pending records are cleaned if their key is known", orphans)
+		return nil
+	}
+	return l.agree(fmt.Sprintf("nothing was dropped: %s: run this command again with --yes%s", orphans,
+		adopted), "untrack %s? %s [y/N] ", table, strings.ToUpper(orphans[:1])+orphans[1:])
 }
 
 // operator returns the name of the command's user for records.
 func operator() string {
 	host, _ := os.Hostname()
 	return cmp.Or(userName(), "unknown") + "@" + cmp.Or(host, "unknown")
-}
-
-// orphans searches all databases for children without a parent, up to --limit parents. With --fix
-// it queues records for them, under a lease that it releases at the end.
-func (l *lfkCommands) orphans() *cobra.Command {
-	var fix bool
-	var limit int
-	var parent string
-	command := &cobra.Command{
-		Use:   "orphans [TABLE.COLUMN]",
-		Short: "Find children whose parent is missing",
-		Args:  between(0, 1),
-		RunE: l.withAll(func(ctx context.Context, keys admin.Admin, args []string) error {
-			if keys.Definitions == nil {
-				return errors.New("no definitions found: set " +
-					"workers.loose_foreign_keys_cleanup.definitions to their file")
-			}
-			search, err := l.search(keys, args)
-			if err != nil {
-				return err
-			}
-			search.Limit = limit
-			switch {
-			case limit < 1:
-				return usage(errors.New("--limit is at least 1"))
-			case parent != "":
-				of := search.Which
-				search.Which = func(t *orphans.Task) bool { return t.Key.Parent == parent && of(t) }
-			}
-			if fix {
-				search.Fix = &orphans.Repair{Main: keys.Databases[0], Holder: operator()}
-				defer search.Fix.End(context.WithoutCancel(ctx))
-			}
-			found, err := search.Run(ctx)
-			if errors.Is(err, orphans.ErrNoTask) {
-				return usage(fmt.Errorf("%w; `caretaker lfk lint` checks them", err))
-			}
-			if err != nil {
-				return err
-			}
-			if len(search.LeftOut) > 0 {
-				l.note("warning: left out: %s: `caretaker lfk lint` says what to do",
-					format.List(search.LeftOut))
-			}
-			return l.showOrphans(found)
-		}),
-	}
-	flags := command.Flags()
-	flags.BoolVar(&fix, "fix", false, "put records of the missing parents into the queue")
-	flags.StringVar(&parent, "parent", "",
-		"`table` that the definition refers to, where a column has several")
-	flags.IntVar(&limit, "limit", 100_000, "`number` of missing parents after which to end")
-	return command
-}
-
-// search returns the search that the arguments select.
-func (l *lfkCommands) search(keys admin.Admin, args []string) (*orphans.Search, error) {
-	var only *reference
-	if len(args) > 0 {
-		r, err := parseReference(args[0])
-		if err != nil {
-			return nil, err
-		}
-		only = &r
-	}
-	return &orphans.Search{
-		Audit: orphans.Audit{Databases: keys.Databases, Keys: keys.Definitions.Keys},
-		Which: func(t *orphans.Task) bool {
-			return (only == nil || only.matches(t.Key)) && (l.database == "" || l.database == t.Database())
-		},
-	}, nil
-}
-
-// showOrphans prints the orphans, and the tables that may have more.
-func (l *lfkCommands) showOrphans(found []orphans.Found) error {
-	some, failed, more := false, false, false
-	for _, f := range found {
-		some, failed = some || f.Keys > 0 || f.Fault != "", failed || f.Fault != ""
-		more = more || f.More
-	}
-	if l.asJSON {
-		if err := l.json(map[string]any{"orphans": found, "more": more}); err != nil {
-			return err
-		}
-	} else if err := l.orphanTable(found, some || more); err != nil {
-		return err
-	}
-	if failed {
-		return &exitError{code: exitFailed}
-	}
-	return nil
-}
-
-// orphanTable prints a line for each definition. Warnings and errors are printed to the standard
-// error.
-func (l *lfkCommands) orphanTable(found []orphans.Found, some bool) error {
-	for _, f := range found {
-		if f.Guess != "" {
-			l.note("warning: %s on %s: %s", f.Definition, f.Database, f.Guess)
-		}
-	}
-	if !some {
-		l.println("no orphans")
-		return nil
-	}
-	columns := []column{
-		col("DEFINITION", cut), col("DATABASE"), col("KEYS"), col("ROWS"), col("QUEUED"),
-	}
-	err := printTable(l.terminal, columns, found, func(f orphans.Found) []any {
-		least := ""
-		if f.AtLeast {
-			least = "at least "
-		}
-		return []any{f.Definition, f.Database, least + number(f.Keys), least + number(f.Rows), f.Queued}
-	})
-	for _, f := range found {
-		if f.Fault != "" {
-			l.note("error: %s on %s: %s", f.Definition, f.Database, f.Fault)
-		}
-		if f.More {
-			l.note("more may be left of %s on %s: raise --limit, or fix these first and run the command "+
-				"again", f.Definition, f.Database)
-		}
-	}
-	return err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
@@ -18,7 +19,9 @@ import (
 // adopting has the flags of adopt and revert.
 type adopting struct {
 	constraint, onDelete string
-	plan, yes            bool
+	plan, yes, list, all bool
+	// pending are the constraints that the next command drops.
+	pending []string
 }
 
 // addTo adds the flags that adopt and revert share.
@@ -43,10 +46,18 @@ func (f *adopting) request(argument string) (admin.AdoptRequest, error) {
 func (l *lfkCommands) adopt() *cobra.Command {
 	f := &adopting{}
 	command := &cobra.Command{
-		Use:   "adopt TABLE.COLUMN...",
+		Use:   "adopt (TABLE.COLUMN... | --list | --all)",
 		Short: "Turn real foreign keys into loose ones, in two steps",
-		Args:  between(1, maxNamed),
+		Args:  f.arguments,
 		RunE: l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
+			switch {
+			case f.list:
+				all, err := keys.Adoptable(ctx)
+				return l.candidates().show(l, all, err)
+			case f.all:
+				return l.adoptAll(ctx, keys, f)
+			}
+			defer l.showPending(f)
 			return eachNamed(l, args, func(name string) (*admin.Adoption, func(), error) {
 				request, err := f.request(name)
 				if err != nil {
@@ -66,7 +77,23 @@ func (l *lfkCommands) adopt() *cobra.Command {
 		"async_nullify; default what the constraint does")
 	flags.BoolVar(&f.yes, "yes", false,
 		"drop the constraint without asking: all servers know the definition")
+	flags.BoolVar(&f.list, "list", false,
+		"list the foreign keys with ON DELETE CASCADE or SET NULL, and which can be adopted")
+	flags.BoolVar(&f.all, "all", false, "adopt all of the list that can be adopted")
 	return command
+}
+
+// arguments accepts foreign keys, or one of --list and --all.
+func (f *adopting) arguments(command *cobra.Command, args []string) error {
+	switch {
+	case !f.list && !f.all:
+		return between(1, maxNamed)(command, args)
+	case f.list && f.all:
+		return errors.New("--list and --all exclude each other")
+	case len(args) > 0 || f.constraint != "" || f.onDelete != "":
+		return errors.New("--list and --all take no TABLE.COLUMN, --constraint or --on-delete")
+	}
+	return nil
 }
 
 // adopted continues an adoption as far as possible. It returns the text of the result.
@@ -80,15 +107,12 @@ func (l *lfkCommands) adopted(
 		return func() { l.plannedSteps(a) }, nil
 	}
 	ready := a.Ready()
-	if err := a.Prepare(ctx); err != nil {
+	if err := l.prepare(ctx, a); err != nil {
 		return nil, err
 	}
-	l.doneSteps(a, 0, 1)
 	if !ready {
-		return func() {
-			l.note("send SIGHUP to every server, so that it knows the definition, then run this command "+
-				"again: it drops %s", a.Constraint)
-		}, nil
+		f.pending = append(f.pending, a.Constraint)
+		return func() {}, nil
 	}
 	if !f.yes {
 		if err := l.agree("nothing was dropped: send SIGHUP to every server, so that it knows the "+
@@ -98,13 +122,37 @@ func (l *lfkCommands) adopted(
 			return nil, err
 		}
 	}
-	if err := a.Drop(ctx); err != nil {
+	if err := l.drop(ctx, a); err != nil {
 		return nil, err
 	}
-	// The operator has confirmed that the servers know the definition.
+	return func() { l.println("%s: %s: loose from now on", a.Database, a.Definition) }, nil
+}
+
+// prepare writes the definition and tracks the parent.
+func (l *lfkCommands) prepare(ctx context.Context, a *admin.Adoption) error {
+	if err := a.Prepare(ctx); err != nil {
+		return err
+	}
+	l.doneSteps(a, 0, 1)
+	return nil
+}
+
+// drop drops the constraint. The operator has confirmed that the servers know the definition.
+func (l *lfkCommands) drop(ctx context.Context, a *admin.Adoption) error {
+	if err := a.Drop(ctx); err != nil {
+		return err
+	}
 	a.Steps[2].Done = true
 	l.doneSteps(a, 3)
-	return func() { l.println("%s: %s: loose from now on", a.Database, a.Definition) }, nil
+	return nil
+}
+
+// showPending prints what to do before the constraints are dropped.
+func (l *lfkCommands) showPending(f *adopting) {
+	if len(f.pending) > 0 && !l.asJSON {
+		l.note("send SIGHUP to every server, so that it knows the definition, then run this command "+
+			"again: it drops %s", format.List(f.pending))
+	}
 }
 
 // agree asks for consent on a terminal. Without a terminal it returns the error refused.
@@ -209,7 +257,10 @@ func eachNamed[T any](
 ) error {
 	var done []T
 	var err error
-	for _, name := range names {
+	for n, name := range names {
+		if len(names) > 1 {
+			l.status("%s, %d of %d", name, n+1, len(names))
+		}
 		result, text, failed := do(name)
 		if err = failed; err != nil {
 			break

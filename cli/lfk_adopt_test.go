@@ -65,7 +65,8 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(1, "lfk adopt orders.customer_id", "nothing was dropped", "--yes")
 	sh.want(0, "lfk adopt orders.customer_id --yes", "drop the foreign key fk: done", "loose from now on")
 	sh.want(0, "lfk adopt orders.customer_id", "already loose")
-	sh.want(1, "lfk untrack customers", "nothing was dropped", "the adopted foreign keys public.orders.customer_id stay", "--yes")
+	sh.want(1, "lfk untrack customers", "nothing was dropped: without its triggers, deletions from customers orphan the rows of ",
+		"z.customer_id -> customers", "with --yes, after `caretaker lfk revert` of the adopted foreign keys public.orders.customer_id")
 	sh.want(0, "lfk untrack customers --yes", "dropped trigger")
 	sh.want(0, "lfk track customers", "trigger customers_loose_fk_trigger")
 	sql(`DELETE FROM customers WHERE id = 2`)

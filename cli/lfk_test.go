@@ -30,7 +30,9 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 	assert.Equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
 	execute(t, sql, "ALTER TABLE p ENABLE TRIGGER p_loose_fk_trigger")
 	sh.want(0, "lfk lint", "warning  trigger_not_always  main  public.p", "0 errors, 1 warning\n")
-	sh.want(0, "lfk untrack p", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: main: c.p_id -> p gets no more records: deletions from p now orphan its children")
+	const orphans = "without its triggers, deletions from p orphan the rows of c.p_id -> p"
+	sh.want(1, "lfk untrack p", "nothing was dropped: "+orphans+": run this command again with --yes\n")
+	sh.want(0, "lfk untrack p --yes", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: "+orphans+". Pending records are cleaned")
 	sh.want(1, "lfk untrack p", "caretaker: main: public.p is not tracked")
 }
 
@@ -57,7 +59,7 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 			"errors": 3, "warnings": 0}`},
 		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": ["p_loose_fk_trigger on public.p"]}`},
 		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": []}`},
-		{"untrack p", 0, `{"databases": [{"database": "main", "table": "public.p", "triggers": ["p_loose_fk_trigger on public.p"], "unfed": ["c.p_id -> p", "gone.p_id -> p"]}]}`},
+		{"untrack p --yes", 0, `{"databases": [{"database": "main", "table": "public.p", "triggers": ["p_loose_fk_trigger on public.p"], "unfed": ["c.p_id -> p", "gone.p_id -> p"]}]}`},
 		{"dead", 0, `{"dead_records": [{"database": "main", "id": 1, "table": "public.p", "key": 7, "definition": "c.p_id -> p", "sqlstate": "P0001",
 			"message": "no", "failures": 10, "recorded_at": "2026-01-01T00:00:00Z", "dead_at": "2026-01-02T00:00:00Z"}]}`},
 		{"dead --table c", 0, `{"dead_records": []}`},
@@ -140,7 +142,7 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 	sh := newShell(t)
 	sh.database("main", servicetest.Migrated(""))
 	for _, command := range []string{
-		"lfk", "lfk frobnicate", "lfk lint extra", "lfk track", "lfk track a b", "lfk untrack", "lfk retry", "lfk retry --id x", "lfk retry --id 1 --all",
+		"lfk frobnicate", "lfk lint extra", "lfk track", "lfk track a b", "lfk untrack", "lfk retry", "lfk retry --id x", "lfk retry --id 1 --all",
 		"lfk accept-absent", "lfk accept-absent c --all", "lfk accept-absent c --list", "lfk accept-absent --revoke", "lfk accept-absent --list --revoke c",
 		"lfk accept-absent --all --database main", "lfk retry --all=false", "lfk retry --table=", "lfk install --database nowhere", "lfk lint --output xml", "lfk track p --nothing",
 	} {

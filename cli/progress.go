@@ -31,10 +31,9 @@ func progress(ctx context.Context, client api, out *terminal) func(*pb.RunEvent)
 		}
 		switch {
 		case terminal && working:
-			_, _ = fmt.Fprintf(out.std.Err, "\r\033[K%s %s",
-				bar(event.GetSequence(), percentOf(run, *total)), progressText(run, *total))
+			out.status("%s %s", bar(event.GetSequence(), percentOf(run, *total)), progressText(run, *total))
 		case terminal:
-			_, _ = fmt.Fprint(out.std.Err, "\r\033[K")
+			out.endStatus()
 		case working && event.GetSequence() == 1:
 			out.note("run %s of %s started at %s", run.GetId(), subject(run), out.moment(run.GetStartedAt()))
 			written = time.Now()

@@ -35,6 +35,7 @@ func (out *terminal) json(v any) error {
 
 // document writes a JSON document, or the same as YAML.
 func (out *terminal) document(json string) error {
+	out.endStatus()
 	json = printableJSON(strings.TrimSpace(json))
 	if out.yaml == nil {
 		return out.write(json + "\n")
@@ -65,19 +66,47 @@ func (out *terminal) report(err error, document any, text func()) error {
 	return err
 }
 
+// status shows what a command does, on one line of a terminal's standard error, until other output
+// replaces it. Elsewhere it writes nothing.
+func (out *terminal) status(format string, args ...any) {
+	if !isTerminal(out.std.Err) {
+		return
+	}
+	text := strings.TrimSpace(message(format, args))
+	if width := widthOf(out.std.Err); width > 0 {
+		text = shorten(text, width-1)
+	}
+	_, _ = io.WriteString(out.std.Err, clearLine+text)
+	out.live = true
+}
+
+// clearLine removes the text of the current line of a terminal.
+const clearLine = "\r\033[K"
+
+// endStatus removes the line of status.
+func (out *terminal) endStatus() {
+	if out.live {
+		_, _ = io.WriteString(out.std.Err, clearLine)
+		out.live = false
+	}
+}
+
 // write writes text to the standard output, unchanged.
 func (out *terminal) write(text string) error {
+	out.endStatus()
 	_, err := io.WriteString(out.std.Out, text)
 	return err
 }
 
 // println writes a line for people to the standard output.
 func (out *terminal) println(format string, args ...any) {
+	out.endStatus()
 	_, _ = io.WriteString(out.std.Out, message(format, args))
 }
 
 // printColored is println with a state in its color.
 func (out *terminal) printColored(state, format string, args ...any) {
+	out.endStatus()
 	line := message(format, args)
 	_, _ = io.WriteString(out.std.Out, strings.Replace(line, state, out.colorize(state), 1))
 }
@@ -91,6 +120,7 @@ func (out *terminal) text(format string, args ...any) {
 
 // note writes a line to the standard error.
 func (out *terminal) note(format string, args ...any) {
+	out.endStatus()
 	_, _ = io.WriteString(out.std.Err, message(format, args))
 }
 
@@ -116,13 +146,23 @@ type terminal struct {
 	local bool
 	// shortTime omits the year and seconds of times, and the day if it is today.
 	shortTime bool
+	// live: the current line of the standard error shows a status.
+	live bool
 }
 
 // width returns the width of the terminal in characters, 0 without a terminal and with --output
 // wide.
 func (out *terminal) width() int {
-	file, ok := out.std.Out.(*os.File)
-	if !ok || out.wide {
+	if out.wide {
+		return 0
+	}
+	return widthOf(out.std.Out)
+}
+
+// widthOf returns the width of a terminal in characters, 0 without a terminal.
+func widthOf(w io.Writer) int {
+	file, ok := w.(*os.File)
+	if !ok {
 		return 0
 	}
 	width, _, err := term.GetSize(int(file.Fd()))

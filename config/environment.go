@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/caretaker-go/caretaker/internal/format"
 )
 
 // AddressVariable has the server's address for client commands. It is not a key, and serve ignores
@@ -99,7 +101,7 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 			mistakes = append(mistakes, fmt.Errorf("%s: %s", name, removedText))
 			continue
 		}
-		near, section := Nearest(name, append(names, clients...)), inSection(name, keys)
+		near, section := format.Nearest(name, append(names, clients...)), inSection(name, keys)
 		switch bare := withoutName(name, keys); {
 		case foreign.MatchString(name), near == "" && !section:
 		case bare != "":
@@ -143,37 +145,4 @@ func withoutName(name string, keys []Key) string {
 		}
 	}
 	return ""
-}
-
-// Nearest returns the candidate with the smallest edit distance. It returns "" if that is more than
-// a typing error: more than 2 and more than a fifth of the name.
-func Nearest(name string, candidates []string) string {
-	best, smallest := "", max(2, len(name)/5)+1
-	for _, c := range candidates {
-		if d := distance(name, c); d < smallest {
-			best, smallest = c, d
-		}
-	}
-	return best
-}
-
-// distance returns the Levenshtein distance, in bytes.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			substitute := diagonal
-			if a[i] != b[j] {
-				substitute++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(substitute, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

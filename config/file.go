@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/caretaker-go/caretaker/internal/format"
 )
 
 // value is a value as written, and its place. Outside the file, its line is lastLine.
@@ -188,7 +190,7 @@ func (r *reader) Nearest(path string) string {
 		parts := strings.Split(k.Path, ".")
 		candidates = append(candidates, k.Path, strings.Join(parts[:min(depth, len(parts))], "."))
 	}
-	if near := Nearest(path, candidates); near != "" {
+	if near := format.Nearest(path, candidates); near != "" {
 		return ", did you mean " + near + "?"
 	}
 	section := path[:strings.LastIndex(path, ".")+1]

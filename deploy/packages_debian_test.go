@@ -151,6 +151,7 @@ func (m machine) wantInstalled() {
 		"/usr/share/caretaker/prometheus/alerts-loose-foreign-keys.yml",
 		"/usr/share/caretaker/grafana/caretaker.json", "/usr/share/doc/caretaker/copyright",
 		"/usr/share/doc/caretaker/NOTICE", "/usr/share/doc/caretaker/LICENSES.txt",
+		"/usr/share/doc/caretaker/README.md", "/usr/share/doc/caretaker/guides/security.md",
 	} {
 		m.wantFile(path, true)
 	}
@@ -166,13 +167,19 @@ func (m machine) wantInstalled() {
 // started as the unit starts it.
 func (m machine) wantWorking(said string) {
 	m.Helper()
-	url := databases.Clone(m, devdb.Template{Name: "bare"})
-	m.run("cat >>/etc/caretaker/caretaker.env <<'END'\nCARETAKER_DATABASES_MAIN_URL='" + url + "'\n" +
-		"CARETAKER_USE='gitlab'\nCARETAKER_LISTEN='127.0.0.1:0'\nCARETAKER_METRICS_LISTEN=''\nEND")
-	m.run("caretaker init --use gitlab --config /tmp/caretaker.yml --url '" + url + "'")
-	m.run("chown root:root /tmp/caretaker.yml; chmod 600 /tmp/caretaker.yml")
-	m.run("caretaker init --force --use gitlab --config /tmp/caretaker.yml --url '" + url + "'")
-	want(m.T, m.run("stat -c %a:%U:%G /tmp/caretaker.yml; rm /tmp/*.yml"), "640:root:caretaker")
+	url := databases.Clone(m, devdb.Template{Name: "bare", Schema: "main"})
+	m.run("cat >>/etc/caretaker/caretaker.env <<'END'\nCARETAKER_LISTEN='127.0.0.1:0'\n" +
+		"CARETAKER_METRICS_LISTEN=''\nCARETAKER_WEB_LISTEN=''\nEND")
+	// The service reads the URL from the file that init writes: no variable has it.
+	const file = "/etc/caretaker/caretaker.yml"
+	for range 2 {
+		m.run("caretaker init --force --use gitlab --config " + file + " --url '" + url + "'")
+		want(m.T, m.run("stat -c %a:%U:%G "+file), "640:root:caretaker")
+		want(m.T, m.run("runuser -u caretaker -- cat "+file), url)
+		m.run("! runuser -u nobody -- cat " + file)
+		m.run("chown root:root " + file + "; chmod 600 " + file)
+	}
+	m.run("caretaker init --force --use gitlab --config " + file + " --url '" + url + "'")
 	found := regexp.MustCompile(`(?s)  (runuser .*?\.yml')`).FindStringSubmatch(said)
 	if found == nil {
 		m.Fatalf("the installation does not say how to migrate: %s", said)

@@ -4,9 +4,11 @@ package deploy_test
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -113,10 +115,12 @@ func TestRelease_ArchiveHasAProgramThatKnowsItsCommit(t *testing.T) {
 		"caretaker.service", "completions/caretaker.bash", "completions/_caretaker",
 		"completions/caretaker.fish", "man/man1/caretaker-serve.1.gz", "prometheus/alerts.yml",
 		"prometheus/alerts-loose-foreign-keys.yml", "prometheus/rules.yml", "grafana/caretaker.json",
+		"docs/README.md", "docs/guides/security.md", "docs/reference/configuration.md",
 	} {
 		info := assert.Must(os.Stat(filepath.Join(folder, name)))(t)
 		assert.That(t, info.Size() >= 100, "%s", name)
 	}
+	wantLinked(t, folder+"/docs")
 	output(t, "bash", "-n", folder+"/completions/caretaker.bash")
 	content, err := os.ReadFile(folder + "/caretaker")
 	assert.That(t, err == nil, "%v", err)
@@ -126,6 +130,27 @@ func TestRelease_ArchiveHasAProgramThatKnowsItsCommit(t *testing.T) {
 	}
 	want(t, read(t, file(t, first, ".cdx.json")), `"specVersion": "1.6"`, commit,
 		"pkg:golang/github.com/jackc/pgx/v5@", "pkg:golang/std@go", `"id": "MPL-2.0"`)
+}
+
+var link = regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)\s]*)?\)`)
+
+// wantLinked fails the test for a link of a page in the folder to a file that is not there.
+func wantLinked(t *testing.T, folder string) {
+	t.Helper()
+	pages := 0
+	assert.NoError(t, filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		assert.Lacks(t, path, "contributing")
+		if err != nil || !strings.HasSuffix(path, ".md") {
+			return err
+		}
+		pages++
+		for _, m := range link.FindAllStringSubmatch(read(t, path), -1) {
+			_, err := os.Stat(filepath.Join(filepath.Dir(path), m[1]))
+			assert.That(t, err == nil, "%s: %s leads nowhere", path, m[0])
+		}
+		return nil
+	}))
+	assert.That(t, pages >= 40, "%d pages", pages)
 }
 
 // The unit may be exposed to 1.2 of 10, as docs/getting-started/install.md reports.
@@ -162,7 +187,8 @@ func TestRPM_HasTheFilesAndInstallsUpgradesAndGoes(t *testing.T) {
 	want(t, output(t, "rpm", "-qp", "--qf", "[%{FILENAMES} %{FILEMODES:perms} %{FILEGROUPNAME} %{FILEFLAGS:fflags}\n]", old),
 		"/usr/bin/caretaker -rwxr-xr-x root", "/usr/lib/systemd/system/caretaker.service -rw-r--r-- root",
 		"/etc/caretaker/caretaker.env -rw-r----- caretaker cn", "/etc/caretaker/caretaker.yml -rw-r--r-- root cn",
-		"/usr/share/man/man1/caretaker.1.gz", "/usr/share/zsh/site-functions/_caretaker")
+		"/usr/share/man/man1/caretaker.1.gz", "/usr/share/zsh/site-functions/_caretaker",
+		"/usr/share/doc/caretaker/guides/security.md -rw-r--r-- root")
 
 	m := debian(t)
 	rpm := func(args ...string) string {

@@ -67,10 +67,12 @@ func TestInstalledEnvironment_HasNamesThatTheServerKnows(t *testing.T) {
 
 func TestKubernetesConfiguration_IsValid(t *testing.T) {
 	t.Parallel()
-	var environment []string
-	for line := range strings.Lines(read(t, "kubernetes/caretaker.env")) {
-		environment = append(environment, strings.TrimSpace(line))
+	for _, file := range []string{"caretaker.env", "migrate.env"} {
+		var environment []string
+		for line := range strings.Lines(read(t, "kubernetes/"+file)) {
+			environment = append(environment, strings.TrimSpace(line))
+		}
+		c, err := load(t, read(t, "kubernetes/caretaker.yml"), environment...)
+		assert.That(t, err == nil && c.Auth.TokensFile != "" && c.Databases[0].URL != "", "%s: %+v: %v", file, c, err)
 	}
-	c, err := load(t, read(t, "kubernetes/caretaker.yml"), environment...)
-	assert.That(t, err == nil && c.Auth.TokensFile != "" && c.Databases[0].URL != "", "%+v: %v", c, err)
 }

@@ -1,6 +1,6 @@
 -- Demo data, database ci. Projects 121-160, groups 41-60, users 501-600 and merge
--- requests 3001-3350 are deleted in main; triggers 51-100 and pipelines
--- 10001-10300 in demo_ci_deletions.sql.
+-- requests 3001-3350 are deleted in main. demo_ci_deletions.sql deletes triggers
+-- 51-100 and pipelines 10001-10300.
 INSERT INTO ci_triggers (id, token, project_id, owner_id, created_at, updated_at)
 SELECT t, 'glptt-demo-' || t, t % 120 + 1, t % 200 + 1, now(), now() FROM generate_series(1, 100) AS t;
 

@@ -1,9 +1,9 @@
--- Demo data, database main: organizations, users, settings. Ids are given, so
+-- Demo data, database main: organizations, users, settings. Ids are fixed, so
 -- that the other databases can refer to them:
 --   users 1-200 human (161-200 of the second organization), 201-203 service
 --   accounts, 204 import user, 205-206 admin bots, 207 ghost, 208 support bot,
---   301-360 project bots, 401-442 placeholders, 443-450 placeholders that wait
---   in the ghost queue, 501-600 people who are deleted in the last part.
+--   301-360 project bots, 401-442 placeholders, 443-450 placeholders in
+--   the ghost queue, 501-600 people whom the last part deletes.
 
 INSERT INTO application_settings (deletion_adjourned_period, resource_access_tokens_settings, created_at, updated_at)
 VALUES (30, '{"inactive_resource_access_tokens_delete_after_days": 30}', now() - interval '1 year', now() - interval '1 year');
@@ -63,7 +63,7 @@ INSERT INTO gpg_key_subkeys (gpg_key_id, fingerprint) SELECT id, sha256(id::text
 INSERT INTO authentication_events (user_id, result, user_name, created_at)
 SELECT u.id, 1, u.username, now() - n * interval '1 day' FROM users u, generate_series(1, 5) AS n WHERE u.user_type = 0;
 
--- People have tokens too, dead ones among them: nobody touches those.
+-- People also have tokens, some of them inactive: no worker changes those.
 INSERT INTO personal_access_tokens (user_id, name, revoked, expires_at, token_digest, organization_id, user_type, created_at, updated_at)
 SELECT id, 'cli', id % 4 = 0, current_date + CASE WHEN id % 3 = 0 THEN -200 ELSE 200 END, 'person ' || id,
        organization_id, user_type, created_at, created_at

@@ -1,7 +1,7 @@
 -- Demo data, database main: groups 1-10 on the first level, 11-25 on the second,
--- 26-40 on the third; 9, 10 and what is below them belong to the second
--- organization. Three projects in each. Groups 41-60 and projects 121-160 are
--- deleted in the last part. Namespaces 1000 + user are personal ones, those
+-- 26-40 on the third. 9, 10 and their descendants belong to the second
+-- organization. Each group has three projects. The last part deletes
+-- groups 41-60 and projects 121-160. Namespaces 1000 + user are personal ones,
 -- 2000 + project belong to projects.
 
 INSERT INTO namespaces (id, name, path, type, parent_id, organization_id, created_at, updated_at)
@@ -47,7 +47,7 @@ SELECT coalesce(p.id, t.id), CASE WHEN p.id IS NULL THEN 'Namespace' ELSE 'Proje
 FROM tree t LEFT JOIN projects p ON p.project_namespace_id = t.id
 WHERE t.id NOT BETWEEN 41 AND 60 AND t.id NOT BETWEEN 2121 AND 2160;
 
--- Owners on every level; 26 has none of its own, 12 also has a blocked one.
+-- Owners on every level. 26 has no owner of its own, 12 also has a blocked one.
 INSERT INTO members (source_id, source_type, type, user_id, access_level, member_namespace_id, created_at, updated_at)
 SELECT m.group_id, 'Namespace', 'GroupMember', m.user_id, m.access_level, m.group_id, now() - interval '200 days', now() - interval '200 days'
 FROM (SELECT id, CASE WHEN organization_id = 1 THEN 20 + id ELSE 160 + id END, 50 FROM namespaces WHERE id <= 40 AND id <> 26

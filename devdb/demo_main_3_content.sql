@@ -1,6 +1,5 @@
--- Demo data, database main: content. Work is spread over all human users, those
--- in the ghost queue among them; merge requests 3001-3350 are deleted in the
--- last part.
+-- Demo data, database main: content. All human users have work, also
+-- those in the ghost queue. The last part deletes merge requests 3001-3350.
 
 INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid, updated_by_id, last_edited_by_id, closed_by_id, state_id, closed_at, created_at, updated_at)
 SELECT i, 'Issue ' || i, i * 7 % 200 + 1, (i - 1) % 120 + 1, 2000 + (i - 1) % 120 + 1, (i - 1) / 120 + 1,
@@ -29,7 +28,7 @@ INSERT INTO merge_request_reviewers (user_id, merge_request_id, project_id, crea
 SELECT id * 19 % 200 + 1, id, target_project_id, now() FROM merge_requests WHERE id % 3 = 0;
 INSERT INTO approvals (merge_request_id, user_id, project_id, created_at, updated_at)
 SELECT id, CASE WHEN id IN (8, 16) THEN 403 + id / 8 ELSE id * 23 % 200 + 1 END, target_project_id, created_at, created_at
-FROM merge_requests WHERE id % 4 = 0; -- 404, 405: placeholders that are still referenced
+FROM merge_requests WHERE id % 4 = 0; -- 404, 405: referenced placeholders
 INSERT INTO reviews (id, author_id, merge_request_id, project_id, created_at)
 SELECT r, r * 29 % 200 + 1, r, (r - 1) % 120 + 1, now() - interval '20 days' FROM generate_series(1, 600) AS r;
 

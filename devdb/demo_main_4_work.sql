@@ -1,4 +1,4 @@
--- Demo data, database main: work for each worker, and rows it leaves alone.
+-- Demo data, database main: work for each worker, and rows that it skips.
 
 -- placeholder_user_cleanup: 401-430 eligible (401-405 still referenced, 429 and
 -- 430 on their last attempt), 431-435 tried yesterday, 436-438 exhausted,
@@ -23,7 +23,7 @@ SELECT b, 'token', b % 2 = 0 OR b > 350,
        now() - interval '200 days', now() - CASE WHEN b BETWEEN 351 AND 355 THEN (b - 350) * interval '3 days' ELSE interval '100 days' END
 FROM generate_series(301, 360) AS b WHERE b NOT BETWEEN 316 AND 320;
 UPDATE personal_access_tokens SET revoked = CASE WHEN user_id % 10 = 1 THEN NULL ELSE false END WHERE user_id BETWEEN 321 AND 350;
-WITH rotated AS ( -- ten active bots got a new token in the place of a revoked one
+WITH rotated AS ( -- ten active bots have a new token instead of a revoked one
     INSERT INTO personal_access_tokens (user_id, name, revoked, expires_at, token_digest, organization_id, user_type, created_at, updated_at)
     SELECT b, 'rotated', true, current_date - 40, 'bot ' || b || ' before', CASE WHEN b % 6 = 0 THEN 2 ELSE 1 END, 6, now() - interval '1 year', now() - interval '90 days'
     FROM generate_series(321, 330) AS b
@@ -47,7 +47,7 @@ FROM users u
 WHERE u.id IN (12, 13, 14, 16, 17, 18, 190, 191, 20, 208) OR u.id BETWEEN 356 AND 360 OR u.id BETWEEN 443 AND 450;
 
 -- adjourned_group_deletion, 30 days. Due: 26 (its user owns the parent), 12 (its
--- owner is blocked), 13 (nobody knows its user), 8 with its child 18, 14 (its
+-- owner is blocked), 13 (its user is unknown), 8 with its child 18, 14 (its
 -- user is a maintainer only; it was archived before). Not yet: 15, 24, 34.
 -- Lost: 25. Some marks are in one store, some in both.
 INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on)

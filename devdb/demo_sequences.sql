@@ -1,6 +1,5 @@
--- After ids were given, and before the deletions, so that no id is given twice:
--- every sequence goes on behind the highest one. And the planner learns what
--- there is.
+-- This part runs after the inserts with fixed ids. Every sequence continues after
+-- the highest id, so that no id occurs twice. ANALYZE updates the statistics.
 DO $$
 DECLARE
     owned record;

@@ -1,4 +1,4 @@
--- Reference schema, database main: what everything else refers to.
+-- Reference schema, database main: the tables that all others refer to.
 CREATE TABLE organizations (
     id bigserial PRIMARY KEY, name text NOT NULL DEFAULT '', path text NOT NULL, visibility_level smallint NOT NULL DEFAULT 0, created_at timestamptz NOT NULL, updated_at timestamptz NOT NULL
 );

@@ -1,4 +1,4 @@
--- Reference schema, database main: triggers. They fire for origin only, as GitLab's.
+-- Reference schema, database main: triggers. Like those of GitLab, they fire for origin only.
 
 CREATE FUNCTION insert_namespace_details() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,5 +1,5 @@
--- The queue of deleted records, once in each database, with the functions that
--- feed it: those of GitLab, which trust the caller's search_path and rights.
+-- The queue of deleted records, once in each database, with GitLab's
+-- functions that write to it. They use the caller's search_path and rights.
 CREATE SCHEMA IF NOT EXISTS gitlab_partitions_dynamic;
 CREATE SEQUENCE loose_foreign_keys_deleted_records_id_seq;
 
@@ -39,8 +39,8 @@ BEGIN
 END
 $$;
 
--- Records deleted rows under a name: one record for each target whose source column has a value, else one in the first queue.
--- Trigger functions see the deleted rows as old_table, also in statements that are made here.
+-- Records deleted rows under a name: one record for each target whose source column has a value, else one record in the first queue.
+-- Trigger functions see the deleted rows as old_table, also in dynamic statements.
 CREATE FUNCTION loose_foreign_keys_routed_inserts(name text, targets jsonb) RETURNS SETOF text LANGUAGE sql STABLE AS $$
     SELECT format('INSERT INTO %I (fully_qualified_table_name, primary_key_value, %I) SELECT %L, id, %I FROM old_table WHERE %I IS NOT NULL',
         target ->> 'table', target ->> 'column', name, target ->> 'source', target ->> 'source')
@@ -51,7 +51,7 @@ CREATE FUNCTION loose_foreign_keys_routed_inserts(name text, targets jsonb) RETU
     FROM jsonb_array_elements(targets) AS target
 $$;
 
--- For plain tables: records schema and name of the trigger's table. The argument has the targets, if there are any.
+-- For plain tables: records schema and name of the trigger's table. The argument has the targets, if any.
 CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     statement text;
@@ -69,7 +69,7 @@ END
 $$;
 
 -- For partitioned tables and their partitions: records the parent's name, which
--- is the trigger's first argument. The second one has the targets, if there are any.
+-- is the trigger's first argument. The second one has the targets, if any.
 CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records_override_table() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     statement text;

@@ -49,7 +49,7 @@ type server struct {
 }
 
 var (
-	databaseURL = regexp.MustCompile(`postgres(?:ql)?://(?:([\w-]+)(?::(\w+))?@)?[\w.:-]+/(\w+)(\?[^\s'"),}]*)?`)
+	databaseURL = regexp.MustCompile(`postgres(?:ql)?://(?:([\w-]+)(?::([\w-]+))?@)?[\w.:-]+/(\w+)(\?[^\s'"),}]*)?`)
 	// ownFiles are the folders that a page's commands write to.
 	ownFiles = regexp.MustCompile(
 		`(^|[\s"'=:(])(/(?:etc/caretaker|etc/prometheus|var/lib/caretaker|var/opt/gitlab|var/backups|opt/gitlab|home/me)\b)`)

@@ -1,8 +1,7 @@
--- What main has besides the estate of the model, made before the rules.
+-- Tables of main besides the estate of the model, created before the rules.
 
--- Parents that live although records say that they were deleted: the application moves those with odd ids,
--- in one transaction, and purges the old copy of the others. Each once: a second record would name a row that
--- is newer than the first.
+-- Existing parents with records of a deletion. The application moves those with odd ids in one transaction, and
+-- deletes the old copy of the others. It does so once each, because a second record would name a newer row.
 CREATE TABLE shelves (id bigint PRIMARY KEY, moved boolean NOT NULL DEFAULT false);
 CREATE TABLE shelves_copy (id bigint PRIMARY KEY);
 CREATE TABLE books (id bigserial PRIMARY KEY, shelf_id bigint NOT NULL);

@@ -1,25 +1,25 @@
--- The rules of the fault harness: triggers in each database. A broken rule leaves a row in
--- faults.violations, in the transaction that broke it, so that what is rolled back is no violation.
+-- The rules of the fault harness: triggers in each database. A broken rule writes a row to
+-- faults.violations in the transaction that broke it, so that a rollback is no violation.
 CREATE SCHEMA faults;
 CREATE TABLE faults.violations (at timestamptz NOT NULL DEFAULT clock_timestamp(), rule text NOT NULL, detail text NOT NULL);
--- Who has taken which lease, and who has begun the last attempt of a job, and any.
+-- The holders of leases, and the replicas that started the last attempt and any attempt of a job.
 CREATE TABLE faults.epochs (
   name text, epoch bigint, app text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (name, epoch));
 CREATE TABLE faults.attempts (job_id bigint PRIMARY KEY, app text NOT NULL, begun_at timestamptz NOT NULL DEFAULT clock_timestamp());
 CREATE TABLE faults.attempted (job_id bigint, app text, PRIMARY KEY (job_id, app));
--- Workers that the harness has paused, from when that was confirmed.
+-- Workers that the harness has paused, with the time of the confirmation.
 CREATE TABLE faults.paused (worker text PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp());
--- Bots without a live token, and where the children of tracked parents are.
+-- Bots without an active token, and the places of the children of tracked parents.
 CREATE TABLE faults.bots (id bigint PRIMARY KEY);
 CREATE TABLE faults.children (parent text, child text, child_column text);
 -- A row for each record that has left its queue.
 CREATE TABLE faults.done (at timestamptz DEFAULT clock_timestamp());
--- How many rows each rule has looked at. Unlogged, as it is only a count: a crash or a failover of
--- PostgreSQL starts it at 0 again.
+-- The number of rows that each rule has checked. The table is unlogged: after a crash or a failover of
+-- PostgreSQL the counts start at 0.
 CREATE UNLOGGED TABLE faults.watched (rule text);
 
--- Who writes is told by application_name: replica0, replica1 and so on are the replicas; faults (the
--- harness) and application are not looked at. repo keeps a name that is in the URL: the rules depend on it.
+-- application_name names the writer: replica0, replica1 and so on are the replicas. The rules skip faults (the
+-- harness) and application. They depend on repo, which keeps a name that is in the URL.
 CREATE FUNCTION faults.app() RETURNS text LANGUAGE sql AS $$ SELECT current_setting('application_name') $$;
 CREATE FUNCTION faults.ours() RETURNS boolean LANGUAGE sql AS $$ SELECT faults.app() IN ('faults', 'application') $$;
 
@@ -27,8 +27,8 @@ CREATE FUNCTION faults.violate(rule text, detail text) RETURNS void LANGUAGE sql
   INSERT INTO faults.violations (rule, detail) VALUES (rule, faults.app() || ': ' || detail)
 $$;
 
--- A lease is taken when nobody has it, and its epoch grows by one; only its holder changes it. Its times are
--- those of the database: the clocks of some replicas are seven minutes wrong, and no lease lasts for two.
+-- A replica takes only a free lease, and its epoch grows by one. Only the holder changes it. Its times are those of
+-- the database: the clocks of some replicas are seven minutes wrong, and no lease lasts for two minutes.
 CREATE FUNCTION faults.lease() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE taken_by text;
 BEGIN
@@ -40,14 +40,14 @@ BEGIN
     PERFORM faults.violate('the times of a lease are not by the clock of the database', to_jsonb(NEW)::text);
   END IF;
   IF TG_OP = 'INSERT' OR NEW.epoch <> OLD.epoch OR NEW.holder <> OLD.holder THEN
-    -- It may have expired by a clock that was set back within this transaction.
+    -- The lease may have expired by a clock that was set back within this transaction.
     IF TG_OP = 'UPDATE' AND OLD.expires_at > greatest(clock_timestamp(), transaction_timestamp()) THEN
       PERFORM faults.violate('a lease was taken from its holder', to_jsonb(OLD)::text || ' ' || to_jsonb(NEW)::text);
     END IF;
     IF NEW.epoch <> coalesce((SELECT max(epoch) FROM faults.epochs e WHERE e.name = NEW.name), 0) + 1 THEN
       PERFORM faults.violate('an epoch did not grow by one', to_jsonb(NEW)::text);
     END IF;
-    -- A run that was about to start, in a replica that was frozen then, starts for all that, and ends soon.
+    -- A run that a replica was starting when it was frozen starts nevertheless, and ends soon.
     IF EXISTS (SELECT FROM faults.paused p WHERE NEW.name IN (p.worker, p.worker || '/main')
         AND p.at < transaction_timestamp() - interval '3 s') THEN
       PERFORM faults.violate('a lease was taken while its worker was paused', to_jsonb(NEW)::text);
@@ -75,7 +75,7 @@ CREATE TRIGGER faults_row AFTER DELETE ON maintenance.leases FOR EACH ROW EXECUT
 
 -- Every write of a worker, when it commits: this session's replica took the newest epoch of one of the
 -- worker's leases, and that lease had not expired when the transaction began. It may expire while the
--- transaction runs: a guard checks it once and locks its row until the commit. So a write behind a guard
+-- transaction runs: a guard checks it once and locks its row until the commit. So a write with a guard
 -- cannot break this rule.
 CREATE FUNCTION faults.needs_lease(worker text, detail text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -93,7 +93,7 @@ BEGIN
   IF NOT faults.ours() THEN PERFORM faults.needs_lease(TG_ARGV[0], TG_RELID::regclass::text); END IF;
   RETURN NULL;
 END $$;
--- So are the rows that a run changes, in whatever database: each has a receipt there.
+-- The same holds for the rows that a run changes in any database: each has a receipt there.
 CREATE FUNCTION faults.receipt() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.run_id IS NOT NULL THEN PERFORM faults.needs_lease(NEW.worker, NEW."table"); END IF;
@@ -102,8 +102,7 @@ END $$;
 CREATE CONSTRAINT TRIGGER faults_receipt AFTER INSERT ON maintenance.receipts
   DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION faults.receipt();
 
--- A record leaves the queue after its last child, as far as the children are in this database, unless its
--- parent is there.
+-- A record leaves the queue after its last child in this database, unless its parent exists.
 CREATE FUNCTION faults.record_done() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE c record; there boolean;
 BEGIN
@@ -128,7 +127,7 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- What waits for another try does not wait longer than it says.
+-- A postponed record or job does not wait longer than its time.
 CREATE FUNCTION faults.put_off() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT faults.ours() AND NEW.consume_after > clock_timestamp() + TG_ARGV[0]::interval THEN
@@ -161,8 +160,8 @@ DO $$ DECLARE queue regclass; parts text[] := '{}'; BEGIN
   END IF;
 END $$;
 
--- A step that was interrupted finds less to do: no row is changed to what it was. But to restore a group
--- clears its details, whatever is there.
+-- A repeated step has less to do: no update keeps a row as it was. Only the restoration of a group always clears its
+-- details.
 CREATE FUNCTION faults.changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT faults.ours() THEN PERFORM faults.violate('a row was changed to what it was', TG_RELID::regclass || ' ' || to_jsonb(NEW)::text); END IF;

@@ -1,6 +1,6 @@
--- Rules about what main alone has: runs, jobs, and what queues them.
+-- Rules for the tables of main: runs, jobs, and the changes that queue jobs.
 
--- A receipt is of a run whose lease is held, under the run's epoch, or of the attempt that is at work.
+-- A receipt belongs to a run whose lease is held, with the epoch of the run, or to the running attempt.
 CREATE FUNCTION faults.receipt_main() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE r record; j record;
 BEGIN
@@ -22,12 +22,12 @@ BEGIN
 END $$;
 CREATE TRIGGER faults AFTER INSERT ON maintenance.receipts FOR EACH ROW EXECUTE FUNCTION faults.receipt_main();
 
--- Only a replica that works a job completes it, or has worked it: one that was frozen when all was done, but
--- for saying so, says so when it wakes, perhaps while another attempt looks what is left.
+-- Only a replica that runs or ran a job completes it. A replica that was frozen before the completion completes the
+-- job when it wakes up, perhaps during another attempt.
 CREATE FUNCTION faults.job() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE begun_by text;
 BEGIN
-  -- A failed attempt is repeated after attempt^4 seconds, by the clock of a replica, which may be minutes wrong.
+  -- A failed attempt is retried after attempt^4 seconds, by the clock of a replica, which may be minutes wrong.
   IF NOT faults.ours() AND NEW.state IN ('available', 'scheduled', 'retryable')
     AND NEW.scheduled_at > clock_timestamp() + 1.1 * interval '1 s' * (NEW.attempt + 1) ^ 4 + interval '20 min' THEN
     PERFORM faults.violate('a job was put off for too long', NEW.kind || ' attempt ' || NEW.attempt || ' until ' || NEW.scheduled_at);
@@ -49,8 +49,8 @@ END $$;
 CREATE TRIGGER faults AFTER UPDATE ON maintenance.river_job FOR EACH ROW
   WHEN (NEW.state IS DISTINCT FROM OLD.state OR NEW.attempted_at IS DISTINCT FROM OLD.attempted_at) EXECUTE FUNCTION faults.job();
 
--- A job and the change that causes it are one transaction: looked at when it commits. xmin is of the
--- transaction as long as no step uses a savepoint: rows that are written behind one have another.
+-- A job and the change that causes it are one transaction, checked at its commit. xmin is the transaction's unless a
+-- step uses a savepoint: rows written after a savepoint have another xmin.
 CREATE FUNCTION faults.job_begun() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE caused boolean := true;
 BEGIN
@@ -100,7 +100,7 @@ CREATE TRIGGER faults_put_off AFTER UPDATE ON ghost_user_migrations FOR EACH ROW
 CREATE TRIGGER faults_claim AFTER UPDATE ON maintenance.token_passes
   FOR EACH ROW EXECUTE FUNCTION faults.claim('inactive_token_deletion');
 
--- A cursor passes no bot that must go and has no job.
+-- A cursor does not pass a bot that must be deleted and has no job.
 CREATE FUNCTION faults.cursor_saved() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE skipped bigint;
 BEGIN
@@ -115,7 +115,7 @@ END $$;
 CREATE CONSTRAINT TRIGGER faults_cursor AFTER UPDATE ON maintenance.token_passes DEFERRABLE INITIALLY DEFERRED
   FOR EACH ROW WHEN (NEW.cursor > OLD.cursor) EXECUTE FUNCTION faults.cursor_saved();
 
--- A fire whose time has just come is not given up: a replica has a minute to run it.
+-- A fire is not missed at its time: a replica has a minute to run it.
 CREATE FUNCTION faults.missed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.outcome = 'missed' AND NEW.fire_time > clock_timestamp() - interval '1 minute' THEN
@@ -125,7 +125,7 @@ BEGIN
 END $$;
 CREATE TRIGGER faults AFTER INSERT OR UPDATE ON maintenance.fires FOR EACH ROW EXECUTE FUNCTION faults.missed();
 
--- No child of a living parent is changed, whatever records say.
+-- No child of an existing parent changes, whatever the records contain.
 CREATE FUNCTION faults.living() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF EXISTS (SELECT FROM shelves WHERE id = OLD.shelf_id) THEN
@@ -135,7 +135,7 @@ BEGIN
 END $$;
 CREATE TRIGGER faults_living AFTER UPDATE OR DELETE ON books FOR EACH ROW EXECUTE FUNCTION faults.living();
 
--- No protected user goes, whatever takes the row.
+-- No protected user is deleted, whatever deletes the row.
 CREATE FUNCTION faults.protected_user() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF EXISTS (SELECT FROM maintenance.protected_targets WHERE kind = 'user' AND id = OLD.id) THEN

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Compares the API with the published one: that of the branch main and that of the last release.
-# Each is exported with git archive, which needs no network and works in every kind of clone.
+# Compares the API with the API of the branch main and of the last release.
+# git archive exports both: it needs no network and works in every kind of clone.
 set -eu
 cd "$(dirname "$0")/.."
 
-# has_proto REVISION: true when the revision is at hand and holds proto files.
+# has_proto REVISION reports whether the clone has the revision, with proto files.
 has_proto() {
 	git rev-parse --quiet --verify "$1^{commit}" >/dev/null &&
 		[ -n "$(git ls-tree -r --name-only "$1" -- proto | grep '\.proto$')" ]
 }
 
-# main_revision prints where main is: the published one, the local one, or the remote's
-# when this clone was made of another branch alone.
+# main_revision prints the commit of main: published, local, or of the remote if this clone has only
+# another branch.
 main_revision() {
 	for revision in refs/remotes/origin/main refs/heads/main; do
 		if git rev-parse --quiet --verify "$revision^{commit}" >/dev/null; then
@@ -23,13 +23,13 @@ main_revision() {
 		git rev-parse FETCH_HEAD
 		return
 	fi
-	echo "main is neither in this clone nor at origin; comparing with the last commit" >&2
+	echo "main is missing in this clone and at origin: comparing with the last commit" >&2
 	echo HEAD
 }
 
 compare() {
 	if ! has_proto "$1"; then
-		echo "buf breaking: skipped against $1, which holds no proto files yet"
+		echo "buf breaking: skipped against $1, which has no proto files"
 		return
 	fi
 	earlier=$(mktemp -d)
@@ -38,7 +38,7 @@ compare() {
 	tar -xf "$earlier/proto.tar" -C "$earlier"
 	go tool -modfile=tools/buf/go.mod buf breaking proto --config buf.yaml --against "$earlier/proto"
 	rm -rf "$earlier"
-	echo "buf breaking: nothing breaks against $1"
+	echo "buf breaking: compatible with $1"
 }
 
 compare "$(main_revision)"

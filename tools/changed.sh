@@ -1,7 +1,7 @@
 #!/bin/sh
-# changed.sh: prints, one per line, the extra targets that a change needs in CI. The change is how the working tree differs
-# from $CI_BASE, else from the published main, else from the newest commit that is older than a day. Where no earlier
-# commit is known, every file counts as changed.
+# changed.sh prints the extra targets that a change needs in CI, one a line. The change is the difference of the working
+# tree from $CI_BASE, else from the published main, else from the newest commit that is older than a day. Without an earlier
+# commit every file counts as changed.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fails when the generated files are not what "make generate" makes of their sources.
-# Compares the working tree with itself, so that uncommitted work can be checked too.
+# Fails if "make generate" would change the generated files.
+# It compares the working tree with itself, so that it also checks uncommitted work.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ before=$(fingerprint)
 after=$(fingerprint)
 
 if [ "$before" != "$after" ]; then
-	echo "generated files were out of date; they are fresh now, review and commit them:" >&2
+	echo "generated files were outdated. They are updated now: review and commit them:" >&2
 	git --no-pager status --short -- gen docs deploy NOTICE >&2
 	exit 1
 fi

@@ -3,7 +3,7 @@
 # package as it finishes, then what failed, then the ten slowest tests. With -v it prints what tests print.
 set -eu
 cd "$(dirname "$0")/.."
-# Less garbage collection and no debugging information make the tests shorter.
+# Tests are faster with less garbage collection and without debugging information.
 export GOGC="${GOGC:-400}"
 # Programs without C are linked faster. The race detector needs C.
 case " $* " in
@@ -11,7 +11,7 @@ case " $* " in
 *) export CGO_ENABLED=0 ;;
 esac
 sum="go tool -modfile=tools/gotestsum/go.mod gotestsum"
-# Interrupted commands leave their files: all are in one folder.
+# One folder has the files of all commands, also of interrupted ones.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
@@ -24,7 +24,7 @@ case " $* " in
 esac
 code=0
 echo "Building the tests: about two minutes the first time, then seconds."
-# Tests wait half of their time: one package more than there are cores, with four tests in each, keeps all cores busy.
+# Tests wait half of their time. One package more than cores, with four tests each, keeps all cores busy.
 go run ./tools/testcluster $sum --format $format --format-icons text --hide-summary skipped --jsonfile-timing-events "$events" -- "-ldflags=-s -w" -p $(($(getconf _NPROCESSORS_ONLN) + 1)) -parallel 4 "$@" ||
 	code=$?
 if grep -qs '"Test":' "$events"; then

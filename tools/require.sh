@@ -1,17 +1,17 @@
 #!/bin/sh
-# require.sh NAME...: makes sure that what the tests and "caretaker dev" need is on this machine.
-#   postgres   PostgreSQL's server programs; where they cannot be installed, caretaker downloads its own
+# require.sh NAME... installs the requirements of the tests and of "caretaker dev".
+#   postgres   PostgreSQL's server programs; if the installation fails, caretaker downloads its own
 #   pgbouncer  PgBouncer, a pooler that tests put in front of PostgreSQL
-#   neighbours the extensions that people run beside caretaker, for the PostgreSQL that the tests start
-#   prometheus Prometheus and promtool, which tests of alerts and dashboards ask
-#   chromium   Chromium and chromedriver, which look at the status page
+#   neighbours common extensions, for the PostgreSQL that the tests start
+#   prometheus Prometheus and promtool, for tests of alerts and dashboards
+#   chromium   Chromium and chromedriver, for tests of the status page
 #   compiler   a C compiler, which Go's race detector needs
 #   npm        npm, which fetches other versions of PostgreSQL
-#   faketime   a library with which the clock of a PostgreSQL can be wrong; it can be done without
-#   packages   what builds a bare Debian, rpm, and systemd's look at units, for the tests of packages
-#   clients    Python and Ruby with gRPC, in which the documentation has examples
-#   make       make itself, for machines that only run .ci/run
-# Installs with apt-get, dnf or brew, as root or by sudo without a password, and says so.
+#   faketime   optional: a library that changes the clock of a PostgreSQL
+#   packages   tools for the tests of packages: a bare Debian, rpm, and systemd-analyze
+#   clients    Python and Ruby with gRPC, for the examples of the documentation
+#   make       make, for machines that only run .ci/run
+# It installs with apt-get, dnf or brew, as root or with sudo without a password, and reports it.
 set -eu
 oldest_postgres=14
 
@@ -20,7 +20,7 @@ say() {
 }
 
 # postgres_bin prints the folder of the first server programs that are new enough, if any.
-# It looks where devdb looks: on PATH, then where package managers put them.
+# Like devdb it searches PATH, then the folders of package managers.
 postgres_bin() {
 	on_path=$(command -v postgres 2>/dev/null || true)
 	for folder in "${on_path%/postgres}" $(ls -d \
@@ -38,7 +38,7 @@ postgres_bin() {
 	done
 }
 
-# as_root runs a command as root; it fails where that is not possible without a password.
+# as_root runs a command as root, or fails if that needs a password.
 as_root() {
 	if [ "$(id -u)" = 0 ]; then
 		"$@"
@@ -58,8 +58,8 @@ apt_install() {
 			install --no-install-recommends "$@" </dev/null >/dev/null
 }
 
-# apt_install_postgres installs the programs alone: Debian's packages would also create and
-# start a database cluster, which nobody asked for.
+# apt_install_postgres installs only the programs. Debian's packages would also create and start a
+# database cluster.
 apt_install_postgres() {
 	settings=/etc/postgresql-common/createcluster.d
 	as_root mkdir -p "$settings"
@@ -69,7 +69,7 @@ apt_install_postgres() {
 	apt_install postgresql
 }
 
-# apt_install_pgbouncer installs the program alone: Debian's package would also start it.
+# apt_install_pgbouncer installs only the program. Debian's package would also start it.
 apt_install_pgbouncer() (
 	policy=/usr/sbin/policy-rc.d
 	if [ ! -e $policy ]; then
@@ -80,10 +80,10 @@ apt_install_pgbouncer() (
 	apt_install pgbouncer
 )
 
-# unpacked_pgbouncer is where the program is unpacked to where nothing can be installed. devdb looks there too.
+# unpacked_pgbouncer is the folder for the program if nothing can be installed. devdb also searches it.
 unpacked_pgbouncer=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/caretaker/pgbouncer
 
-# apt_unpack_pgbouncer needs no root: it unpacks Debian's package with those libraries that are missing here.
+# apt_unpack_pgbouncer needs no root. It unpacks Debian's package and the missing libraries.
 apt_unpack_pgbouncer() {
 	command -v apt-get >/dev/null && command -v dpkg >/dev/null || return 1
 	say "unpacking pgbouncer into $unpacked_pgbouncer"
@@ -99,7 +99,7 @@ apt_unpack_pgbouncer() {
 	)
 }
 
-# apt_install_prometheus installs the programs alone: Debian's package would also start a server.
+# apt_install_prometheus installs only the programs. Debian's package would also start a server.
 apt_install_prometheus() (
 	policy=/usr/sbin/policy-rc.d
 	if [ ! -e $policy ]; then
@@ -110,10 +110,10 @@ apt_install_prometheus() (
 	apt_install prometheus
 )
 
-# unpacked_prometheus is where the programs are unpacked to where nothing can be installed. The tests look there too.
+# unpacked_prometheus is the folder for the programs if nothing can be installed. The tests also search it.
 unpacked_prometheus=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/caretaker/prometheus
 
-# apt_unpack_prometheus needs no root: the programs need no libraries that a system does not have.
+# apt_unpack_prometheus needs no root. Every system has the libraries of the programs.
 apt_unpack_prometheus() {
 	command -v apt-get >/dev/null && command -v dpkg >/dev/null || return 1
 	say "unpacking prometheus into $unpacked_prometheus"
@@ -121,7 +121,7 @@ apt_unpack_prometheus() {
 	(cd "$unpacked_prometheus/packages" && apt-get -qq download prometheus && dpkg -x prometheus_*.deb ..)
 }
 
-# install WHAT: false when there is no way to install it here.
+# install WHAT fails if this machine has no way to install it.
 install() {
 	if command -v brew >/dev/null; then
 		case $1 in
@@ -174,8 +174,8 @@ require_postgres() {
 		say "PostgreSQL's programs are in $found"
 		return
 	fi
-	say "no PostgreSQL $oldest_postgres or later: caretaker will download one at first use. Where it cannot reach"
-	say "Maven Central, install one yourself, for example: sudo apt-get install postgresql"
+	say "PostgreSQL $oldest_postgres or later is missing: caretaker downloads one at first use. If it cannot reach"
+	say "Maven Central, install PostgreSQL, for example: sudo apt-get install postgresql"
 }
 
 # neighbour_packages prints the names of Debian's packages for the server programs that the tests start.
@@ -196,13 +196,13 @@ has_neighbours() {
 
 require_neighbours() {
 	if ! has_neighbours && { ! install neighbours || ! has_neighbours; }; then
-		say "no pg_partman, pg_repack, pglogical and pg_cron for the PostgreSQL that the tests start. Install them, on Debian:" >&2
+		say "pg_partman, pg_repack, pglogical or pg_cron is missing for the PostgreSQL that the tests start. On Debian:" >&2
 		say "sudo apt-get install" $(neighbour_packages)". All other tests: make test" >&2
 		return 1
 	fi
 }
 
-# pgbouncer_program prints the path of the program, if it is where devdb looks.
+# pgbouncer_program prints the path of the program if devdb finds it.
 pgbouncer_program() {
 	for program in "$(command -v pgbouncer 2>/dev/null || true)" /usr/sbin/pgbouncer /usr/bin/pgbouncer /usr/local/sbin/pgbouncer \
 		/usr/local/bin/pgbouncer /opt/homebrew/bin/pgbouncer /home/linuxbrew/.linuxbrew/bin/pgbouncer "$unpacked_pgbouncer/usr/sbin/pgbouncer"; do
@@ -219,14 +219,14 @@ require_pgbouncer() {
 		found=$(pgbouncer_program)
 	fi
 	if [ -z "$found" ]; then
-		say "no PgBouncer, which the tests put in front of PostgreSQL. Install it, for example: sudo apt-get install pgbouncer," >&2
+		say "PgBouncer is missing, which the tests put in front of PostgreSQL. Install it, for example: sudo apt-get install pgbouncer," >&2
 		say "sudo dnf install pgbouncer (Red Hat: from PostgreSQL's own repository), or brew install pgbouncer" >&2
 		return 1
 	fi
 	say "PgBouncer is $found"
 }
 
-# prometheus_folder prints the folder of prometheus and promtool, if they are where the tests look.
+# prometheus_folder prints the folder of prometheus and promtool if the tests find them.
 prometheus_folder() {
 	on_path=$(command -v promtool 2>/dev/null || true)
 	for folder in "${on_path%/promtool}" /usr/bin /usr/local/bin /opt/homebrew/bin /home/linuxbrew/.linuxbrew/bin "$unpacked_prometheus/usr/bin"; do
@@ -243,7 +243,7 @@ require_prometheus() {
 		found=$(prometheus_folder)
 	fi
 	if [ -z "$found" ]; then
-		say "no Prometheus (prometheus and promtool), which tests of alerts and dashboards ask. Install it, for example:" >&2
+		say "Prometheus (prometheus and promtool) is missing. Install it, for example:" >&2
 		say "sudo apt-get install prometheus, brew install prometheus, or unpack https://prometheus.io/download onto PATH" >&2
 		return 1
 	fi
@@ -258,7 +258,7 @@ has_chromium() {
 
 require_chromium() {
 	if ! has_chromium && { ! install chromium || ! has_chromium; }; then
-		say "no Chromium with chromedriver, which look at the status page. Install them, for example:" >&2
+		say "Chromium or chromedriver is missing. Install both, for example:" >&2
 		say "sudo apt-get install chromium chromium-driver. All other tests: make test" >&2
 		return 1
 	fi
@@ -270,17 +270,17 @@ require_compiler() {
 			return 0
 		fi
 	done
-	# On macOS the race detector needs none.
+	# On macOS the race detector needs no compiler.
 	if [ "$(uname)" != Darwin ] && ! install compiler; then
-		say "no C compiler, which the race detector needs. Install one, for example:" >&2
-		say "sudo apt-get install gcc libc6-dev. Or go without the race detector: make test" >&2
+		say "a C compiler is missing, which the race detector needs. Install one, for example:" >&2
+		say "sudo apt-get install gcc libc6-dev. Or run the tests without the race detector: make test" >&2
 		return 1
 	fi
 }
 
 require_npm() {
 	if ! command -v npm >/dev/null && ! install npm; then
-		say "no npm, which fetches other versions of PostgreSQL. Install it, for example: sudo apt-get install npm" >&2
+		say "npm is missing, which fetches other versions of PostgreSQL. Install it, for example: sudo apt-get install npm" >&2
 		return 1
 	fi
 }
@@ -288,7 +288,7 @@ require_npm() {
 require_packages() {
 	for program in mmdebstrap rpm systemd-analyze; do
 		if ! command -v $program >/dev/null && ! { command -v apt-get >/dev/null && install packages; }; then
-			say "no $program: packages are tried on Debian, as root: sudo apt-get install mmdebstrap rpm systemd" >&2
+			say "$program is missing. Test packages on Debian, as root: sudo apt-get install mmdebstrap rpm systemd" >&2
 			return 1
 		fi
 	done
@@ -301,22 +301,22 @@ has_clients() {
 
 require_clients() {
 	if ! has_clients && { ! install clients || ! has_clients; }; then
-		say "no Python and Ruby with gRPC, in which the documentation has examples. On Debian: sudo apt-get install python3-grpcio" >&2
+		say "Python or Ruby with gRPC is missing, for the examples of the documentation. On Debian: sudo apt-get install python3-grpcio" >&2
 		say "python3-grpc-tools ruby-grpc ruby-grpc-tools protobuf-compiler libprotobuf-dev. All other tests: make test" >&2
 		return 1
 	fi
 }
 
-# The campaign of faults says what it has left out where there is none.
+# Without it the campaign of faults reports what it has skipped.
 require_faketime() {
 	if ! ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 && ! install faketime; then
-		say "no faketime: the clock of the database is left right"
+		say "faketime is missing: the tests do not change the clock of the database"
 	fi
 }
 
 require_make() {
 	if ! command -v make >/dev/null && ! install make; then
-		say "no make. Install it, for example: sudo apt-get install make" >&2
+		say "make is missing. Install it, for example: sudo apt-get install make" >&2
 		return 1
 	fi
 }

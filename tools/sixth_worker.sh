@@ -1,11 +1,11 @@
 #!/bin/sh
 # Adds the worker of CONTRIBUTING.md, service/testdata/sixth_worker, to a copy of the working tree: one folder in
 # service, one file in repo/gitlab, one line in the list, one page. Nothing else changes. The copy must build, and the tests
-# of whatever knows all workers must pass, of other packages, too. Arguments replace those tests: packages and flags of go test.
+# that know all workers must pass. Arguments replace those tests: packages and flags of go test.
 set -eu
 cd "$(dirname "$0")/.."
 
-# With these flags programs are linked faster, as in gotest.sh.
+# These flags link programs faster, as in gotest.sh.
 export CGO_ENABLED=0
 tests() {
 	go test -timeout 60m "-ldflags=-s -w" "$@"
@@ -30,7 +30,7 @@ if [ $# -gt 0 ]; then
 else
 	tests ./service/gitlab/authenticationevent
 	tests ./repo ./service -run 'TestSQL|TestWorkers|TestSettings'
-	# Of what shows or starts workers: status, lists, pages, ticks, help, log lines, metrics.
+	# Tests that show or start workers: status, lists, pages, ticks, help, log lines, metrics.
 	tests ./server ./web ./scheduler -skip TestFault_
 	tests ./cli -run 'TestServe_ThatHasRunAllWorkers|TestLog_|TestMetrics_|TestClient_|TestRun_|TestRunbook_|TestExplain_'
 fi

@@ -16,6 +16,7 @@ import (
 	"github.com/yuin/goldmark/text"
 
 	"github.com/caretaker-go/caretaker/docs"
+	links "github.com/caretaker-go/caretaker/internal/docs"
 )
 
 // Pages of the documentation that other pages link to.
@@ -23,9 +24,6 @@ const (
 	docsIndex           = "/docs/README.md"
 	docsTroubleshooting = "/docs/operate/troubleshooting.md"
 )
-
-// repository has the files that the documentation mentions and that are not served.
-const repository = "https://github.com/caretaker-go/caretaker/blob/main/"
 
 // documentation serves a page of the documentation of this version, without access to the internet.
 // It omits the raw HTML of the page.
@@ -80,5 +78,5 @@ func served(folder, link string) string {
 		u.Path = "/docs/" + file
 		return u.String()
 	}
-	return repository + strings.TrimPrefix(path.Join("docs", file), "../")
+	return links.URL(file)
 }

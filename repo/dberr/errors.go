@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/lib/pq/pqerror"
+
+	"github.com/caretaker-go/caretaker/internal/docs"
 )
 
 // Sentinels of this package.
@@ -369,7 +371,7 @@ func (e *SameDatabaseError) Error() string {
 // them on another.
 func PoolerAdvice(database string) string {
 	return "behind a pooler in transaction mode add default_query_exec_mode=exec to databases." +
-		urlKey(database) + " (docs/guides/managed-postgresql.md)"
+		urlKey(database) + " (" + docs.URL("guides/managed-postgresql.md") + ")"
 }
 
 // urlKey returns the configuration key of a database's URL, without "databases.".

@@ -79,8 +79,8 @@ func (c *Check) CleanedParents(d Inspected) (names []string) {
 	return names
 }
 
-// untracked returns the parents whose deletions, or those of a partition, are not recorded.
-func (c *Check) untracked(d Inspected) (names []string) {
+// Untracked returns the parents whose deletions, or those of a partition, are not recorded.
+func (c *Check) Untracked(d Inspected) (names []string) {
 	for _, name := range c.CleanedParents(d) {
 		parent := d.Parents[name]
 		for _, relation := range parent.Relations {

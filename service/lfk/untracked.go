@@ -91,7 +91,7 @@ func (k *worker) untracked(
 	check.Complete = len(check.Seen) == len(k.Databases) ||
 		time.Since(k.inspections.since) < maxInspectionAge
 	newest := k.inspections.of[d.Name]
-	parents = check.untracked(Inspected{d.Name, newest.seen})
+	parents = check.Untracked(Inspected{d.Name, newest.seen})
 	if names := strings.Join(parents, ", "); names != newest.warned {
 		if newest.warned = names; names != "" {
 			k.Logger.WarnContext(ctx, "parents not tracked", "worker", Name, "database", d.Name,

@@ -12,12 +12,15 @@ import (
 	"unicode/utf8"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/internal/docs"
 )
 
 const installedHead = `# Configuration of caretaker. Every key is a comment with its default or an example. To set a key,
 # remove its # and nothing else. Put passwords, such as that of databases.main.url, into
 # caretaker.env beside this file, which other users cannot read: CARETAKER_DATABASES_MAIN_URL is
 # databases.main.url there. caretaker.env overrides this file. caretaker doctor checks both.
+# The documentation is in /usr/share/doc/caretaker, and at
+# ` + docs.Repository + `/blob/main/docs/README.md
 # Written by go generate from the source of the program.
 
 `
@@ -67,11 +70,13 @@ func written(k config.Key) string {
 	return value
 }
 
-var link = regexp.MustCompile(`\[([^\]]+)\]\([^)]+\)`)
+// link is a link from a page below docs/reference to another page.
+var link = regexp.MustCompile(`\[([^\]]+)\]\(\.\./([^)]+)\)`)
 
-// prose is a comment as a sentence, without the marks of the page, and what is allowed.
+// prose returns a comment as a sentence, with addresses instead of links, and with the allowed values.
 func prose(text string, k config.Key) string {
-	text = strings.ReplaceAll(link.ReplaceAllString(text, "$1"), `\|`, "|")
+	text = link.ReplaceAllString(text, "$1 ("+docs.Repository+"/blob/main/docs/$2)")
+	text = strings.ReplaceAll(text, `\|`, "|")
 	word := strings.Trim(strings.Fields(text)[0], ",")
 	if !slices.Contains(strings.Fields(k.Field.Tag.Get("of")), word) {
 		first, size := utf8.DecodeRuneInString(text)

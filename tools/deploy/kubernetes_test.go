@@ -117,6 +117,10 @@ func TestKubernetes_WhatIsReferredToIsThere(t *testing.T) {
 			}
 		}
 	}
+	from := func(pod corev1.PodTemplateSpec) string { return pod.Spec.Containers[0].EnvFrom[0].SecretRef.Name }
+	if from(c.job.Spec.Template) == from(c.deployment.Spec.Template) {
+		t.Error("migrate has the role of the servers")
+	}
 	server := c.deployment.Spec.Template.Labels
 	for what, selector := range map[string]map[string]string{
 		"deployment": c.deployment.Spec.Selector.MatchLabels, "service": c.service.Spec.Selector,

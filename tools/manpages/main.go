@@ -90,6 +90,10 @@ func page(c *cobra.Command, day time.Time, status string) ([]byte, error) {
 		return nil, err
 	}
 	section := ".SH EXIT STATUS\n.nf\n" + strings.TrimRight(status, "\n") + "\n.fi\n\n"
+	if !c.HasParent() {
+		section += ".SH FILES\n.TP\n/etc/caretaker\nThe configuration of the service.\n" +
+			".TP\n/usr/share/doc/caretaker\nThe documentation.\n\n"
+	}
 	text := strings.Replace(out.String(), ".SH EXAMPLE", section+".SH EXAMPLE", 1)
 	// The value of a flag without an argument is left out.
 	text = strings.ReplaceAll(text, "[=false]", "")

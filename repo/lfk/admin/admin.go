@@ -40,16 +40,30 @@ type Admin struct {
 	timeout time.Duration
 	// schema is the requested schema of the queue, "" if the operator has not named one.
 	schema string
+	// progress is called by [Admin.Inspect] for each child, if not nil.
+	progress func(done, total int)
 }
 
 // New returns the Admin of a database, which must be migrated.
 func New(d *pg.Database) Admin { return Admin{database: d} }
 
 // withoutTimeout lets a transaction take as long as it needs, at most 24 hours.
-func (a Admin) withoutTimeout() Admin { return Admin{a.database, 24 * time.Hour, a.schema} }
+func (a Admin) withoutTimeout() Admin {
+	a.timeout = 24 * time.Hour
+	return a
+}
 
 // In requests that the queue is in a schema, even if another schema has one.
-func (a Admin) In(schema string) Admin { return Admin{a.database, a.timeout, schema} }
+func (a Admin) In(schema string) Admin {
+	a.schema = schema
+	return a
+}
+
+// Watched returns a whose Inspect reports its progress: the number of children that it has inspected.
+func Watched(a Admin, progress func(done, total int)) Admin {
+	a.progress = progress
+	return a
+}
 
 // RefusedError is the reason why a command refuses. Nothing was changed.
 type RefusedError struct {

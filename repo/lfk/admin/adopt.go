@@ -35,6 +35,8 @@ type RealKey struct {
 	Partitioned bool
 	// Adopted means that [Admin.Drop] once dropped the key and recorded its definition.
 	Adopted bool
+	// Rows is the planner's estimate of the table's rows, negative if unknown.
+	Rows int64
 }
 
 // add returns the SQL that adds the constraint, not valid if requested and possible.
@@ -69,7 +71,7 @@ func (k *RealKey) WasValid() bool { return !strings.HasSuffix(k.Definition, " NO
 // fullNamesSQL makes PostgreSQL write all names with their schemas.
 const fullNamesSQL = `SELECT set_config('search_path', 'pg_catalog', true)`
 
-// realKeysSQL finds the foreign keys of the table $1. It includes a partition's copies of its
+// realKeysSQL finds the foreign keys of the table $1, or of all tables if it is NULL. It includes a partition's copies of its
 // table's keys, but not those that PostgreSQL makes for partitions of a parent. Dropped keys that
 // are still missing follow. A key that was dropped and added again counts as not dropped.
 const realKeysSQL = `
@@ -82,7 +84,10 @@ SELECT k.oid, n.nspname, c.relname, pn.nspname, p.relname, k.conname::text,
     JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = col.number ORDER BY col.place),
   coalesce(f.definition, pg_get_constraintdef(k.oid)), k.confdeltype::text, k.confupdtype::text,
   coalesce(to_jsonb(k) ->> 'confdelsetcols', '{}') NOT IN ('{}', '[]'), k.convalidated,
-  coalesce(above.conrelid::regclass::text, ''), c.relkind = 'p', f.name IS NOT NULL
+  coalesce(above.conrelid::regclass::text, ''), c.relkind = 'p', f.name IS NOT NULL,
+  CASE WHEN c.relkind <> 'p' THEN c.reltuples ELSE (
+    SELECT coalesce(sum(greatest(leaf.reltuples, 0)), 0) FROM pg_partition_tree(c.oid) part
+    JOIN pg_class leaf ON leaf.oid = part.relid WHERE part.isleaf) END::bigint
 FROM pg_constraint k
 JOIN pg_class c ON c.oid = k.conrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -91,38 +96,44 @@ JOIN pg_namespace pn ON pn.oid = p.relnamespace
 LEFT JOIN pg_constraint above ON above.oid = k.conparentid
 LEFT JOIN maintenance.adopted_foreign_keys f
   ON f.schema = n.nspname AND f."table" = c.relname AND f.name = k.conname::text
-WHERE k.contype = 'f' AND k.conrelid = $1 AND above.conrelid IS DISTINCT FROM k.conrelid
+WHERE k.contype = 'f' AND ($1::oid IS NULL OR k.conrelid = $1) AND above.conrelid IS DISTINCT FROM k.conrelid
 UNION ALL
 SELECT 0, f.schema, f."table", f.parent_schema, f.parent, f.name, f.columns, '{}', f.definition, '',
-  '', false, false, '', c.relkind = 'p', true
+  '', false, false, '', c.relkind = 'p', true, -1
 FROM maintenance.adopted_foreign_keys f
 JOIN pg_namespace n ON n.nspname = f.schema
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = f."table"
-WHERE c.oid = $1 AND NOT EXISTS (
+WHERE ($1::oid IS NULL OR c.oid = $1) AND NOT EXISTS (
   SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname::text = f.name)
-ORDER BY 6`
+ORDER BY 2, 3, 6`
 
 func scanRealKey(row pgx.CollectableRow) (k RealKey, err error) {
 	err = row.Scan(&k.OID, &k.Table.Schema, &k.Table.Name, &k.Parent.Schema, &k.Parent.Name, &k.Name,
 		&k.Columns, &k.ParentColumns, &k.Definition, &k.OnDelete, &k.OnUpdate, &k.SomeColumns, &k.Valid,
-		&k.CopyOf, &k.Partitioned, &k.Adopted)
+		&k.CopyOf, &k.Partitioned, &k.Adopted, &k.Rows)
 	if k.OID == 0 {
 		k.ParentColumns = capture.ReferencedColumns(k.Definition)
 	}
 	return k, err
 }
 
-// RealKeys returns the foreign keys of a table, also those that [Admin.Drop] has dropped.
+// RealKeys returns the foreign keys of a table, or of all tables ("") by table and name. They include
+// those that [Admin.Drop] has dropped.
 func (a Admin) RealKeys(ctx context.Context, table string) (keys []RealKey, err error) {
-	err = a.read(ctx, "find foreign keys of "+table, func(ctx context.Context, tx pgx.Tx) error {
-		found, err := a.locate(ctx, tx, table)
-		if err != nil {
-			return err
+	operation := strings.TrimSpace("find foreign keys " + table)
+	err = a.read(ctx, operation, func(ctx context.Context, tx pgx.Tx) error {
+		var oid *uint32
+		if table != "" {
+			found, err := a.locate(ctx, tx, table)
+			if err != nil {
+				return err
+			}
+			oid = &found.OID
 		}
 		if err := run(ctx, tx, fullNamesSQL); err != nil {
 			return err
 		}
-		keys, err = list(ctx, tx, scanRealKey, realKeysSQL, found.OID)
+		keys, err = list(ctx, tx, scanRealKey, realKeysSQL, oid)
 		return err
 	})
 	return keys, err

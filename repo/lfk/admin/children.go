@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -19,6 +20,8 @@ import (
 type Child struct {
 	// MissingColumns that the definition names.
 	MissingColumns []string
+	// Names are the columns of the child if some are missing.
+	Names []string
 	// Mismatches describe the types or values that do not fit.
 	Mismatches []string
 	// Indexed means that an index finds the rows of a key. A definition that cannot run counts as
@@ -126,6 +129,9 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 		if _, ok := c.columns[name]; !ok && !slices.Contains(child.MissingColumns, name) {
 			child.MissingColumns = append(child.MissingColumns, name)
 		}
+	}
+	if child.MissingColumns != nil {
+		child.Names = slices.Sorted(maps.Keys(c.columns))
 	}
 	for _, name := range c.key.Columns {
 		column, ok := c.columns[name]

@@ -84,6 +84,9 @@ func (a Admin) Inspect(ctx context.Context, keys []lfk.Definition) (Inspection, 
 		if child == nil || err != nil {
 			continue
 		}
+		if a.progress != nil {
+			a.progress(n+1, len(i.Children))
+		}
 		table := tables[keys[n].Table]
 		child.Keepers, err = catalog.NewSchema(a.database).KeepingTriggers(ctx, table.Table,
 			keys[n].OnDelete == lfk.AsyncDelete)

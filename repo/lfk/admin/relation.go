@@ -124,52 +124,32 @@ func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) 
 	return has, err
 }
 
-// Recorded returns the name under which deletions from a table or partition are recorded.
-func (a Admin) Recorded(ctx context.Context, table string) (name string, err error) {
-	schema, err := a.database.ApplicationSchema(ctx)
-	if err != nil {
-		return "", err
-	}
-	err = a.read(ctx, "find "+table, func(ctx context.Context, tx pgx.Tx) error {
-		found, err := a.locate(ctx, tx, table)
-		if name = found.Parent; found.ParentHere {
-			name = schema + "." + name
-		}
-		return err
-	})
-	return name, err
-}
-
-// similarSQL finds up to five tables with the same name except for case and schema. Tables of the
-// application schema come first, without their schema.
-const similarSQL = `
+// tableNamesSQL reads the tables that a command may name. Tables of the application schema come
+// first, without their schema.
+const tableNamesSQL = `
 SELECT CASE WHEN n.nspname = current_schema() THEN '' ELSE n.nspname END, c.relname, ` + catalog.ProtectedSQL + `
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE lower(c.relname) = lower($1) AND c.relkind IN ('r', 'p')
+WHERE c.relkind IN ('r', 'p')
   AND n.nspname NOT IN ('maintenance', 'information_schema') AND n.nspname NOT LIKE 'pg\_%'
-ORDER BY 1, 2 LIMIT 5`
+ORDER BY 1, 2`
 
-// SimilarTable is a table that the operator may have meant.
-type SimilarTable struct {
+// NamedTable is a table that the operator may have meant.
+type NamedTable struct {
 	catalog.Table
 	// Protected means that it is a write-protected leftover.
 	Protected bool
 }
 
-// SimilarTables returns the tables with the same name except for case and schema.
-func (a Admin) SimilarTables(ctx context.Context, name string) (similar []SimilarTable, err error) {
-	t, err := catalog.ParseTable(name)
-	if err != nil {
-		return nil, err
-	}
-	err = a.read(ctx, "find "+name, func(ctx context.Context, tx pgx.Tx) error {
-		similar, err = list(ctx, tx, func(row pgx.CollectableRow) (s SimilarTable, err error) {
-			err = row.Scan(&s.Schema, &s.Name, &s.Protected)
-			return s, err
-		}, similarSQL, t.Name)
+// TableNames returns the tables that a command may name, for a hint about an unknown name.
+func (a Admin) TableNames(ctx context.Context) (tables []NamedTable, err error) {
+	err = a.read(ctx, "read the names of tables", func(ctx context.Context, tx pgx.Tx) error {
+		tables, err = list(ctx, tx, func(row pgx.CollectableRow) (t NamedTable, err error) {
+			err = row.Scan(&t.Schema, &t.Name, &t.Protected)
+			return t, err
+		}, tableNamesSQL)
 		return err
 	})
-	return similar, err
+	return tables, err
 }
 
 // belowSQL finds tables and all tables below each, its partitions level by level. Any role may read

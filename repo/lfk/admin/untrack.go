@@ -80,6 +80,23 @@ func (a Admin) Untrack(ctx context.Context, table string) (Untracked, error) {
 	return done, nil
 }
 
+// Recorded returns the name under which deletions from a tracked table or partition are recorded. For
+// a table that Untrack refuses, the error is a [*RefusedError].
+func (a Admin) Recorded(ctx context.Context, table string) (name string, err error) {
+	schema, err := a.database.ApplicationSchema(ctx)
+	if err != nil {
+		return "", err
+	}
+	err = a.read(ctx, "find triggers of "+table, func(ctx context.Context, tx pgx.Tx) error {
+		found, _, err := a.trackedBelow(ctx, tx, table)
+		if name = found.Parent; found.ParentHere {
+			name = schema + "." + name
+		}
+		return err
+	})
+	return name, err
+}
+
 // leftRecordsSQL reports whether a record of the table $2 is pending in a partition of $1, or dead.
 const leftRecordsSQL = `
 SELECT EXISTS (

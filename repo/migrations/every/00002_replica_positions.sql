@@ -5,4 +5,4 @@ CREATE TABLE maintenance.replica_positions (
   timeline integer NOT NULL,
   lsn pg_lsn NOT NULL
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE maintenance.replica_positions IS 'Where the write-ahead log stood after the last write of the run that held the lease of that name and epoch: a read replica that has replayed it may be read.';
+COMMENT ON TABLE maintenance.replica_positions IS 'Positions of the write-ahead log after the last write of the run with this lease and epoch. Runs read only a replica that has replayed it.';

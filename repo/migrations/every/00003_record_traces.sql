@@ -5,4 +5,4 @@ CREATE TABLE maintenance.record_traces (
   traceparent text NOT NULL,
   PRIMARY KEY (partition, record_id)
 );
-COMMENT ON TABLE maintenance.record_traces IS 'The span (W3C traceparent) in which a row was deleted whose record waits in loose_foreign_keys_deleted_records, where the session had set caretaker.traceparent; goes with the record.';
+COMMENT ON TABLE maintenance.record_traces IS 'Spans (W3C traceparent) of deletions whose records are pending, if the session had set caretaker.traceparent. A row is deleted with its record.';

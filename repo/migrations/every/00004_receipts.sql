@@ -16,7 +16,7 @@ CREATE TABLE maintenance.receipts (
   requested_by text NOT NULL,
   hash bytea NOT NULL
 );
-COMMENT ON TABLE maintenance.receipts IS 'What was deleted, updated or nullified, one row for each committed batch, written in its transaction. Each hash covers the row and the hash before it: see caretaker receipts verify.';
+COMMENT ON TABLE maintenance.receipts IS 'Deleted, updated and nullified rows, one row for each committed batch, written in its transaction. Each hash covers the row and the previous hash: see caretaker receipts verify.';
 CREATE INDEX receipts_by_table ON maintenance.receipts ("table", sequence);
 CREATE INDEX receipts_by_run ON maintenance.receipts (run_id, sequence) WHERE run_id IS NOT NULL;
 CREATE INDEX receipts_by_job ON maintenance.receipts (job_id, sequence) WHERE job_id IS NOT NULL;
@@ -28,5 +28,5 @@ CREATE TABLE maintenance.receipt_head (
   pruned_sequence bigint NOT NULL,
   pruned_hash bytea NOT NULL
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE maintenance.receipt_head IS 'The newest receipt, and the newest of those that were pruned.';
+COMMENT ON TABLE maintenance.receipt_head IS 'The newest receipt, and the newest pruned receipt.';
 INSERT INTO maintenance.receipt_head (sequence, hash, pruned_sequence, pruned_hash) VALUES (0, '', 0, '');

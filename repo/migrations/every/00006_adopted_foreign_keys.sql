@@ -4,9 +4,9 @@ CREATE TABLE maintenance.untracked_partitions (
   name text NOT NULL,
   PRIMARY KEY (schema, name)
 );
-COMMENT ON TABLE maintenance.untracked_partitions IS 'Partitions of tracked tables that caretaker lfk untrack was given by name: runs do not track them again, caretaker lfk track of the parent does.';
+COMMENT ON TABLE maintenance.untracked_partitions IS 'Partitions of tracked tables that caretaker lfk untrack has named. Runs do not track them again, but caretaker lfk track of the parent does.';
 
--- Partitions that have no trigger though their table has one stay as they are: perhaps somebody has untracked them.
+-- Partitions without the trigger of their table do not change: an operator may have untracked them.
 INSERT INTO maintenance.untracked_partitions (schema, name)
 SELECT DISTINCT n.nspname, part.relname
 FROM pg_proc f
@@ -29,5 +29,5 @@ CREATE TABLE maintenance.adopted_foreign_keys (
   adopted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (schema, "table", name)
 );
-COMMENT ON TABLE maintenance.adopted_foreign_keys IS 'Foreign keys that caretaker lfk adopt has dropped, written in the same transaction: caretaker lfk revert makes them again. Runs leave the records of a parent alone while their definitions lack one of its adopted keys.';
-COMMENT ON COLUMN maintenance.adopted_foreign_keys.definition IS 'As pg_get_constraintdef had it.';
+COMMENT ON TABLE maintenance.adopted_foreign_keys IS 'Foreign keys that caretaker lfk adopt has dropped, written in the same transaction. caretaker lfk revert creates them again. Runs skip the records of a parent while the definitions do not have all of its adopted keys.';
+COMMENT ON COLUMN maintenance.adopted_foreign_keys.definition IS 'The result of pg_get_constraintdef.';

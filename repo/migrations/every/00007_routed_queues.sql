@@ -13,5 +13,5 @@ COMMENT ON TABLE maintenance.routed_record_failures IS 'Like record_failures, fo
 
 ALTER TABLE maintenance.dead_records
   ADD COLUMN queue text NOT NULL DEFAULT 'loose_foreign_keys_deleted_records', ADD COLUMN owner bigint;
-COMMENT ON COLUMN maintenance.dead_records.queue IS 'The table that the record came from, and that caretaker lfk retry puts it back into.';
-COMMENT ON COLUMN maintenance.dead_records.owner IS 'The id of the organization, namespace, project or user that the record belonged to, NULL where its queue has none.';
+COMMENT ON COLUMN maintenance.dead_records.queue IS 'The table of the record, to which caretaker lfk retry returns it.';
+COMMENT ON COLUMN maintenance.dead_records.owner IS 'The id of the organization, namespace, project or user of the record, or NULL for a queue without owners.';

@@ -40,7 +40,7 @@ CREATE TABLE maintenance.fires (
   run_id uuid,
   PRIMARY KEY (worker, fire_time)
 );
-COMMENT ON TABLE maintenance.fires IS 'A fire of a schedule belongs to the replica that inserted its row.';
+COMMENT ON TABLE maintenance.fires IS 'Fires of schedules. A fire belongs to the replica that inserted its row.';
 
 CREATE TABLE maintenance.pauses (
   worker text PRIMARY KEY,

@@ -10,4 +10,4 @@ CREATE TABLE maintenance.token_passes (
   finished_at timestamptz
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX token_passes_unfinished ON maintenance.token_passes ((true)) WHERE finished_at IS NULL;
-COMMENT ON TABLE maintenance.token_passes IS 'Walks of inactive_token_deletion over all project bots: cursor is the highest bot done.';
+COMMENT ON TABLE maintenance.token_passes IS 'Passes of inactive_token_deletion over all project bots. cursor is the highest bot that is done.';

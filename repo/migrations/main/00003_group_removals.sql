@@ -8,4 +8,4 @@ CREATE TABLE maintenance.group_removals (
   removed_rows bigint NOT NULL DEFAULT 0,
   queued_bots bigint NOT NULL DEFAULT 0
 );
-COMMENT ON TABLE maintenance.group_removals IS 'Groups whose removal has begun: they are never restored. A row goes with its group.';
+COMMENT ON TABLE maintenance.group_removals IS 'Groups whose removal has started: they are never restored. A row is deleted with its group.';

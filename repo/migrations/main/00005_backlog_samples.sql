@@ -8,4 +8,4 @@ CREATE TABLE maintenance.backlog_samples (
   dead bigint NOT NULL,
   PRIMARY KEY (minute, worker)
 );
-COMMENT ON TABLE maintenance.backlog_samples IS 'Backlogs of the last day, one row a minute and worker, for the curves of the status page.';
+COMMENT ON TABLE maintenance.backlog_samples IS 'Backlogs of the last day, one row for each minute and worker, for the curves of the status page.';

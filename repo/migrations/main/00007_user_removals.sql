@@ -5,4 +5,4 @@ CREATE TABLE maintenance.user_removals (
   reason text NOT NULL,
   begun_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-COMMENT ON TABLE maintenance.user_removals IS 'Users whose removal has begun: their personal projects go, and it is never refused any more. A row goes when its user is queued for the ghost migration.';
+COMMENT ON TABLE maintenance.user_removals IS 'Users whose removal has started: their personal projects are deleted, and the removal is no longer refused. A row is deleted when its user is queued for the ghost migration.';

@@ -8,7 +8,7 @@ CREATE TABLE maintenance.protected_targets (
   until timestamptz,
   PRIMARY KEY (kind, id)
 );
-COMMENT ON TABLE maintenance.protected_targets IS 'Users and groups that caretaker must not delete, nor groups above them: docs/guides/protect-and-audit.md.';
+COMMENT ON TABLE maintenance.protected_targets IS 'Users and groups that caretaker must not delete, nor the groups that contain them: https://github.com/caretaker-go/caretaker/blob/main/docs/guides/protect-and-audit.md';
 
 CREATE TABLE maintenance.job_cancellations (
   job_id bigint PRIMARY KEY,
@@ -20,4 +20,4 @@ CREATE TABLE maintenance.job_cancellations (
 );
 CREATE INDEX job_cancellations_by_user ON maintenance.job_cancellations (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX job_cancellations_by_group ON maintenance.job_cancellations (group_id) WHERE group_id IS NOT NULL;
-COMMENT ON TABLE maintenance.job_cancellations IS 'Jobs that an operator has cancelled, with the user or group that they are about. A row goes when its job is retried, or after it.';
+COMMENT ON TABLE maintenance.job_cancellations IS 'Jobs that an operator has cancelled, with their user or group. A row is deleted when its job is retried, or after it.';

@@ -11,6 +11,6 @@ CREATE TABLE maintenance.audit (
   outcome text NOT NULL
 );
 CREATE INDEX audit_by_time ON maintenance.audit (at, id);
-COMMENT ON TABLE maintenance.audit IS 'Who asked for what: one row for each call of the API that was to change something, written at its end; kept as long as runs.';
-COMMENT ON COLUMN maintenance.audit.by IS 'Name of the token or the client certificate, else that in the header caretaker-user, which nobody vouches for.';
+COMMENT ON TABLE maintenance.audit IS 'Audit: one row for each call of the API that changes something, written at its end. It is kept as long as runs.';
+COMMENT ON COLUMN maintenance.audit.by IS 'Name of the token or the client certificate, else the unchecked name in the header caretaker-user.';
 COMMENT ON COLUMN maintenance.audit.outcome IS 'OK, or the code and the reason of the error.';

@@ -13,7 +13,7 @@ CREATE INDEX outside_paths_by_job ON maintenance.outside_paths (job_id, id) WHER
 CREATE INDEX outside_paths_by_run ON maintenance.outside_paths (run_id, id) WHERE run_id IS NOT NULL;
 CREATE INDEX outside_paths_pending ON maintenance.outside_paths (id) WHERE done_at IS NULL;
 CREATE INDEX outside_paths_done ON maintenance.outside_paths (done_at) WHERE done_at IS NOT NULL;
-COMMENT ON TABLE maintenance.outside_paths IS 'What deleted rows have left outside the database, written with their deletion: nothing else knows these paths any more. See caretaker jobs outside.';
-COMMENT ON COLUMN maintenance.outside_paths.done_at IS 'When somebody said that nothing is left there. Rows without it are kept for good.';
+COMMENT ON TABLE maintenance.outside_paths IS 'Paths of files outside the database that belonged to deleted rows, written with the deletion. Only this table has them: see caretaker jobs outside.';
+COMMENT ON COLUMN maintenance.outside_paths.done_at IS 'The time at which an operator reported the path as clean. Other rows are kept permanently.';
 
 CREATE INDEX protected_targets_by_end ON maintenance.protected_targets (until) WHERE until IS NOT NULL;

@@ -5,5 +5,5 @@ CREATE TABLE maintenance.seen_children (
   asked text[] NOT NULL,
   seen_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-COMMENT ON TABLE maintenance.seen_children IS 'The child tables of loose foreign keys that each configured database had when it last answered a run. A database that does not answer is assumed to have them still.';
-COMMENT ON COLUMN maintenance.seen_children.asked IS 'All child tables that the run looked for.';
+COMMENT ON TABLE maintenance.seen_children IS 'The child tables of loose foreign keys that each configured database had when it last answered a run. A database that does not answer counts as having them.';
+COMMENT ON COLUMN maintenance.seen_children.asked IS 'All child tables of the definitions of that run.';

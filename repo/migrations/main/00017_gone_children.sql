@@ -6,4 +6,4 @@ CREATE TABLE maintenance.gone_children (
   accepted_by text NOT NULL,
   PRIMARY KEY (child, database)
 );
-COMMENT ON TABLE maintenance.gone_children IS 'Child tables of loose foreign keys that an operator has accepted as gone from one configured database, while others have them. A run that finds such a table there deletes its row.';
+COMMENT ON TABLE maintenance.gone_children IS 'Child tables of loose foreign keys that an operator has accepted as missing in one configured database, while others have them. A run that finds the table deletes its row.';

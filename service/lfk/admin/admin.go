@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/catalog"
@@ -47,6 +46,15 @@ type Admin struct {
 	Definitions *lfk.Definitions
 	// Schedule of the worker, of five fields, UTC. "" means no schedule.
 	Schedule string
+	// Progress shows what takes time, as text for people. nil means nothing.
+	Progress func(format string, args ...any)
+}
+
+// progress shows what takes time.
+func (l Admin) progress(format string, args ...any) {
+	if l.Progress != nil {
+		l.Progress(format, args...)
+	}
 }
 
 // Installed is the result of Install in one database.
@@ -110,8 +118,11 @@ func (l Admin) databasesOf(
 // unknownTable returns the error for a table that no selected database has.
 func (l Admin) unknownTable(ctx context.Context, table string) error {
 	selected, _ := l.selected()
-	return fmt.Errorf("%w %s in %s%s", ErrUnknownTable, table, run.DatabaseNames(selected),
-		l.suggestions(ctx, table))
+	hint := l.tables(ctx).hint(table)
+	if hint != "" {
+		hint = ": " + hint
+	}
+	return fmt.Errorf("%w %s in %s%s", ErrUnknownTable, table, run.DatabaseNames(selected), hint)
 }
 
 // knownTable returns [ErrUnknownTable] if no selected database has a table.
@@ -121,28 +132,6 @@ func (l Admin) knownTable(ctx context.Context, table string) error {
 		err = l.unknownTable(ctx, table)
 	}
 	return err
-}
-
-// suggestions returns a hint: tables of another case or schema that an unknown name may mean, and
-// tables that do not count. It returns "" without a hint.
-func (l Admin) suggestions(ctx context.Context, table string) (hint string) {
-	var names []string
-	protected := ""
-	_ = l.each(ctx, func(d *repo.Database) error { // of a hint no error matters
-		similar, err := admin.New(d.Database).SimilarTables(ctx, table)
-		for _, s := range similar {
-			if name := s.Written(); s.Protected {
-				protected = "; write-protected leftovers do not count"
-			} else if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-		return err
-	})
-	if len(names) > 0 {
-		hint = ": did you mean " + strings.Join(names, " or ") + "?"
-	}
-	return hint + protected
 }
 
 // Untracked is the result of Untrack in one database.
@@ -188,14 +177,28 @@ func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	return done, err
 }
 
-// AdoptedBelow returns the adopted foreign keys, as commands name them, that require a table to be
-// tracked. For a partition, the keys of its table count, too. A database without the table counts
-// as one without keys.
-func (l Admin) AdoptedBelow(ctx context.Context, table string) (names []string, err error) {
+// Orphaned lists the keys whose children a table's deletions orphan once it is not tracked.
+type Orphaned struct {
+	// Definitions of the table, and adopted foreign keys to it, as commands name them.
+	Definitions, Adopted []string
+}
+
+// OrphanedBy returns what untracking a table would orphan. For a partition, the keys of its table
+// count, too. A database that does not track the table counts as one without keys.
+func (l Admin) OrphanedBy(ctx context.Context, table string) (o Orphaned, err error) {
 	err = l.each(ctx, func(d *repo.Database) error {
 		recorded, err := admin.New(d.Database).Recorded(ctx, table)
 		if _, refused := errors.AsType[*admin.RefusedError](err); refused {
 			return nil
+		}
+		if err != nil {
+			return err
+		}
+		schema, err := d.ApplicationSchema(ctx)
+		for _, name := range l.fedBy(recorded, schema) {
+			if !slices.Contains(o.Definitions, name) {
+				o.Definitions = append(o.Definitions, name)
+			}
 		}
 		var keys []capture.AdoptedKey
 		if err == nil {
@@ -203,12 +206,12 @@ func (l Admin) AdoptedBelow(ctx context.Context, table string) (names []string, 
 		}
 		for _, k := range keys {
 			if k.RecordedParent() == recorded {
-				names = append(names, k.Named())
+				o.Adopted = append(o.Adopted, k.Named())
 			}
 		}
 		return err
 	})
-	return names, err
+	return o, err
 }
 
 // fedBy returns the definitions of a parent by its recorded name. schema is the application's.

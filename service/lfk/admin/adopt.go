@@ -14,7 +14,6 @@ import (
 	"github.com/caretaker-go/caretaker/repo/fencing"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
-	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -37,18 +36,6 @@ type Step struct {
 	SQL []string `json:"sql,omitempty"`
 	// Done: no change is required.
 	Done bool `json:"done"`
-}
-
-// AdoptRequest names a foreign key.
-type AdoptRequest struct {
-	Table   string
-	Columns []string
-	// Constraint selects one of several. "" means there must be exactly one.
-	Constraint string
-	// OnDelete is the action. "" means the constraint's.
-	OnDelete string
-	// Holder names the caller, for the lease.
-	Holder string
 }
 
 // Adoption is a foreign key with its completed and remaining steps.
@@ -76,102 +63,6 @@ func (a *Adoption) Dropped() bool { return a.real.OID == 0 }
 // Ready reports whether the definition was in the file at the start of the command.
 func (a *Adoption) Ready() bool { return a.defined }
 
-// find finds the foreign key, and the definition that replaces it.
-func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
-	if l.Definitions == nil {
-		return nil, errors.New("no definitions file configured: set " +
-			"workers.loose_foreign_keys_cleanup.definitions to one, which may be empty")
-	}
-	databases, err := l.databasesOf(ctx, r.Table)
-	switch {
-	case err != nil:
-		return nil, err
-	case len(databases) == 0:
-		return nil, l.unknownTable(ctx, r.Table)
-	case len(databases) > 1:
-		return nil, fmt.Errorf("%s is in %s: say with --database which is meant", r.Table,
-			run.DatabaseNames(databases))
-	}
-	a := &Adoption{
-		Database: databases[0].Name, admin: l, at: admin.New(databases[0].Database), database: databases[0], holder: r.Holder,
-	}
-	all, err := a.at.RealKeys(ctx, r.Table)
-	if err != nil {
-		return nil, err
-	}
-	if a.real, err = choose(all, r); err != nil {
-		return nil, fmt.Errorf("%s: %w", a.Database, err)
-	}
-	a.Constraint = a.real.Name
-	schema, err := a.database.ApplicationSchema(ctx)
-	if err != nil {
-		return nil, err
-	}
-	a.key = lfkrepo.Definition{
-		Table: writtenIn(a.real.Table, schema), Parent: writtenIn(a.real.Parent, schema),
-		Columns: a.real.Columns, OnDelete: r.OnDelete,
-	}
-	if known := a.known(schema); known != nil {
-		a.key, a.defined = *known, true
-	}
-	a.Definition = a.key.String()
-	return a, nil
-}
-
-// choose returns the one foreign key that the request names.
-func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
-	named := r.Table + "." + lfkrepo.ColumnList(r.Columns)
-	wanted := slices.Sorted(slices.Values(r.Columns))
-	var found []admin.RealKey
-	var names, others []string
-	for _, k := range all {
-		if slices.Equal(wanted, slices.Sorted(slices.Values(k.Columns))) {
-			found, names = append(found, k), append(names, k.Name)
-		} else {
-			others = append(others, lfkrepo.ColumnList(k.Columns))
-		}
-	}
-	if r.Constraint != "" && len(found) > 0 {
-		found = slices.DeleteFunc(found, func(k admin.RealKey) bool { return k.Name != r.Constraint })
-		if len(found) == 0 {
-			return admin.RealKey{}, fmt.Errorf("%w %s of %s: --constraint may be %s", ErrUnknownKey,
-				r.Constraint, named, strings.Join(names, ", "))
-		}
-	}
-	switch len(found) {
-	case 0:
-		hint := ""
-		if len(others) > 0 {
-			hint = ": the foreign keys of " + r.Table + " are of " + strings.Join(others, ", ")
-		}
-		return admin.RealKey{}, fmt.Errorf("%w of %s%s", ErrUnknownKey, named, hint)
-	case 1:
-		if of := found[0].CopyOf; of != "" {
-			return found[0], fmt.Errorf("%s of %s is a copy of the foreign key of %s: name that",
-				found[0].Name, named, of)
-		}
-		return found[0], nil
-	}
-	return found[0], fmt.Errorf("%s has the foreign keys %s: say with --constraint which is meant",
-		named, strings.Join(names, ", "))
-}
-
-// writtenIn returns a table's name as in definitions. schema is the application's.
-func writtenIn(t catalog.Table, schema string) string {
-	if t.Schema == schema {
-		t.Schema = ""
-	}
-	return t.Written()
-}
-
-// known returns the definition that replaces the foreign key. nil means the file has none.
-func (a *Adoption) known(schema string) *lfkrepo.Definition {
-	return lfk.StandsFor(a.admin.Definitions.Keys, schema, capture.AdoptedKey{
-		Schema: a.real.Table.Schema, Table: a.real.Table.Name, Columns: a.real.Columns,
-		ParentSchema: a.real.Parent.Schema, Parent: a.real.Parent.Name, Definition: a.real.Definition,
-	})
-}
-
 // PlanAdoption returns the steps that make a foreign key a loose one, or why that is impossible. It
 // changes nothing.
 func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, error) {
@@ -183,20 +74,12 @@ func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, err
 	if err != nil {
 		return nil, err
 	}
-	if err := a.checkAction(r.OnDelete); err != nil {
+	if err := a.define(r.OnDelete); err != nil {
 		return nil, err
 	}
 	if a.Dropped() {
 		err := a.checkDropped()
 		return a, err
-	}
-	if !a.defined {
-		if a.key.Key = a.real.ParentColumns; slices.Equal(a.key.Key, []string{"id"}) {
-			a.key.Key = nil
-		}
-		if a.key.OnDelete, err = a.action(r.OnDelete); err != nil {
-			return nil, err
-		}
 	}
 	if err := errors.Join(a.checkDatabases(ctx), a.check(ctx)); err != nil {
 		return nil, err
@@ -214,6 +97,18 @@ func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, err
 		{Text: "drop the foreign key " + a.real.Name, SQL: []string{a.real.DropSQL()}},
 	}
 	return a, nil
+}
+
+// define completes the definition, unless the file has it. asked is the requested action, or "".
+func (a *Adoption) define(asked string) (err error) {
+	if err := a.checkAction(asked); err != nil || a.defined || a.Dropped() {
+		return err
+	}
+	if a.key.Key = a.real.ParentColumns; slices.Equal(a.key.Key, []string{"id"}) {
+		a.key.Key = nil
+	}
+	a.key.OnDelete, err = a.action(asked)
+	return err
 }
 
 // trimmed returns the lines of texts.
@@ -284,6 +179,9 @@ func (a *Adoption) action(asked string) (string, error) {
 // database alone, a record applies to all. GitLab's databases have empty copies of each other's
 // tables.
 func (a *Adoption) checkDatabases(ctx context.Context) error {
+	if len(a.admin.Databases) < 2 {
+		return nil
+	}
 	queue, err := a.database.Queue.DeletedRecords(ctx)
 	if err != nil || queue.Exists && !queue.Managed {
 		return err
@@ -297,12 +195,18 @@ func (a *Adoption) checkDatabases(ctx context.Context) error {
 	if len(parents) < 2 || len(children) < 2 {
 		return nil
 	}
-	return fmt.Errorf("%s: %s is in %s, and %s in %s: a deletion in one of them would be carried out in "+
+	return sharedError(fmt.Sprintf("%s: %s is in %s, and %s in %s: a deletion in one of them would be carried out in "+
 		"all that have %[4]s. If each has keys of its own this foreign key must stay. Only if no key is "+
 		"used in two databases: write the definition, track %[2]s in each, send SIGHUP to every server, then "+
 		"drop %[6]s yourself", a.Database, a.key.Parent, run.DatabaseNames(parents), a.key.Table,
-		run.DatabaseNames(children), a.real.Name)
+		run.DatabaseNames(children), a.real.Name))
 }
+
+// sharedError is why a foreign key whose tables are in several databases must stay.
+type sharedError string
+
+// Error returns the text.
+func (e sharedError) Error() string { return string(e) }
 
 // check refuses what lint would report as an error.
 func (a *Adoption) check(ctx context.Context) error {
@@ -311,13 +215,9 @@ func (a *Adoption) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	harmless := []string{
-		"trigger_missing", "trigger_disabled", "trigger_replication", "pending_without_definition", "fk_blocks_deletion",
-		"function_old", "child_missing", "default_partition_missing",
-	}
 	var refused []error
 	for _, f := range result.Findings {
-		if f.Severity == lfk.SeverityError && !slices.Contains(harmless, f.Code) {
+		if refuses(f) {
 			refused = append(refused, fmt.Errorf("%s: %s: %s", f.Database, f.Object, f.Advice))
 		}
 	}
@@ -326,6 +226,15 @@ func (a *Adoption) check(ctx context.Context) error {
 			"key has not: the keys of "+a.key.Parent+" must not change any more")
 	}
 	return errors.Join(refused...)
+}
+
+// refuses reports whether a finding prevents an adoption, and is not one that the adoption ends.
+func refuses(f lfk.Finding) bool {
+	harmless := []string{
+		"trigger_missing", "trigger_disabled", "trigger_replication", "pending_without_definition", "fk_blocks_deletion",
+		"function_old", "child_missing", "default_partition_missing",
+	}
+	return f.Severity == lfk.SeverityError && !slices.Contains(harmless, f.Code)
 }
 
 // Prepare writes the definition and tracks the parent.
@@ -349,13 +258,15 @@ const (
 )
 
 // retried repeats a step while another session holds a lock or a lease.
-func retried(ctx context.Context, do func() error) error {
+func (a *Adoption) retried(ctx context.Context, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()
 		_, held := errors.AsType[*fencing.LeaseHeldError](err)
 		if err == nil || n == lockTries || !held && !admin.Locked(err) {
 			return err
 		}
+		a.admin.progress("%s: %s is locked, or a run is running: attempt %d of %d", a.Database, a.key.Table,
+			n+1, lockTries)
 		select {
 		case <-ctx.Done():
 			return err
@@ -369,7 +280,7 @@ const leaseTime = 30 * time.Second
 
 // Drop drops the constraint, while no run is running on the database.
 func (a *Adoption) Drop(ctx context.Context) error {
-	return retried(ctx, func() error {
+	return a.retried(ctx, func() error {
 		lease, err := a.database.Leases.AcquireLease(ctx, lfk.Name+"/"+a.Database, a.holder, leaseTime)
 		if err != nil {
 			return err

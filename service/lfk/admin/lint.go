@@ -7,7 +7,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
@@ -33,8 +35,17 @@ type Lint struct {
 // has the databases that cannot be inspected. Tables missing everywhere are then unknown, and not
 // reported. If none could be inspected, Lint returns no findings at all.
 func (l Admin) Lint(ctx context.Context) (Lint, error) {
+	check, err := l.lint(ctx)
+	if check == nil {
+		return Lint{}, err
+	}
+	return check.result, err
+}
+
+// lint is Lint with all that it has read. It returns nil for no findings at all.
+func (l Admin) lint(ctx context.Context) (*lint, error) {
 	if l.Definitions == nil {
-		return Lint{}, errors.New("no definitions to check: set " +
+		return nil, errors.New("no definitions to check: set " +
 			"workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
 	check := &lint{Admin: l, Check: lfk.Check{Keys: l.Definitions.Keys}, gone: lfk.DroppedChildren{}}
@@ -49,7 +60,11 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	}
 	var seen map[string]*lfkrepo.SeenChildren
 	err := l.each(ctx, func(d *repo.Database) error {
-		inspection, err := admin.New(d.Database).Inspect(ctx, check.Keys)
+		l.progress("%s: inspecting %s", d.Name, format.Pluralize(len(check.Keys), "definition"))
+		at := admin.Watched(admin.New(d.Database), func(done, total int) {
+			l.progress("%s: triggers of children, %d of %d", d.Name, done, total)
+		})
+		inspection, err := at.Inspect(ctx, check.Keys)
 		if err != nil {
 			return err
 		}
@@ -64,7 +79,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		return err
 	})
 	if err != nil && len(check.Seen) == 0 {
-		return Lint{}, err
+		return nil, err
 	}
 	check.Complete = len(check.Seen) == len(l.Databases)
 	check.result.Unchecked = check.unchecked()
@@ -87,9 +102,9 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		check.triggers(d)
 		check.pending(d)
 	}
-	check.missing()
+	check.missing(sync.OnceValue(func() tableNames { return l.tables(ctx) }))
 	check.shared()
-	return check.result, err
+	return check, err
 }
 
 // lint is a running check.
@@ -214,7 +229,8 @@ func (l *lint) children(d lfk.Inspected) {
 		at := l.at(d.Name, key.String())
 		for _, column := range child.MissingColumns {
 			at.fail("column_missing",
-				"%s has no column %s: correct the definition or the table", key.Table, column)
+				"%s has no column %s%s: correct the definition or the table", key.Table, column,
+				parenthesized(didYouMean(format.Nearest(column, child.Names))))
 		}
 		mismatches := append(l.mismatches(key, child), child.Mismatches...)
 		for _, mismatch := range mismatches {

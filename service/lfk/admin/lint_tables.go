@@ -12,8 +12,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
-// missing reports tables that are in no configured database.
-func (l *lint) missing() {
+// missing reports tables that are in no configured database. names returns the tables that are.
+func (l *lint) missing(names func() tableNames) {
 	if !l.Complete {
 		return
 	}
@@ -28,8 +28,8 @@ func (l *lint) missing() {
 			if at := l.at("", key.Parent); l.others[key.Parent] != "" {
 				at.fail("parent_missing", "deletions are not recorded: %s, and track that", l.others[key.Parent])
 			} else {
-				at.warn("parent_missing", "is in no configured database, so its definitions get no records: "+
-					"configure its database, or remove the definitions")
+				at.warn("parent_missing", "is in no configured database%s, so its definitions get no records: "+
+					"configure its database, or remove the definitions", parenthesized(names().hint(key.Parent)))
 			}
 		}
 		switch {
@@ -43,9 +43,9 @@ func (l *lint) missing() {
 			l.at("", key.String()).warn("child_absent", "%s is in no configured database, which was "+
 				"accepted: the definition is skipped until a run finds the table", key.Table)
 		default:
-			l.at("", key.String()).fail("child_missing", "%s is in no configured database, so records of "+
-				"%s are held: configure the database that has it, or "+
-				"run `caretaker lfk accept-absent %s`", key.Table, key.Parent, catalog.Argument(key.Table))
+			l.at("", key.String()).fail("child_missing", "%s is in no configured database%s, so records "+
+				"of %s are held: configure the database that has it, or run `caretaker lfk accept-absent %s`",
+				key.Table, parenthesized(names().hint(key.Table)), key.Parent, catalog.Argument(key.Table))
 		}
 	}
 }
@@ -161,11 +161,7 @@ func (l *lint) parents(d lfk.Inspected) {
 				"deletions are recorded: name that in the definitions", parent.PartitionOf)
 			continue
 		}
-		track := "`caretaker lfk track " + catalog.Argument(name) + " --database " + d.Name
-		if !slices.Equal(parent.Key, []string{"id"}) {
-			track += " --column " + catalog.Argument(strings.Join(parent.Key, ","))
-		}
-		track += "`"
+		track := trackCommand(d.Name, parent.Key, name)
 		if !parent.Tracked() && d.Queue.Managed && slices.Equal(parent.Key, []string{"id"}) {
 			track += " (with --column, if its children refer to another column than id)"
 		}
@@ -185,6 +181,19 @@ func (l *lint) parents(d lfk.Inspected) {
 		}
 		l.keyType(d, at, parent)
 	}
+}
+
+// trackCommand returns the command that tracks tables by a key.
+func trackCommand(database string, key []string, tables ...string) string {
+	words := []string{"`caretaker lfk track"}
+	for _, name := range tables {
+		words = append(words, catalog.Argument(name))
+	}
+	command := strings.Join(append(words, "--database", database), " ")
+	if !slices.Equal(key, []string{"id"}) {
+		command += " --column " + catalog.Argument(strings.Join(key, ","))
+	}
+	return command + "`"
 }
 
 // routeFault returns why the routes of its trigger make deletions fail, or "".

@@ -55,7 +55,7 @@ func (a *Adoption) Restore(ctx context.Context) error {
 			return err
 		}
 	}
-	return a.explain(retried(ctx, func() error { return a.at.Restore(ctx, a.real) }))
+	return a.explain(a.retried(ctx, func() error { return a.at.Restore(ctx, a.real) }))
 }
 
 // pending returns [ErrPending] while records of the parent are pending.
@@ -95,8 +95,11 @@ func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
 			return nil, err
 		}
 		if a.real.WasValid() && !a.real.Partitioned {
-			validate := func() error { return a.at.Validate(ctx, a.real) }
-			if err := a.explain(retried(ctx, validate)); err != nil {
+			validate := func() error {
+				a.admin.progress("%s: checking the rows of %s", a.Database, a.key.Table)
+				return a.at.Validate(ctx, a.real)
+			}
+			if err := a.explain(a.retried(ctx, validate)); err != nil {
 				return nil, err
 			}
 		}

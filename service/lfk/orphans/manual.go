@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/fencing"
 	"github.com/caretaker-go/caretaker/repo/lfk"
@@ -25,6 +26,8 @@ type Search struct {
 	// LeftOut are the selected definitions whose child Run does not find, with the reasons. It does
 	// not include children accepted as absent.
 	LeftOut []string
+	// Progress shows the search, as text for people. nil means nothing.
+	Progress func(format string, args ...any)
 }
 
 // Found is the result for one definition in one database.
@@ -67,6 +70,7 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 			return nil, err
 		}
 	}
+	s.progress("inspecting %s", format.Pluralize(len(s.Keys), "definition"))
 	tasks, err := s.Tasks(ctx)
 	if err != nil {
 		return nil, err
@@ -80,19 +84,30 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 		return nil, noTask(all, s.LeftOut)
 	}
 	left := s.Limit
-	for _, t := range tasks {
+	for i, t := range tasks {
 		f := Found{
 			Definition: t.Name(), Database: t.Database(), Fault: t.faultOf(s.Fix != nil), Key: t.Key,
 			Guess: t.guess(),
 		}
 		if f.Fault == "" {
-			if err := s.task(ctx, t, &f, &left); err != nil {
+			seen := func() {
+				s.progress("%s on %s (%d of %d): %s checked, %s without a parent", f.Definition, f.Database, i+1,
+					len(tasks), format.Pluralize(f.Examined, "key"), format.Number(f.Keys))
+			}
+			if err := s.task(ctx, t, &f, &left, seen); err != nil {
 				f.Fault, f.AtLeast, f.More = err.Error(), true, true
 			}
 		}
 		found = append(found, f)
 	}
 	return found, nil
+}
+
+// progress shows the search.
+func (s *Search) progress(format string, args ...any) {
+	if s.Progress != nil {
+		s.Progress(format, args...)
+	}
 }
 
 // leaveOut sets LeftOut.
@@ -139,10 +154,11 @@ func noTask(tasks []*Task, omitted []string) error {
 	return fmt.Errorf("%w: there are %s", ErrNoTask, strings.Join(names, ", "))
 }
 
-// task searches one task to its end, or until the limit is reached.
-func (s *Search) task(ctx context.Context, t *Task, f *Found, left *int) error {
+// task searches one task to its end, or until the limit is reached. It calls seen before each page.
+func (s *Search) task(ctx context.Context, t *Task, f *Found, left *int, seen func()) error {
 	var after lfk.Key
 	for ctx.Err() == nil && *left > 0 {
+		seen()
 		page, err := t.Scan(ctx, after, pageKeys, *left)
 		if err != nil {
 			return err

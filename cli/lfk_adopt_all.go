@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/caretaker-go/caretaker/internal/format"
+	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/service/lfk/admin"
+)
+
+// candidates returns the columns of foreign keys to adopt.
+func (l *lfkCommands) candidates() listing[admin.Candidate] {
+	return listing[admin.Candidate]{
+		key: "foreign_keys", empty: "no foreign keys with ON DELETE CASCADE or SET NULL",
+		columns: []column{
+			col("DATABASE", dropFirst), col("FOREIGN KEY", cut, dropSecond), col("CHILD", cut),
+			col("PARENT", cut), col("ON DELETE"), col("CHILD ROWS"), col("INDEX"), col("ADOPTABLE", cut),
+		},
+		row: func(c admin.Candidate) []any {
+			rows, index, adoptable := "unknown", "yes", "yes"
+			if c.Rows != nil {
+				rows = "about " + number(*c.Rows)
+			}
+			if !c.Indexed {
+				index = "no"
+			}
+			switch {
+			case c.Refused != "":
+				adoptable = "no: " + c.Refused
+			case c.Started:
+				adoptable = "started"
+			}
+			return []any{
+				c.Database, c.Constraint, c.Table + "." + lfk.ColumnList(c.Columns), c.Parent, c.OnDelete,
+				rows, index, adoptable,
+			}
+		},
+	}
+}
+
+// adoptAll adopts all foreign keys that can be adopted, as far as possible. It prints those that it
+// skips, and asks once before it drops those whose definitions were in the file before.
+func (l *lfkCommands) adoptAll(ctx context.Context, keys admin.Admin, f *adopting) error {
+	all, err := keys.Adoptable(ctx)
+	if err != nil {
+		return err
+	}
+	skipped, added, started := []admin.Candidate{}, []admin.Candidate{}, []admin.Candidate{}
+	for _, c := range all {
+		switch {
+		case c.Refused != "":
+			l.note("skipped: %s: %s of %s: %s", c.Database, c.Constraint, c.Table, c.Refused)
+			skipped = append(skipped, c)
+		case c.Started:
+			started = append(started, c)
+		default:
+			added = append(added, c)
+		}
+	}
+	if len(added)+len(started) == 0 {
+		l.text("no foreign keys to adopt")
+	}
+	// Nothing is dropped for the new definitions, so these come before the question.
+	done := []*admin.Adoption{}
+	err = l.adoptEach(ctx, keys, f, added, &done)
+	if err == nil && len(started) > 0 && !f.plan && !f.yes {
+		err = l.agreeToDrop(started)
+	}
+	if err == nil {
+		err = l.adoptEach(ctx, keys, f, started, &done)
+	}
+	l.showPending(f)
+	return l.report(err, map[string]any{"adopted": done, "skipped": skipped}, func() {})
+}
+
+// agreeToDrop asks before the foreign keys are dropped.
+func (l *lfkCommands) agreeToDrop(all []admin.Candidate) error {
+	var names []string
+	for _, c := range all {
+		names = append(names, c.Constraint)
+	}
+	return l.agree("nothing was dropped: send SIGHUP to every server, so that it knows the definitions, "+
+		"then run this command again with --yes",
+		"drop %s (%s)? Every server must have read the definitions (SIGHUP) [y/N] ",
+		format.Pluralize(len(all), "foreign key"), format.List(names))
+}
+
+// adoptEach continues the adoption of each foreign key, and ends at the first error.
+func (l *lfkCommands) adoptEach(
+	ctx context.Context, keys admin.Admin, f *adopting, all []admin.Candidate, done *[]*admin.Adoption,
+) error {
+	for n, c := range all {
+		l.status("%s: %s, %d of %d", c.Database, c.Constraint, n+1, len(all))
+		keys.Only = c.Database
+		a, err := keys.PlanAdoption(ctx, c.Request(operator()))
+		switch {
+		case err != nil:
+		case f.plan:
+			if !l.asJSON {
+				l.plannedSteps(a)
+			}
+		case c.Started:
+			if err = l.prepare(ctx, a); err == nil {
+				err = l.drop(ctx, a)
+			}
+			if err == nil {
+				l.text("%s: %s: loose from now on", a.Database, a.Definition)
+			}
+		default:
+			err = l.prepare(ctx, a)
+			f.pending = append(f.pending, a.Constraint)
+		}
+		if err != nil {
+			return err
+		}
+		*done = append(*done, a)
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package cli_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
+)
+
+// shopKeys makes a schema of its own with nine foreign keys of eight tables.
+const shopKeys = `CREATE SCHEMA shop; CREATE TABLE shop.customers (id bigint PRIMARY KEY); CREATE TABLE shop.products (code int UNIQUE NOT NULL);
+	CREATE TABLE shop.orders (id bigint PRIMARY KEY, customer_id bigint CONSTRAINT orders_customer REFERENCES shop.customers ON DELETE CASCADE,
+		product_code int CONSTRAINT orders_product REFERENCES shop.products (code) ON DELETE SET NULL);
+	CREATE INDEX ON shop.orders (customer_id); CREATE INDEX ON shop.orders (product_code);
+	DO $$ BEGIN FOR n IN 1..7 LOOP
+		EXECUTE format('CREATE TABLE shop.c%s (id bigint PRIMARY KEY, order_id bigint CONSTRAINT c%1$s_order REFERENCES shop.orders ON DELETE CASCADE)', n);
+		EXECUTE format('CREATE INDEX ON shop.c%s (order_id)', n);
+	END LOOP; END $$`
+
+// looseNow fails unless nine foreign keys are adopted, and one deletion cleans up below.
+const looseNow = `DO $$ BEGIN
+	ASSERT (SELECT count(*) FROM maintenance.adopted_foreign_keys) = 9;
+	ASSERT NOT EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND connamespace = 'shop'::regnamespace);
+	ASSERT (SELECT count(*) FROM pg_trigger WHERE tgname LIKE '%loose_fk_trigger') = 3; END $$`
+
+func TestLfkAdopt_NineForeignKeysOfASchemaInOneCommand(t *testing.T) {
+	sh := newShell(t)
+	sql := sh.configured("main")
+	sh.migrate()
+	execute(t, sql, shopKeys)
+	file := sh.defined("")
+	sh.want(0, "lfk install")
+	columns := "shop.orders.customer_id shop.orders.product_code"
+	for n := 1; n <= 7; n++ {
+		columns += fmt.Sprintf(" shop.c%d.order_id", n)
+	}
+	code, out, errOut := sh.caretaker(strings.Fields("lfk adopt " + columns)...)
+	assert.Equal(t, code, 0, out+errOut)
+	assert.Equal(t, errOut, "send SIGHUP to every server, so that it knows the definition, then run this command again: "+
+		"it drops orders_customer, orders_product, c1_order, c2_order, c3_order, c4_order, c5_order, c6_order, c7_order\n")
+	assert.Equal(t, strings.Count(fileText(t, file), "on_delete:"), 9)
+	out = sh.want(0, "lfk adopt --yes "+columns)
+	assert.Equal(t, strings.Count(out, "loose from now on"), 9, out)
+	execute(t, sql, looseNow)
+	sh.want(0, "lfk lint", "0 errors, 0 warnings")
+}
+
+func TestLfkAdopt_AllAdoptsWhatCanBeAdopted(t *testing.T) {
+	sh := newShell(t)
+	sql := sh.configured("main")
+	sh.migrate()
+	sh.defined("")
+	sh.want(0, "lfk install")
+	assert.Equal(t, sh.want(0, "lfk adopt --list"), "no foreign keys with ON DELETE CASCADE or SET NULL\n")
+	assert.Equal(t, sh.want(0, "lfk adopt --all"), "no foreign keys to adopt\n")
+	execute(t, sql, shopKeys+`; CREATE TABLE bare (order_id bigint CONSTRAINT bare_order REFERENCES shop.orders ON DELETE CASCADE);
+		CREATE TABLE fixed (order_id bigint NOT NULL CONSTRAINT fixed_order REFERENCES shop.orders ON DELETE SET NULL); CREATE INDEX ON fixed (order_id);
+		CREATE TABLE kept (order_id bigint REFERENCES shop.orders);
+		INSERT INTO shop.orders SELECT n FROM generate_series(1, 1200) n; ANALYZE shop.orders`)
+	const noIndex = "no index on bare (order_id), so every statement reads the whole table: create an index on bare (order_id)"
+	out := sh.want(0, "lfk adopt --list",
+		"DATABASE  FOREIGN KEY      CHILD                     PARENT          ON DELETE  CHILD ROWS   INDEX  ADOPTABLE\n",
+		"main      bare_order       bare.order_id             shop.orders     CASCADE    unknown      no     no: "+noIndex+"\n",
+		"main      fixed_order      fixed.order_id            shop.orders     SET NULL   unknown      yes    no: order_id cannot become NULL",
+		"main      orders_customer  shop.orders.customer_id   shop.customers  CASCADE    about 1,200  yes    yes\n",
+		"main      orders_product   shop.orders.product_code  shop.products   SET NULL   about 1,200  yes    yes\n")
+	assert.Equal(t, strings.Count(out, "\n"), 12, out)
+	assert.Lacks(t, out, "kept")
+	sh.want(0, "lfk adopt --list -o json", `"constraint": "bare_order",`, `"estimated_rows": null,`, `"estimated_rows": 1200,`, `"refused": "no index`)
+	sh.want(2, "lfk adopt --list --all", "--list and --all exclude each other")
+	sh.want(2, "lfk adopt --all shop.c1.order_id", "--list and --all take no TABLE.COLUMN")
+	sh.want(0, "lfk adopt --all --plan", "main: shop.c1.order_id -> shop.orders (c1_order)", "4. drop the foreign key c7_order")
+	const skipped = "skipped: main: bare_order of bare: " + noIndex + "\n"
+	code, out, errOut := sh.caretaker("lfk", "adopt", "--all")
+	assert.That(t, code == 0 && strings.Contains(errOut, skipped) && strings.Contains(errOut, "it drops c1_order, "), "exit %d\n%s%s", code, out, errOut)
+	sh.want(0, "lfk adopt --list", "started\n")
+	sh.want(1, "lfk adopt --all", skipped, "nothing was dropped: send SIGHUP to every server, so that it knows the definitions")
+	out = sh.want(0, "lfk adopt --all --yes", skipped)
+	assert.Equal(t, strings.Count(out, "loose from now on"), 9, out)
+	execute(t, sql, looseNow)
+	sh.want(0, "lfk adopt --all --yes -o json", `"adopted": [],`, `"constraint": "bare_order",`)
+	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "")
+	sh.want(1, "lfk adopt --list", "no definitions file configured: set workers.loose_foreign_keys_cleanup.definitions")
+}

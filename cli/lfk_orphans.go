@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/internal/format"
+	"github.com/caretaker-go/caretaker/service/lfk/admin"
+	"github.com/caretaker-go/caretaker/service/lfk/orphans"
+)
+
+// orphans searches all databases for children without a parent, up to --limit parents. With --fix
+// it queues records for them, under a lease that it releases at the end.
+func (l *lfkCommands) orphans() *cobra.Command {
+	var fix bool
+	var limit int
+	var parent string
+	command := &cobra.Command{
+		Use:   "orphans [TABLE.COLUMN]",
+		Short: "Find children whose parent is missing",
+		Args:  between(0, 1),
+		RunE: l.withAll(func(ctx context.Context, keys admin.Admin, args []string) error {
+			if keys.Definitions == nil {
+				return errors.New("no definitions found: set " +
+					"workers.loose_foreign_keys_cleanup.definitions to their file")
+			}
+			search, err := l.search(keys, args)
+			if err != nil {
+				return err
+			}
+			search.Limit, search.Progress = limit, l.status
+			switch {
+			case limit < 1:
+				return usage(errors.New("--limit is at least 1"))
+			case parent != "":
+				of := search.Which
+				search.Which = func(t *orphans.Task) bool { return t.Key.Parent == parent && of(t) }
+			}
+			if fix {
+				search.Fix = &orphans.Repair{Main: keys.Databases[0], Holder: operator()}
+				defer search.Fix.End(context.WithoutCancel(ctx))
+			}
+			found, err := search.Run(ctx)
+			if errors.Is(err, orphans.ErrNoTask) {
+				return usage(fmt.Errorf("%w; `caretaker lfk lint` checks them", err))
+			}
+			if err != nil {
+				return err
+			}
+			if len(search.LeftOut) > 0 {
+				l.note("warning: left out: %s: `caretaker lfk lint` says what to do",
+					format.List(search.LeftOut))
+			}
+			return l.showOrphans(found)
+		}),
+	}
+	flags := command.Flags()
+	flags.BoolVar(&fix, "fix", false, "put records of the missing parents into the queue")
+	flags.StringVar(&parent, "parent", "",
+		"`table` that the definition refers to, where a column has several")
+	flags.IntVar(&limit, "limit", 100_000, "`number` of missing parents after which to end")
+	return command
+}
+
+// search returns the search that the arguments select.
+func (l *lfkCommands) search(keys admin.Admin, args []string) (*orphans.Search, error) {
+	var only *reference
+	if len(args) > 0 {
+		r, err := parseReference(args[0])
+		if err != nil {
+			return nil, err
+		}
+		only = &r
+	}
+	return &orphans.Search{
+		Audit: orphans.Audit{Databases: keys.Databases, Keys: keys.Definitions.Keys},
+		Which: func(t *orphans.Task) bool {
+			return (only == nil || only.matches(t.Key)) && (l.database == "" || l.database == t.Database())
+		},
+	}, nil
+}
+
+// showOrphans prints the orphans, and the tables that may have more.
+func (l *lfkCommands) showOrphans(found []orphans.Found) error {
+	some, failed, more := false, false, false
+	for _, f := range found {
+		some, failed = some || f.Keys > 0 || f.Fault != "", failed || f.Fault != ""
+		more = more || f.More
+	}
+	if l.asJSON {
+		if err := l.json(map[string]any{"orphans": found, "more": more}); err != nil {
+			return err
+		}
+	} else if err := l.orphanTable(found, some || more); err != nil {
+		return err
+	}
+	if failed {
+		return &exitError{code: exitFailed}
+	}
+	return nil
+}
+
+// orphanTable prints a line for each definition. Warnings and errors are printed to the standard
+// error.
+func (l *lfkCommands) orphanTable(found []orphans.Found, some bool) error {
+	for _, f := range found {
+		if f.Guess != "" {
+			l.note("warning: %s on %s: %s", f.Definition, f.Database, f.Guess)
+		}
+	}
+	if !some {
+		l.println("no orphans")
+		return nil
+	}
+	columns := []column{
+		col("DEFINITION", cut), col("DATABASE"), col("KEYS"), col("ROWS"), col("QUEUED"),
+	}
+	err := printTable(l.terminal, columns, found, func(f orphans.Found) []any {
+		least := ""
+		if f.AtLeast {
+			least = "at least "
+		}
+		return []any{f.Definition, f.Database, least + number(f.Keys), least + number(f.Rows), f.Queued}
+	})
+	for _, f := range found {
+		if f.Fault != "" {
+			l.note("error: %s on %s: %s", f.Definition, f.Database, f.Fault)
+		}
+		if f.More {
+			l.note("more may be left of %s on %s: raise --limit, or fix these first and run the command "+
+				"again", f.Definition, f.Database)
+		}
+	}
+	return err
+}
