@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"slices"
 
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk"
@@ -15,10 +16,18 @@ type LooseForeignKeys struct {
 	admin.Lint
 	// Adopted are the foreign keys that loose ones have replaced.
 	Adopted []AdoptedKey
+	// Absent are the child tables that no database has, and that wait for their acceptance.
+	Absent []AbsentChild
 	// Reused are records on hold: another row has their key now.
 	Reused []admin.FailingRecord
 	// Refused is why the last reload of the file failed, "" if it did not.
 	Refused string
+}
+
+// AbsentChild is an absent child table, with the finding about it.
+type AbsentChild struct {
+	Child string
+	lfk.Finding
 }
 
 // AdoptedKey is a foreign key that a loose one has replaced.
@@ -36,6 +45,12 @@ func (s *Service) CheckLooseForeignKeys(ctx context.Context) (LooseForeignKeys, 
 	var err error
 	if found.Lint, err = of.Lint(ctx); found.Findings == nil {
 		return found, err
+	}
+	for _, f := range found.Findings {
+		i := slices.IndexFunc(keys, func(k lfkrepo.Definition) bool { return k.String() == f.Object })
+		if f.Code == "child_missing" && i >= 0 {
+			found.Absent = append(found.Absent, AbsentChild{keys[i].Table, f})
+		}
 	}
 	// A database that cannot be read is among the unchecked.
 	found.Reused, _ = of.Reused(ctx, "")

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -131,7 +132,7 @@ func actions() map[string]action {
 			method:  pb.MaintenanceService_ProtectTarget_FullMethodName,
 			request: func() proto.Message { return &pb.ProtectTargetRequest{MustExist: true} },
 			target:  []string{"kind", "id"}, role: access.Operator, after: to("/decisions"),
-			Inputs: []input{reason(), period("for good")},
+			Inputs: []input{reason(), period("permanently")},
 		},
 		"unprotect": {
 			Title: "End the protection of %s", command: "caretaker unprotect",
@@ -331,6 +332,12 @@ func fill(request proto.Message, values url.Values) error {
 			} else {
 				m.Set(field, protoreflect.ValueOfInt64(n))
 			}
+		case field.Kind() == protoreflect.MessageKind && field.Message().Name() == "Timestamp":
+			t, err := timeOf(text)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			m.Set(field, protoreflect.ValueOfMessage(timestamppb.New(t).ProtoReflect()))
 		case field.Kind() == protoreflect.MessageKind:
 			d, err := time.ParseDuration(text)
 			if err != nil {

@@ -2,20 +2,27 @@ package web
 
 import (
 	"cmp"
-	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
-	"github.com/caretaker-go/caretaker/service/status"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
-// listed is the length of a page of a list.
-const listed = 50
+const (
+	// listed is the length of a page of a list. examined is how many entries a page examines for a
+	// filter that has no index.
+	listed, examined = 50, 500
+	// maxCursors is how many pages back a list has a link to the newer page.
+	maxCursors = 30
+)
 
 // choice is a filter value, with a link to the list that it selects.
 type choice struct {
@@ -23,140 +30,248 @@ type choice struct {
 	Chosen    bool
 }
 
-// with returns the address of a list's first page with another filter value.
-func with(r *http.Request, name, value string) string {
-	query := r.URL.Query()
-	query.Del("before")
-	if query.Set(name, value); value == "" {
-		query.Del(name)
-	}
-	return (&url.URL{Path: r.URL.Path, RawQuery: query.Encode()}).String()
+// filter is a filter of a list, in its address. Without Values it is a text.
+type filter struct {
+	Name, Label, Hint string
+	Values            []string
+	// Of are the links to the list with each value. Value is the current one.
+	Of    []choice
+	Value string
 }
 
-// choices returns links to the list with each value of one filter, "" for all. The other filters
-// stay.
-func choices(r *http.Request, name string, values []string) (out []choice) {
-	for _, value := range append([]string{""}, values...) {
-		chosen := r.URL.Query().Get(name) == value
-		out = append(out, choice{cmp.Or(plain(value), "all"), with(r, name, value), chosen})
-	}
-	return out
-}
+// timeHint is the hint of a filter by time.
+const timeHint = "24h, or 2026-11-01 15:04 in UTC"
 
-// list is the data of a page of runs or jobs.
-type list[T any] struct {
-	// OfName is Worker or Kind. Of has its values.
-	OfName     string
-	Of, States []choice
-	Items      part[[]T]
-	// Older is the address of the next page, "" on the last page.
-	Older string
-}
-
-// listing describes how to read a list.
+// listing describes a list, the newest entries first.
 type listing[T any] struct {
-	name, of string
-	states   []string
-	items    func(context.Context) part[[]T]
-	choose   func(context.Context) []string
-	id       func(T) string
+	// name is that of the template, title the heading.
+	name, title string
+	filters     []filter
+	// read returns up to limit entries after a cursor, by the filters of a query.
+	read func(query url.Values, limit int, after string) pageOf[T]
+	// matches selects from at most examined entries of a page by what has no index. nil selects all.
+	matches func(T) bool
+	// more is further data of the page.
+	more any
 }
 
-// serve answers with the list. It refuses unknown filters and impossible states, which would
-// otherwise show an empty list or all entries.
-func (l listing[T]) serve(p *pages, w http.ResponseWriter, r *http.Request) {
-	of, query := strings.ToLower(l.of), r.URL.Query()
-	known := []string{of, "state", "before"}
-	for name := range query {
-		if !slices.Contains(known, name) && name != "refresh" {
-			p.renderError(w, r, http.StatusBadRequest, "The filters of this list are "+
-				strings.Join(known, ", ")+".")
-			return
+// pageOf is a page of a list, with the cursor of the next page.
+type pageOf[T any] struct {
+	part[[]T]
+	next string
+}
+
+// upTo returns the first entries of a reading that asked for one more.
+func upTo[T any](limit int, found part[[]T], id func(T) string) pageOf[T] {
+	page := pageOf[T]{part: found}
+	if len(found.Value) > limit {
+		page.Value, page.next = found.Value[:limit], id(found.Value[limit-1])
+	}
+	return page
+}
+
+// list is the data of a list.
+type list[T any] struct {
+	Path    string
+	Filters []filter
+	Items   part[[]T]
+	// Newer and Older are the addresses of the neighboring pages, "" for none.
+	Newer, Older string
+	// Examined is how many entries a filter without an index has examined, 0 for other filters.
+	Examined int64
+	More     any
+}
+
+// address returns the address of a list with another value of a parameter. Only before stays on a
+// page after the first.
+func address(path string, query url.Values, name, value string) string {
+	changed := url.Values{}
+	for other, values := range query {
+		if other != "before" && other != name && values[0] != "" {
+			changed[other] = values
 		}
 	}
-	if state := query.Get("state"); state != "" && !slices.Contains(l.states, state) {
-		p.renderError(w, r, http.StatusBadRequest, "state: is not one of "+strings.Join(l.states, ", ")+".")
-		return
+	if value != "" {
+		changed.Set(name, value)
 	}
-	body := &list[T]{OfName: l.of, Items: l.items(r.Context())}
-	if p.refused(w, r, body.Items.Err) {
-		return
-	}
-	body.Of, body.States = choices(r, of, l.choose(r.Context())), choices(r, "state", l.states)
-	if items := body.Items.Value; len(items) > listed {
-		body.Items.Value = items[:listed]
-		body.Older = with(r, "before", l.id(items[listed-1]))
-	}
-	p.show(w, r, strings.ToLower(l.name), l.name+" · caretaker", body)
+	return (&url.URL{Path: path, RawQuery: changed.Encode()}).String()
 }
 
-// runList serves the list of runs, filtered by worker and state. It reads one run more than it
-// shows, to know whether a next page exists. before is the last run of the previous page.
-func (p *pages) runList(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	f := run.Filter{
-		Worker: query.Get("worker"), State: query.Get("state"), After: query.Get("before"),
-		Limit: listed + 1,
-	}
-	listing[run.Run]{
-		name: "Runs", of: "Worker",
-		states: []string{running, "succeeded", "failed", "cancelled", "skipped"},
-		items:  func(ctx context.Context) part[[]run.Run] { return p.runs(ctx, f) },
-		choose: func(ctx context.Context) (workers []string) {
-			for _, s := range p.statuses(ctx).Value {
-				workers = append(workers, s.Worker)
+// readFilters returns the filters with their values, and makes relative times in query absolute. It
+// refuses unknown filters and impossible values, which would otherwise show an empty list or all
+// entries.
+func readFilters(filters []filter, path string, query url.Values) ([]filter, error) {
+	var names []string
+	for i := range filters {
+		f := &filters[i]
+		f.Value = query.Get(f.Name)
+		names = append(names, f.Name)
+		if f.Hint == timeHint && f.Value != "" {
+			t, err := timeOf(f.Value)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", f.Name, err)
 			}
-			return workers
-		},
-		id: func(run run.Run) string { return run.ID },
-	}.serve(p, w, r)
-}
-
-// jobList serves the list of jobs, filtered by kind and state. It answers 400 if the
-// parameter before is set and no positive number.
-func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	f := job.Filter{
-		Kind: query.Get("kind"), State: query.Get("state"), Limit: listed + 1,
-	}
-	if before := query.Get("before"); before != "" {
-		var err error
-		if f.After, err = strconv.ParseInt(before, 10, 64); err != nil || f.After < 1 {
-			p.renderError(w, r, http.StatusBadRequest, "before is the number of a job.")
-			return
+			f.Value = rfc(t)
+			query.Set(f.Name, f.Value)
+		}
+		if f.Values == nil {
+			continue
+		}
+		if f.Value != "" && !slices.Contains(f.Values, f.Value) {
+			return nil, fmt.Errorf("%s: is not one of %s", f.Name, strings.Join(f.Values, ", "))
+		}
+		for _, value := range append([]string{""}, f.Values...) {
+			f.Of = append(f.Of, choice{
+				cmp.Or(plain(value), "all"), address(path, query, f.Name, value), value == f.Value,
+			})
 		}
 	}
-	listing[job.Job]{
-		name: "Jobs", of: "Kind", states: job.States(),
-		items: func(ctx context.Context) part[[]job.Job] {
-			return find(ctx, p, f, p.config.Service.Jobs)
+	for name := range query {
+		if !slices.Contains(append(names, "before", "refresh"), name) {
+			return nil, fmt.Errorf("the filters of this list are %s, before", strings.Join(names, ", "))
+		}
+	}
+	return filters, nil
+}
+
+// timeOf parses a time in UTC, or a duration before now, to the minute.
+func timeOf(text string) (time.Time, error) {
+	if d, err := time.ParseDuration(text); err == nil {
+		return time.Now().UTC().Add(-d).Truncate(time.Minute), nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04", time.DateOnly} {
+		if t, err := time.Parse(layout, strings.TrimSuffix(text, " UTC")); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is neither a duration such as 24h nor a time such as 2026-11-01 15:04", text)
+}
+
+// serve answers with a page of the list. The parameter before has the cursors of the pages up to
+// this one.
+func (l listing[T]) serve(p *pages, w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	filters, err := readFilters(l.filters, r.URL.Path, query)
+	if err != nil {
+		p.renderError(w, r, http.StatusBadRequest, sentence(err.Error()))
+		return
+	}
+	limit, cursors := listed, strings.Split(query.Get("before"), ",")
+	if l.matches != nil {
+		limit = examined
+	}
+	found := l.read(query, limit, cursors[len(cursors)-1])
+	if p.refused(w, r, found.Err) {
+		return
+	}
+	body := &list[T]{Path: r.URL.Path, Filters: filters, Items: found.part, More: l.more}
+	if l.matches != nil {
+		body.Examined = int64(len(found.Value))
+		body.Items.Value = slices.DeleteFunc(slices.Clone(found.Value), func(t T) bool { return !l.matches(t) })
+	}
+	if cursors[0] != "" {
+		newer := strings.Join(cursors[:len(cursors)-1], ",")
+		body.Newer = address(r.URL.Path, query, "before", newer)
+	}
+	if found.next != "" {
+		cursors = append(cursors[max(0, len(cursors)-maxCursors):], found.next)
+		body.Older = address(r.URL.Path, query, "before", strings.Trim(strings.Join(cursors, ","), ","))
+	}
+	p.write(w, r, http.StatusOK, l.name, frame{Title: l.title + " · caretaker", Form: true, Body: body})
+}
+
+// contains reports whether one of some texts contains a text, in any case.
+func contains(text string, in ...string) bool {
+	return strings.Contains(strings.ToLower(strings.Join(in, "\n")), strings.ToLower(text))
+}
+
+// lists serves the lists with filters.
+type lists struct{ *pages }
+
+// workerFilter selects a worker, databaseFilter a database.
+func (p lists) workerFilter(r *http.Request) filter {
+	f := filter{Name: "worker", Label: "Worker"}
+	for _, s := range p.statuses(r.Context()).Value {
+		f.Values = append(f.Values, s.Worker)
+	}
+	return f
+}
+
+func (p lists) databaseFilter() filter {
+	return filter{Name: "database", Label: "Database", Values: p.databaseNames()}
+}
+
+// runList serves the list of runs. The reason and the database have no index.
+func (p lists) runList(w http.ResponseWriter, r *http.Request) {
+	l := listing[run.Run]{name: "runs", title: "Runs", filters: []filter{
+		p.workerFilter(r),
+		{Name: "state", Label: "State", Values: []string{running, "succeeded", "failed", "cancelled", "skipped"}},
+		p.databaseFilter(), {Name: "reason", Label: "Reason", Hint: "part of the reason or error"},
+		{Name: "since", Label: "Since", Hint: timeHint}, {Name: "until", Label: "Until", Hint: timeHint},
+	}}
+	l.read = func(q url.Values, limit int, after string) pageOf[run.Run] {
+		f := run.Filter{Worker: q.Get("worker"), State: q.Get("state"), After: after, Limit: limit + 1}
+		f.Since, _ = timeOf(q.Get("since"))
+		f.Until, _ = timeOf(q.Get("until"))
+		return upTo(limit, p.runs(r.Context(), f), func(r run.Run) string { return r.ID })
+	}
+	if reason, database := r.FormValue("reason"), r.FormValue("database"); reason+database != "" {
+		l.matches = func(r run.Run) bool {
+			return contains(reason, r.Reason, r.Error) && (database == "" || r.Database == database)
+		}
+	}
+	l.serve(p.pages, w, r)
+}
+
+// jobList serves the list of jobs. The reason has no index.
+func (p lists) jobList(w http.ResponseWriter, r *http.Request) {
+	l := listing[job.Job]{name: "jobs", title: "Jobs", filters: []filter{
+		{Name: "kind", Label: "Kind", Values: p.config.Service.JobKinds()},
+		{Name: "state", Label: "State", Values: job.States()},
+		{Name: "reason", Label: "Reason", Hint: "part of the outcome, reason or error"},
+		{Name: "since", Label: "Since", Hint: timeHint}, {Name: "until", Label: "Until", Hint: timeHint},
+	}}
+	l.read = func(q url.Values, limit int, after string) pageOf[job.Job] {
+		id, err := strconv.ParseInt(cmp.Or(after, "0"), 10, 64)
+		if err != nil {
+			return badCursor[job.Job]("the number of a job")
+		}
+		f := job.Filter{Kind: q.Get("kind"), State: q.Get("state"), After: id, Limit: limit + 1}
+		f.Since, _ = timeOf(q.Get("since"))
+		f.Until, _ = timeOf(q.Get("until"))
+		return upTo(limit, find(r.Context(), p.pages, f, p.config.Service.Jobs),
+			func(job job.Job) string { return strconv.FormatInt(job.ID, 10) })
+	}
+	if reason := r.FormValue("reason"); reason != "" {
+		l.matches = func(j job.Job) bool { return contains(reason, j.Reason, why(j)) }
+	}
+	l.serve(p.pages, w, r)
+}
+
+// badCursor returns the page of a cursor that is not what it should be.
+func badCursor[T any](what string) pageOf[T] {
+	err := &fault.InvalidArgumentError{Field: "before", Description: "is not " + what}
+	return pageOf[T]{part: part[[]T]{Err: err}}
+}
+
+// fireList serves the list of the scheduled runs, with the next ones.
+func (p lists) fireList(w http.ResponseWriter, r *http.Request) {
+	listing[schedule.Fire]{
+		name: "schedule", title: "Schedule", more: used(p.statuses(r.Context()).Value, true),
+		filters: []filter{
+			p.workerFilter(r),
+			{Name: "outcome", Label: "Outcome", Values: []string{"ran", "skipped", "missed"}},
 		},
-		choose: func(context.Context) []string { return p.config.Service.JobKinds() },
-		id:     func(job job.Job) string { return strconv.FormatInt(job.ID, 10) },
-	}.serve(p, w, r)
-}
-
-// waitingPage is the data of the list of items that a worker skips for now.
-type waitingPage struct {
-	Worker string
-	Dead   bool
-	List   part[status.WaitingList]
-}
-
-// waiting lists the items that a worker's backlog counts as dead or deferred.
-func (p *pages) waiting(w http.ResponseWriter, r *http.Request) {
-	name, what := r.PathValue("name"), r.PathValue("what")
-	if what != "dead" && what != "deferred" {
-		p.renderError(w, r, http.StatusNotFound, "Page not found.")
-		return
-	}
-	body := &waitingPage{Worker: name, Dead: what == "dead"}
-	body.List = read(r.Context(), p.recent, "waiting "+name+" "+what, readEvery,
-		func(ctx context.Context) (status.WaitingList, error) {
-			return p.config.Service.Waiting(ctx, name, body.Dead)
-		})
-	if p.refused(w, r, body.List.Err) {
-		return
-	}
-	p.show(w, r, "waiting", name+", "+what+" · caretaker", body)
+		read: func(q url.Values, limit int, after string) pageOf[schedule.Fire] {
+			text, worker, _ := strings.Cut(after, " ")
+			at, err := time.Parse(time.RFC3339Nano, text)
+			if err != nil && after != "" {
+				return badCursor[schedule.Fire]("a time and a worker")
+			}
+			return upTo(limit, p.fires(r.Context(), schedule.Filter{
+				Worker: q.Get("worker"), Outcome: q.Get("outcome"),
+				After: at, AfterWorker: worker, Limit: limit + 1,
+			}), func(f schedule.Fire) string { return f.Time.UTC().Format(time.RFC3339Nano) + " " + f.Worker })
+		},
+	}.serve(p.pages, w, r)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/status"
 )
 
@@ -19,22 +18,22 @@ func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
 	f.exec(`INSERT INTO maintenance.runs (id, worker, trigger, state, requested_by, replica, heartbeat_ttl, started_at, finished_at)
 		SELECT ('01900000-0000-7000-8000-' || lpad(i::text, 12, '0'))::uuid, $1, 'request', CASE i % 2 WHEN 0 THEN 'failed' ELSE 'succeeded' END,
 		'', '', '10s', now(), now() FROM generate_series(1, 120) i`, tokens)
-	first := f.page("/runs?worker="+tokens+"&state=failed", "000000000120", "Older runs", `class="chosen" aria-current="true">failed</a>`)
+	first := f.page("/runs?worker="+tokens+"&state=failed", "000000000120", `rel="next">Older</a>`, `class="chosen" aria-current="true">failed</a>`)
 	if strings.Contains(first, "000000000119") || strings.Contains(first, "000000000020") {
 		t.Error("the list has runs of another state, or more than a page")
 	}
 	f.page("/runs?before=01900000-0000-7000-8000-000000000022&state=failed&worker="+tokens, "000000000020", "000000000002", "stop refreshing")
 	f.page("/runs?state=cancelled&refresh=off", "No run matches.", "refresh every 5 s", "refresh=off&amp;state=failed")
 	for path, words := range map[string]string{
-		"/runs?before=x": "page_token", "/jobs?before=x": "number of a job", "/jobs?kind=x": "kind", "/jobs?state=x": "state",
-		"/runs?state=foo": "state: is not one of running, succeeded", "/jobs?page_token=x": "filters of this list are kind, state, before", "/runs?page=2": "worker, state, before",
+		"/runs?before=x": "page_token", "/jobs?before=x": "number of a job", "/jobs?kind=x": "Kind", "/jobs?state=x": "State",
+		"/runs?state=foo": "State: is not one of running, succeeded", "/jobs?page_token=x": "filters of this list are kind, state, reason, since, until, before",
+		"/runs?page=2": "worker, state, database, reason, since, until, before", "/runs?worker=nobody": "Worker: is not one of loose_foreign",
+		"/runs?since=yesterday": "such as 24h", "/schedule?before=x": "a time and a worker", "/receipts?job_id=x": "job_id",
+		"/audit?before=x": "page_token", "/audit?since=x": "such as 24h",
 	} {
 		if answer, body := f.request(http.MethodGet, path); answer.StatusCode != http.StatusBadRequest || !strings.Contains(body, words) {
 			t.Errorf("%s: %s, %s", path, answer.Status, body)
 		}
-	}
-	if answer, _ := f.request(http.MethodGet, "/runs?worker=nobody"); answer.StatusCode != http.StatusNotFound {
-		t.Errorf("a worker that does not exist: %s", answer.Status)
 	}
 }
 
@@ -145,49 +144,4 @@ func TestCurve_OfNothingIsNone(t *testing.T) {
 	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
 	c := newCurve(samples(at, nil, 7*time.Hour), 7, at, overviewSpan)
 	assert.That(t, c == nil, "got %+v", c)
-}
-
-// lease is the i-th of a worker.
-func lease(i int, held bool) run.Lease {
-	l := run.Lease{Expired: !held}
-	l.Name = fmt.Sprintf("w/%02d", i)
-	return l
-}
-
-func TestLeases_ThoseHeldAreAllShownAndOthersAsLongAsThereIsRoom(t *testing.T) {
-	t.Parallel()
-	var w status.Worker
-	for i := range 30 {
-		w.Leases = append(w.Leases, lease(i, i%15 == 0))
-	}
-	l := leases(w)
-	if shown := l.Shown; len(shown) != 12 || shown[0].Name != "w/00" || shown[1].Name != "w/15" || shown[2].Name != "w/01" ||
-		l.Others != "18 more, free; caretaker leases lists them all." {
-		t.Errorf("%+v", l)
-	}
-	for i := range w.Leases {
-		w.Leases[i].Expired = false
-	}
-	if l = leases(w); len(l.Shown) != 30 || l.Others != "" {
-		t.Errorf("%+v", l)
-	}
-}
-
-func TestDatabases_WhatIsNotShownIsSummedUp(t *testing.T) {
-	t.Parallel()
-	w := status.Worker{Worker: "w"}
-	for i := range 30 {
-		d := status.Database{Name: fmt.Sprint(i), KnownBacklog: run.KnownBacklog{Known: true}}
-		d.Backlog.Due = int64(i)
-		w.Databases = append(w.Databases, d)
-	}
-	page := &workerPage{Status: w}
-	const want = "18 more, with 369 due; caretaker status w lists them all."
-	if d := page.Databases(); len(d.Shown) != 12 || d.Others != want {
-		t.Errorf("%+v", d)
-	}
-	page.Status.Databases = w.Databases[:3]
-	if d := page.Databases(); len(d.Shown) != 3 || d.Others != "" {
-		t.Errorf("%+v", d)
-	}
 }

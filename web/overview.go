@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caretaker-go/caretaker/internal/format"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -24,8 +24,6 @@ const (
 	historyEvery = 30 * time.Second
 	// figuresEvery is how often the current figures of databases are read.
 	figuresEvery = 5 * time.Second
-	// listShown is how many leases, or databases of a worker, a page lists.
-	listShown = 12
 	// workerRuns is how many runs and scheduled runs a worker's page lists.
 	workerRuns = 40
 )
@@ -71,39 +69,6 @@ const running = "running"
 func (b *board) Ended() []run.Run {
 	return slices.DeleteFunc(slices.Clone(b.Runs.Value), func(r run.Run) bool { return r.State == running })
 }
-
-// some is the part of a list that fits on a page. Others describes the omitted part, "" for none.
-type some[T any] struct {
-	Shown  []T
-	Others string
-}
-
-// leases returns the leases of some workers: all held leases, and free ones up to the limit.
-func leases(workers ...status.Worker) (l some[run.Lease]) {
-	held := 0
-	for _, w := range workers {
-		for _, one := range w.Leases {
-			if !one.Expired {
-				held++
-			}
-			l.Shown = append(l.Shown, one)
-		}
-	}
-	slices.SortStableFunc(l.Shown, func(a, b run.Lease) int {
-		if a.Expired != b.Expired {
-			return map[bool]int{true: 1, false: -1}[a.Expired]
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
-	if more := len(l.Shown) - max(held, listShown); more > 0 {
-		l.Shown = l.Shown[:len(l.Shown)-more]
-		l.Others = fmt.Sprintf("%d more, free; caretaker leases lists them all.", more)
-	}
-	return l
-}
-
-// Leases returns the leases of all workers.
-func (b *board) Leases() some[run.Lease] { return leases(b.Workers.Value...) }
 
 // Curve returns a worker's backlog of the last hours. It ends with the current backlog.
 func (b *board) Curve(w status.Worker) *curve {
@@ -206,6 +171,11 @@ func (p *pages) overview(w http.ResponseWriter, r *http.Request) {
 	p.show(w, r, "overview", b.Verdict.Short+" · caretaker", b)
 }
 
+// workers serves the table of all workers.
+func (p *pages) workers(w http.ResponseWriter, r *http.Request) {
+	p.show(w, r, "workers", "Workers · caretaker", p.board(r.Context()))
+}
+
 // workerPage is the data of a worker's page.
 type workerPage struct {
 	Status  status.Worker
@@ -214,24 +184,6 @@ type workerPage struct {
 	Curve   *curve
 	Verdict verdict
 }
-
-// Databases returns the worker's databases, those with a problem first.
-func (p *workerPage) Databases() (d some[status.Database]) {
-	all := p.Status.Databases
-	d.Shown = all[:min(len(all), listShown)]
-	if others := all[len(d.Shown):]; len(others) > 0 {
-		var due int64
-		for _, other := range others {
-			due += other.Backlog.Due
-		}
-		d.Others = fmt.Sprintf("%d more, with %s due; caretaker status %s lists them all.",
-			len(others), format.Number(due), p.Status.Worker)
-	}
-	return d
-}
-
-// Leases returns the leases of the worker.
-func (p *workerPage) Leases() some[run.Lease] { return leases(p.Status) }
 
 // Down reports whether main does not answer.
 func (p *workerPage) Down() bool { return p.Runs.Err != nil }
@@ -260,10 +212,20 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	p.show(w, r, "worker", conditionText(page.Status.Condition)+" · "+name, page)
 }
 
+// databaseNames returns the names of the databases.
+func (p *pages) databaseNames() (names []string) {
+	for _, d := range p.config.Service.Databases {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
 // runPage is the data of a run's page.
 type runPage struct {
 	Run  run.Run
 	Jobs part[[]job.Job]
+	// Databases are those that may have receipts of the run.
+	Databases []string
 	// Status is the status of its worker, the zero value if unknown.
 	Status status.Worker
 }
@@ -284,7 +246,7 @@ func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, found.Err)
 		return
 	}
-	page := &runPage{Run: found.Value}
+	page := &runPage{Run: found.Value, Databases: p.databaseNames()}
 	if page.Run.State == running {
 		for _, s := range p.statuses(r.Context()).Value {
 			if s.Worker == page.Run.Worker {
@@ -301,6 +263,13 @@ func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 	p.show(w, r, "run", page.Run.State+" · "+page.Run.Worker, page)
 }
 
+// jobPage is the data of a job's page.
+type jobPage struct {
+	job.Job
+	// Paths are the pending paths outside the database.
+	Paths part[[]*pb.OutsidePath]
+}
+
 // job serves the page of a job. An invalid or unknown id is an error page.
 func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 	id, err := jobOf(r)
@@ -314,5 +283,6 @@ func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, found.Err)
 		return
 	}
-	p.show(w, r, "job", fmt.Sprintf("%s · job %d", found.Value.State, id), found.Value)
+	p.show(w, r, "job", fmt.Sprintf("%s · job %d", found.Value.State, id),
+		jobPage{found.Value, p.pendingPaths(r, found.Value)})
 }

@@ -17,6 +17,8 @@ import (
 	"time"
 	"unicode"
 
+	"google.golang.org/grpc/status"
+
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -61,7 +63,8 @@ func newPages(c Config) (*pages, error) {
 	functions["asset"] = func(name string) string { return names[name] }
 	functions["hasJobs"] = p.hasJobs
 	for _, name := range []string{
-		"overview", "worker", "waiting", "runs", "run", "jobs", "job", "plan", "sorry", "act", "signin", "docs",
+		"overview", "workers", "worker", "waiting", "runs", "run", "schedule", "jobs", "job", "plan",
+		"leases", "decisions", "definitions", "receipts", "audit", "databases", "sorry", "act", "signin", "docs",
 	} {
 		t, err := template.New("").Funcs(functions).ParseFS(files,
 			"templates/layout.html", "templates/parts.html", "templates/live.html", "templates/charts.html", "templates/"+name+".html")
@@ -97,15 +100,26 @@ func (p *pages) loadAssets() (map[string]string, error) {
 // routes returns the handler of all paths. Without jobs in the configuration, /jobs and /plan are
 // 404.
 func (p *pages) routes() http.Handler {
-	mux := http.NewServeMux()
+	mux, l := http.NewServeMux(), lists{p}
 	mux.HandleFunc("GET /{$}", p.overview)
+	mux.HandleFunc("GET /workers", p.workers)
 	mux.HandleFunc("GET /workers/{name}", p.worker)
-	mux.HandleFunc("GET /workers/{name}/{what}", p.waiting)
-	mux.HandleFunc("GET /runs", p.runList)
+	mux.HandleFunc("GET /workers/{name}/{what}", l.waiting)
+	mux.HandleFunc("GET /runs", l.runList)
 	mux.HandleFunc("GET /runs/{id}", p.run)
 	mux.HandleFunc("GET /runs/{id}/events", p.events)
+	mux.HandleFunc("GET /schedule", l.fireList)
+	mux.HandleFunc("GET /leases", func(w http.ResponseWriter, r *http.Request) {
+		p.show(w, r, "leases", "Leases · caretaker", p.statuses(r.Context()))
+	})
+	mux.HandleFunc("GET /decisions", l.decisions)
+	mux.HandleFunc("GET /definitions", l.definitions)
+	mux.HandleFunc("GET /receipts", l.receiptList)
+	mux.HandleFunc("GET /audit", l.auditList)
+	mux.HandleFunc("GET /databases", l.databases)
+	mux.HandleFunc("GET /search", l.search)
 	if p.hasJobs() {
-		mux.HandleFunc("GET /jobs", p.jobList)
+		mux.HandleFunc("GET /jobs", l.jobList)
 		mux.HandleFunc("GET /jobs/{id}", p.job)
 		mux.HandleFunc("GET /plan/{kind}/{id}", p.plan)
 	}
@@ -145,8 +159,9 @@ type frame struct {
 	Now            time.Time
 	// Refresh is in seconds. 0 means never.
 	Refresh int
-	// Fixed means that the page reloads only on request.
-	Fixed bool
+	// Fixed means that the page reloads only on request. Form means that it reloads only with
+	// JavaScript, which does not disturb the typing.
+	Fixed, Form bool
 	// Refreshing is the address of the page that reloads itself, Still of the one that does not.
 	Refreshing, Still string
 	// Nav has the pages of the bar. It is empty before the client has signed in.
@@ -244,15 +259,21 @@ func printable(r rune) rune {
 	return r
 }
 
+// renderError renders the error page.
 func (p *pages) renderError(w http.ResponseWriter, r *http.Request, code int, text string) {
-	p.write(w, r, code, "sorry", frame{Title: "caretaker", Body: text})
+	p.write(w, r, code, "sorry", frame{
+		Title: http.StatusText(code) + " · caretaker",
+		Body: map[string]any{
+			"Title": http.StatusText(code), "Text": text, "Help": code >= http.StatusInternalServerError,
+		},
+	})
 }
 
 // fail renders the error page.
 func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if !p.refused(w, r, err) {
 		p.renderError(w, r, http.StatusServiceUnavailable,
-			"A database does not answer, or not in time: this cannot be read now.")
+			"A database does not answer, or not in time. This page could not be loaded.")
 	}
 }
 
@@ -261,6 +282,7 @@ func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool {
 	invalid, isInvalid := errors.AsType[*fault.InvalidArgumentError](err)
 	missing, isMissing := errors.AsType[*fault.NotConfiguredError](err)
+	answer, isAnswer := status.FromError(err)
 	refused, isRefused := errors.AsType[*fault.RefusedError](err)
 	switch {
 	case isInvalid:
@@ -275,6 +297,8 @@ func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool 
 	case isRefused:
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.Retry.Seconds()))))
 		p.renderError(w, r, http.StatusTooManyRequests, refused.Text+".")
+	case isAnswer && err != nil && httpCode(answer.Code()) < http.StatusInternalServerError:
+		p.renderError(w, r, httpCode(answer.Code()), sentence(answer.Message()))
 	default:
 		return false
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -79,7 +80,8 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 
 func (f *fixture) serve(change []func(*Config)) {
 	f.t.Helper()
-	config := Config{Service: f.service, Version: "v1"}
+	api := assert.Must(server.New(server.Config{Service: f.service}))(f.t)
+	config := Config{Service: f.service, Version: "v1", Call: api.Call}
 	for _, c := range change {
 		c(&config)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,14 +29,72 @@ func (p *pages) functions() template.FuncMap {
 		"cut": cut, "actLink": actLink,
 		"planned": planned, "plannedBy": plannedBy,
 		"named": func(name string, of []choice) map[string]any { return map[string]any{"Name": name, "Of": of} },
-		"row":   func(run run.Run, named bool) runRow { return runRow{run, named} },
+		"row":   func(run run.Run, named bool) runRow { return runRow{Run: run, Named: named} },
+		"fold":  fold, "when": timeOfMessage, "wide": func(n int) int64 { return int64(n) },
 	}
 }
 
-// runRow is a run in a list. Named is set if the list has several workers.
+// runRow is a run in a list, or Idle: several runs that found nothing. Named is set if the list has
+// several workers.
 type runRow struct {
 	run.Run
 	Named bool
+	Idle  []run.Run
+}
+
+// Tone returns the color of the run's state. A run that succeeded, but has failed, held or deferred
+// items, is a warning.
+func (r runRow) Tone() string {
+	if r.State == "succeeded" && slices.ContainsFunc(r.Figures(), func(c count) bool { return c.URL != "" }) {
+		return "warn"
+	}
+	return fault.Tone(r.State)
+}
+
+// AllFigures returns the counts of the run. Those of failed, held and deferred items link to the
+// list of such items.
+func (r runRow) AllFigures() (all []count) {
+	for _, name := range slices.Sorted(maps.Keys(r.Counts)) {
+		c := count{Name: plain(name), Value: r.Counts[name]}
+		first, _, _ := strings.Cut(name, "_")
+		switch of := "/workers/" + url.PathEscape(r.Worker); {
+		case c.Value == 0:
+		case slices.Contains([]string{"held", "dead", "exhausted"}, first):
+			c.URL = of + "/dead"
+		case slices.Contains([]string{"failed", "rescheduled", "deferred"}, first):
+			c.URL = of + "/deferred"
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// Figures returns the nonzero counts of the run.
+func (r runRow) Figures() []count {
+	return slices.DeleteFunc(r.AllFigures(), func(c count) bool { return c.Value == 0 })
+}
+
+// idle reports whether a run has ended well and found nothing to do.
+func (r runRow) idle() bool {
+	return r.State == "succeeded" && !r.DryRun && !r.OverLimit && r.Reason+r.Error == "" &&
+		len(r.Tables) == 0 && len(r.Figures()) == 0
+}
+
+// fold returns the rows of runs. Consecutive runs that found nothing are one row.
+func fold(runs []run.Run, named bool) (rows []runRow) {
+	for len(runs) > 0 {
+		n := 0
+		for n < len(runs) && (runRow{Run: runs[n]}).idle() {
+			n++
+		}
+		if n < 2 {
+			rows, n = append(rows, runRow{Run: runs[0], Named: named}), 1
+		} else {
+			rows = append(rows, runRow{Idle: runs[:n]})
+		}
+		runs = runs[n:]
+	}
+	return rows
 }
 
 // ago formats a time relative to now.
@@ -108,21 +167,15 @@ func lasted(d time.Duration) string {
 	return span(d)
 }
 
-// count is one named number of a run.
+// count is one named number of a run. URL is the list of the items, "" for none.
 type count struct {
 	Name  string
 	Value int64
+	URL   string
 }
 
 // counts returns the nonzero counts by name.
-func counts(all map[string]int64) (out []count) {
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if all[name] != 0 {
-			out = append(out, count{plain(name), all[name]})
-		}
-	}
-	return out
-}
+func counts(all map[string]int64) []count { return runRow{Run: run.Run{Counts: all}}.Figures() }
 
 // plain returns a name as plain text: deleted rows for deleted_rows.
 func plain(name string) string { return strings.ReplaceAll(name, "_", " ") }

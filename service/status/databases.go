@@ -52,8 +52,9 @@ func (r *Reporter) DatabaseStatus(ctx context.Context) ([]DatabaseFigures, error
 		for _, d := range databases {
 			f := at[d.Name]
 			f.Known = f.Known && d.Known && d.Err == nil
+			partitions := f.Backlog.Partitions + d.Backlog.Partitions
 			f.Backlog = addBacklogs(f.Backlog, d.Backlog)
-			f.Backlog.Partitions += d.Backlog.Partitions
+			f.Backlog.Partitions = partitions
 			if d.Err != nil {
 				f.Err = d.Err
 			}

@@ -1,0 +1,213 @@
+package web
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/caretaker-go/caretaker/access"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/status"
+)
+
+const (
+	// lintEvery is the age from which on loose foreign keys are checked again, lintTimeout limits the
+	// check.
+	lintEvery, lintTimeout = 30 * time.Second, 25 * time.Second
+	// databasesEvery is the age from which on the states of databases are read again.
+	databasesEvery = 5 * time.Second
+	// decided is how many entries a section of the page of decisions lists.
+	decided = 100
+)
+
+// readAPI makes a call of the API that changes nothing. Clients with the same role share the answer.
+func readAPI[R proto.Message](
+	p *pages, r *http.Request, method string, request proto.Message,
+) part[R] {
+	if p.config.Call == nil {
+		return part[R]{}
+	}
+	from := access.Caller{Client: clientOf(r), Address: r.RemoteAddr, Source: "page"}
+	key, _ := proto.MarshalOptions{Deterministic: true}.Marshal(request)
+	name := strings.Join([]string{method, from.Client.Role.String(), string(key)}, " ")
+	return read(r.Context(), p.recent, name, readEvery, func(ctx context.Context) (R, error) {
+		response, err := p.config.Call(ctx, from, method, request)
+		answer, _ := response.(R)
+		return answer, err
+	})
+}
+
+// apiPages returns the reading of a list of the API. The filters are fields of its request.
+func apiPages[T any, R interface {
+	proto.Message
+	GetNextPageToken() string
+}](
+	p *pages, r *http.Request, method string, request proto.Message, entries func(R) []T,
+) func(url.Values, int, string) pageOf[T] {
+	return func(query url.Values, _ int, after string) pageOf[T] {
+		values, asked := maps.Clone(query), proto.Clone(request)
+		values.Set("page_token", after)
+		if err := fill(asked, values); err != nil {
+			field, text, _ := strings.Cut(err.Error(), ": ")
+			return pageOf[T]{part: part[[]T]{Err: &fault.InvalidArgumentError{Field: field, Description: text}}}
+		}
+		answer := readAPI[R](p, r, method, asked)
+		return pageOf[T]{
+			part[[]T]{entries(answer.Value), answer.At, answer.Err}, answer.Value.GetNextPageToken(),
+		}
+	}
+}
+
+// timeOfMessage returns a time of the API, zero if it is not set.
+func timeOfMessage(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+// receiptList serves the receipts: which rows were changed, by which rule.
+func (p lists) receiptList(w http.ResponseWriter, r *http.Request) {
+	listing[*pb.Receipt]{
+		name: "receipts", title: "Receipts", filters: []filter{
+			p.databaseFilter(), {Name: "table", Label: "Table"},
+			{Name: "key", Label: "Key", Hint: "of a row of the table"},
+			{Name: "run_id", Label: "Run", Hint: "id, or its first 4 characters"}, {Name: "job_id", Label: "Job"},
+		},
+		read: apiPages(p.pages, r, pb.MaintenanceService_ListReceipts_FullMethodName, &pb.ListReceiptsRequest{},
+			(*pb.ListReceiptsResponse).GetReceipts),
+	}.serve(p.pages, w, r)
+}
+
+// auditList serves the audit: who asked for what. about selects from the entries of a page.
+func (p lists) auditList(w http.ResponseWriter, r *http.Request) {
+	about, size := r.FormValue("about"), int32(listed)
+	if about != "" {
+		size = examined
+	}
+	l := listing[*pb.AuditEntry]{
+		name: "audit", title: "Audit", filters: []filter{
+			{Name: "about", Label: "About", Hint: "part of the client, action, target or reason"},
+			{Name: "since", Label: "Since", Hint: timeHint},
+		},
+		read: apiPages(p.pages, r, pb.MaintenanceService_ListAudit_FullMethodName, &pb.ListAuditRequest{PageSize: size},
+			(*pb.ListAuditResponse).GetEntries),
+	}
+	if about != "" {
+		l.matches = func(e *pb.AuditEntry) bool {
+			return contains(about, e.GetBy(), e.GetAction(), e.GetTarget(), e.GetReason())
+		}
+	}
+	l.serve(p.pages, w, r)
+}
+
+// pendingPaths returns the paths outside the database that a job has left and that are not done.
+func (p *pages) pendingPaths(r *http.Request, j job.Job) part[[]*pb.OutsidePath] {
+	if j.Outside.Pending == 0 {
+		return part[[]*pb.OutsidePath]{}
+	}
+	return apiPages(p, r, pb.MaintenanceService_ListOutside_FullMethodName,
+		&pb.ListOutsideRequest{JobId: j.ID, PendingOnly: true, PageSize: decided}, (*pb.ListOutsideResponse).GetPaths,
+	)(url.Values{}, 0, "").part
+}
+
+// looseForeignKeys returns the result of the check of the loose foreign keys.
+func (p lists) looseForeignKeys(ctx context.Context) part[service.LooseForeignKeys] {
+	return readWithin(ctx, p.recent, "loose foreign keys", times{lintEvery, lintTimeout},
+		p.config.Service.CheckLooseForeignKeys)
+}
+
+// definitions serves the page of the loose foreign keys, with the findings of their check.
+func (p lists) definitions(w http.ResponseWriter, r *http.Request) {
+	p.write(w, r, http.StatusOK, "definitions", frame{
+		Title: "Definitions · caretaker", Fixed: true, Body: p.looseForeignKeys(r.Context()),
+	})
+}
+
+// databases serves the page of the databases.
+func (p lists) databases(w http.ResponseWriter, r *http.Request) {
+	p.show(w, r, "databases", "Databases · caretaker",
+		read(r.Context(), p.recent, "databases", databasesEvery, p.config.Service.DatabaseStates))
+}
+
+// decisions is the data of the page of decisions.
+type decisions struct {
+	// Dead are the items of each worker that need a decision, Deferred those that it skips for now.
+	Dead, Deferred []waitingPage
+	Jobs           part[[]job.Job]
+	Protected      part[[]*pb.Protection]
+	Keys           part[service.LooseForeignKeys]
+}
+
+// decisions serves the page of what needs a decision. It reads its parts in parallel.
+func (p lists) decisions(w http.ResponseWriter, r *http.Request) {
+	ctx, names := r.Context(), p.workerFilter(r).Values
+	d := &decisions{Dead: make([]waitingPage, len(names)), Deferred: make([]waitingPage, len(names))}
+	var wait sync.WaitGroup
+	for i, name := range names {
+		wait.Go(func() { d.Dead[i] = p.waitingItems(ctx, name, true) })
+		wait.Go(func() { d.Deferred[i] = p.waitingItems(ctx, name, false) })
+	}
+	wait.Go(func() { d.Keys = p.looseForeignKeys(ctx) })
+	if p.hasJobs() {
+		f := job.Filter{State: "discarded", Limit: decided}
+		wait.Go(func() { d.Jobs = find(ctx, p.pages, f, p.config.Service.Jobs) })
+		wait.Go(func() {
+			d.Protected = apiPages(p.pages, r, pb.MaintenanceService_ListProtected_FullMethodName,
+				&pb.ListProtectedRequest{PageSize: decided}, (*pb.ListProtectedResponse).GetProtections)(url.Values{}, 0, "").part
+		})
+	}
+	wait.Wait()
+	p.show(w, r, "decisions", "Decisions · caretaker", d)
+}
+
+// waitingPage is the data of the list of items that a worker skips for now.
+type waitingPage struct {
+	Worker string
+	Dead   bool
+	List   part[status.WaitingList]
+}
+
+// waitingItems reads what a worker's backlog counts as dead or deferred.
+func (p lists) waitingItems(ctx context.Context, worker string, dead bool) waitingPage {
+	return waitingPage{worker, dead, read(ctx, p.recent, "waiting "+worker+strconv.FormatBool(dead), readEvery,
+		func(ctx context.Context) (status.WaitingList, error) {
+			return p.config.Service.Waiting(ctx, worker, dead)
+		})}
+}
+
+// waiting lists the items that a worker's backlog counts as dead or deferred.
+func (p lists) waiting(w http.ResponseWriter, r *http.Request) {
+	name, what := r.PathValue("name"), r.PathValue("what")
+	if what != "dead" && what != "deferred" {
+		p.renderError(w, r, http.StatusNotFound, "Page not found.")
+		return
+	}
+	body := p.waitingItems(r.Context(), name, what == "dead")
+	if p.refused(w, r, body.List.Err) {
+		return
+	}
+	p.show(w, r, "waiting", name+", "+what+" · caretaker", body)
+}
+
+// search redirects to a job by its id, or to a run by its id or the beginning of it. The id of a job
+// does not begin with 0, as those of runs do.
+func (p lists) search(w http.ResponseWriter, r *http.Request) {
+	q := strings.TrimSpace(r.FormValue("q"))
+	to := "/runs/" + url.PathEscape(q)
+	if id, err := strconv.ParseInt(q, 10, 64); err == nil && id > 0 && q[0] != '0' && p.hasJobs() {
+		to = "/jobs/" + q
+	}
+	http.Redirect(w, r, to, http.StatusSeeOther)
+}
