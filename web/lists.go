@@ -30,10 +30,11 @@ type choice struct {
 	Chosen    bool
 }
 
-// filter is a filter of a list, in its address. Without Values it is a text.
+// filter is a filter of a list, in its address. Without Values it is a text. Without a Default, ""
+// selects all.
 type filter struct {
-	Name, Label, Hint string
-	Values            []string
+	Name, Label, Hint, Default string
+	Values                     []string
 	// Of are the links to the list with each value. Value is the current one.
 	Of    []choice
 	Value string
@@ -104,7 +105,7 @@ func readFilters(filters []filter, path string, query url.Values) ([]filter, err
 	var names []string
 	for i := range filters {
 		f := &filters[i]
-		f.Value = query.Get(f.Name)
+		f.Value = cmp.Or(query.Get(f.Name), f.Default)
 		names = append(names, f.Name)
 		if f.Hint == timeHint && f.Value != "" {
 			t, err := timeOf(f.Value)
@@ -120,7 +121,11 @@ func readFilters(filters []filter, path string, query url.Values) ([]filter, err
 		if f.Value != "" && !slices.Contains(f.Values, f.Value) {
 			return nil, fmt.Errorf("%s: is not one of %s", f.Name, strings.Join(f.Values, ", "))
 		}
-		for _, value := range append([]string{""}, f.Values...) {
+		values := f.Values
+		if f.Default == "" {
+			values = append([]string{""}, values...)
+		}
+		for _, value := range values {
 			f.Of = append(f.Of, choice{
 				cmp.Or(plain(value), "all"), address(path, query, f.Name, value), value == f.Value,
 			})

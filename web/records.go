@@ -79,9 +79,11 @@ func timeOfMessage(t *timestamppb.Timestamp) time.Time {
 
 // receiptList serves the receipts: which rows were changed, by which rule.
 func (p lists) receiptList(w http.ResponseWriter, r *http.Request) {
+	of := p.databaseFilter()
+	of.Default = of.Values[0]
 	listing[*pb.Receipt]{
 		name: "receipts", title: "Receipts", filters: []filter{
-			p.databaseFilter(), {Name: "table", Label: "Table"},
+			of, {Name: "table", Label: "Table"},
 			{Name: "key", Label: "Key", Hint: "of a row of the table"},
 			{Name: "run_id", Label: "Run", Hint: "id, or its first 4 characters"}, {Name: "job_id", Label: "Job"},
 		},

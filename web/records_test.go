@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -216,4 +217,14 @@ func TestTimeOf_ReadsDurationsAndTimes(t *testing.T) {
 	assert.That(t, time.Since(day) >= 24*time.Hour && time.Since(day) < 24*time.Hour+2*time.Minute, "got %s", day)
 	_, err := timeOf("yesterday")
 	assert.That(t, err != nil, "yesterday is a time")
+}
+
+func TestFilters_WithADefaultHaveNoChoiceOfAll(t *testing.T) {
+	t.Parallel()
+	filters := []filter{
+		{Name: "database", Values: []string{"main", "ci"}, Default: "main"}, {Name: "worker", Values: []string{"w"}},
+	}
+	got := assert.Must(readFilters(filters, "/receipts", url.Values{"before": {"1"}, "refresh": {"off"}}))(t)
+	assert.Equal(t, fmt.Sprint(got[0].Of), "[{main /receipts?database=main&refresh=off true} {ci /receipts?database=ci&refresh=off false}]")
+	assert.Equal(t, fmt.Sprint(got[1].Of), "[{all /receipts?refresh=off true} {w /receipts?refresh=off&worker=w false}]")
 }
