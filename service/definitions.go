@@ -14,11 +14,11 @@ type LooseForeignKeys struct {
 	Keys []lfkrepo.Definition
 	// Lint has the findings of `caretaker lfk lint`, apart from those about the file itself.
 	admin.Lint
-	// Adopted are the foreign keys that loose ones have replaced.
+	// Adopted has the foreign keys that loose ones have replaced.
 	Adopted []AdoptedKey
-	// Absent are the child tables that no database has, and that wait for their acceptance.
+	// Absent has the child tables that no database has, and that wait for their acceptance.
 	Absent []AbsentChild
-	// Reused are records on hold: another row has their key now.
+	// Reused has the records on hold: another row has their key now.
 	Reused []admin.FailingRecord
 	// Refused is why the last reload of the file failed, "" if it did not.
 	Refused string
