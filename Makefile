@@ -112,7 +112,7 @@ test-postgres: ## run tests on another PostgreSQL (VERSION=18 PACKAGES=./repo TE
 test-newest: ## run the tests of SQL, plans, workers and the pipeline on the newest PostgreSQL
 	@$(MAKE) test-postgres VERSION=$(NEWEST) PACKAGES="./repo/... ./service/..." TEST_ARGS="-run '$(VERSIONED)'"
 
-test-web: ## test the status page in a headless Chromium
+test-web: ## test the status page in a headless Chromium and with axe-core, fetched with npm if need be
 	@tools/require.sh postgres chromium $(if $(RACE),compiler)
 	$(GO) test -timeout 60m $(RACE) -tags chromium -run TestChromium $(TEST_ARGS) ./web
 

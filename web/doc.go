@@ -2,12 +2,14 @@
 //
 // It guarantees:
 //
-//   - The page is read-only: it has no forms, and GET and HEAD are the only methods. The server
-//     still writes two things to main's schema maintenance. It saves the backlogs for the charts
-//     once a minute, and a list of runs closes the runs whose process died.
+//   - GET changes nothing. A change is a POST of a signed form, which makes a call of the API with
+//     its roles, limits and audit. The server itself writes two things to main's schema maintenance.
+//     It saves samples for the charts once a minute, and a list of runs closes the runs whose process
+//     died.
 //   - However many browsers there are, the databases are read at most every two seconds, with
 //     bounded statements. Plans are computed on request, each at most every 30 seconds, with the
-//     client limits of the API.
+//     client limits of the API. All streams of a run share one watch, and at most 100 are open. A
+//     stream ends with the run, the server or the client's access.
 //   - The page works and reports the outage while main does not answer. Lists then show the time at
 //     which they were read.
 //   - The page works without JavaScript, loads nothing from other hosts, and runs only its own
