@@ -3,7 +3,6 @@ package web
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -13,8 +12,8 @@ import (
 )
 
 const (
-	// chartBars is the number of bars, each of chartStep: together a day.
-	chartBars, chartStep = 12, 2 * time.Hour
+	// chartBars is the number of bars, each of status.SampleStep: together a day.
+	chartBars = 12
 	// barWidth and chartHeight are sizes of the drawing, in its own units.
 	barWidth, chartHeight = 10, 40
 	// databasesShown is the number of databases with charts.
@@ -30,26 +29,22 @@ type chart struct {
 // bar is one bar. Path draws its value, Part the part of it that has another color.
 type bar struct{ Path, Part, Title string }
 
-// bin has the values of a bar: all, a part of it, and both as text.
+// bin has the values of a bar: all, a part of it, and both as text, "" for no sample.
 type bin struct {
-	known     bool
 	all, part float64
 	text      string
 }
 
 // chartFrom returns the beginning of a chart that ends now.
 func chartFrom(now time.Time) time.Time {
-	return now.UTC().Truncate(chartStep).Add(-(chartBars - 1) * chartStep)
+	return now.UTC().Truncate(status.SampleStep).Add(-(chartBars - 1) * status.SampleStep)
 }
 
-// at returns the bin of a time, nil outside the chart.
-func at(bins *[chartBars]bin, from, t time.Time) *bin {
-	i := int(t.Sub(from) / chartStep)
-	if t.Before(from) || i >= chartBars {
-		return nil
+// set sets the bin of a time, unless that is outside the chart.
+func set(bins *[chartBars]bin, from, t time.Time, b bin) {
+	if i := int(t.Sub(from) / status.SampleStep); !t.Before(from) && i < chartBars {
+		bins[i] = b
 	}
-	bins[i].known = true
-	return &bins[i]
 }
 
 // newChart draws bins.
@@ -67,9 +62,9 @@ func newChart(label string, from time.Time, bins [chartBars]bin) (c chart) {
 		return fmt.Sprintf("M%d %.3gh8V%dh-8z", i*barWidth, chartHeight-height, chartHeight)
 	}
 	for i, b := range bins {
-		if b.known {
-			begin := from.Add(time.Duration(i) * chartStep)
-			text := begin.Format("15:04") + " to " + begin.Add(chartStep).Format("15:04") + ": " + b.text
+		if b.text != "" {
+			begin := from.Add(time.Duration(i) * status.SampleStep)
+			text := begin.Format("15:04") + " to " + begin.Add(status.SampleStep).Format("15:04") + ": " + b.text
 			c.Bars = append(c.Bars, bar{path(i, b.all), path(i, b.part), text})
 		}
 	}
@@ -98,15 +93,10 @@ func (b *board) Rows() (all []workerRows) {
 	for _, w := range b.Used() {
 		rows := workerRows{Worker: w.Worker}
 		var bins [chartBars]bin
-		var sums [chartBars]status.ChangedRows
 		for _, c := range b.Changed.Value[w.Worker] {
 			rows.Deleted, rows.Updated = rows.Deleted+c.Deleted, rows.Updated+c.Updated
-			if bin := at(&bins, from, c.Hour); bin != nil {
-				sum := &sums[int(c.Hour.Sub(from)/chartStep)]
-				sum.Deleted, sum.Updated = sum.Deleted+c.Deleted, sum.Updated+c.Updated
-				bin.all, bin.part = float64(sum.Deleted+sum.Updated), float64(sum.Deleted)
-				bin.text = format.Number(sum.Deleted) + " deleted, " + format.Number(sum.Updated) + " updated"
-			}
+			text := format.Number(c.Deleted) + " deleted, " + format.Number(c.Updated) + " updated"
+			set(&bins, from, c.At, bin{float64(c.Deleted + c.Updated), float64(c.Deleted), text})
 		}
 		rows.Chart = newChart("Rows changed by "+w.Worker, from, bins)
 		all = append(all, rows)
@@ -169,26 +159,17 @@ func newDatabaseRow(
 	}
 	var backlog, times, limits [chartBars]bin
 	for _, s := range samples {
-		if b := at(&backlog, from, s.At); b != nil {
-			b.known = s.Pending != nil || b.text != ""
-			if s.Pending != nil && (b.text == "" || float64(*s.Pending) > b.all) {
-				b.all, b.text = float64(*s.Pending), format.Number(*s.Pending)+" pending, oldest "+span(seconds(s.Oldest))
-			}
+		if s.Pending != nil {
+			text := format.Number(*s.Pending) + " pending, oldest " + span(seconds(s.Oldest))
+			set(&backlog, from, s.At, bin{all: float64(*s.Pending), text: text})
 		}
-		if b := at(&times, from, s.At); b != nil {
-			b.known = s.P99 != nil || b.text != ""
-			if s.P99 != nil {
-				row.P50, row.P99 = lasted(seconds(s.P50)), lasted(seconds(s.P99))
-				b.all, b.part = max(b.all, *s.P99), max(b.part, *s.P50)
-				b.text = "p50 " + lasted(seconds(&b.part)) + ", p99 " + lasted(seconds(&b.all))
-			}
+		if s.P50 != nil && s.P99 != nil {
+			row.P50, row.P99 = lasted(seconds(s.P50)), lasted(seconds(s.P99))
+			set(&times, from, s.At, bin{*s.P99, *s.P50, "p50 " + row.P50 + ", p99 " + row.P99})
 		}
-		if b := at(&limits, from, s.At); b != nil {
-			b.known = s.Load != nil || b.text != ""
-			if s.Load != nil {
-				b.all = max(b.all, *s.Load)
-				b.text = fmt.Sprintf("%.0f%% of the limit", math.Round(100*b.all))
-			}
+		if s.Load != nil {
+			text := fmt.Sprintf("%.0f%% of the limit", 100**s.Load)
+			set(&limits, from, s.At, bin{all: *s.Load, text: text})
 		}
 	}
 	row.Backlog = newChart("Backlog of "+f.Name, from, backlog)

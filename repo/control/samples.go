@@ -72,14 +72,14 @@ func (d History) DatabaseSamples(
 // ChangedRows counts the rows that the runs of a worker changed. Dry runs do not count.
 type ChangedRows struct {
 	Worker string
-	// Hour is the beginning of the hour in which the runs started.
-	Hour                   time.Time
+	// At is the beginning of the step in which the runs started.
+	At                     time.Time
 	Runs, Deleted, Updated int64
 }
 
-// changedRowsByHourSQL reads the runs of the last day by their ids, which begin with their time.
-const changedRowsByHourSQL = `
-SELECT r.worker, date_bin('1 hour', r.started_at, 'epoch') AS hour, count(*),
+// changedRowsOfDaySQL reads the runs of the last day by their ids, which begin with their time.
+const changedRowsOfDaySQL = `
+SELECT r.worker, date_bin(make_interval(secs => $1), r.started_at, 'epoch') AS at, count(*),
   coalesce(sum(t.deleted), 0)::bigint, coalesce(sum(t.updated), 0)::bigint
 FROM maintenance.runs r CROSS JOIN LATERAL (
   SELECT sum((e ->> 'deleted')::bigint) AS deleted, sum((e ->> 'updated')::bigint) AS updated
@@ -89,8 +89,8 @@ WHERE r.id >= (lpad(to_hex(floor(extract(epoch FROM now() - interval '24 hours 1
   AND r.started_at > clock_timestamp() - interval '24 hours' AND NOT r.dry_run
 GROUP BY 1, 2 ORDER BY 1, 2`
 
-// ChangedRowsByHour reads the rows changed by the runs of the last 24 hours, by worker and hour.
-func (d History) ChangedRowsByHour(ctx context.Context) ([]ChangedRows, error) {
-	q := pg.NewQuery("read the changed rows", changedRowsByHourSQL)
+// ChangedRows reads the rows changed by the runs of the last 24 hours, by worker and step.
+func (d History) ChangedRows(ctx context.Context, step time.Duration) ([]ChangedRows, error) {
+	q := pg.NewQuery("read the changed rows", changedRowsOfDaySQL, step.Seconds())
 	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[ChangedRows])
 }

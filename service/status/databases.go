@@ -13,7 +13,7 @@ import (
 // DatabaseSample has the figures of a database at a moment of the last day.
 type DatabaseSample = control.DatabaseSample
 
-// ChangedRows counts the rows that the runs of a worker changed in one hour.
+// ChangedRows counts the rows that the runs of a worker changed in one step.
 type ChangedRows = control.ChangedRows
 
 // DatabaseFigures are the current figures of a database, over all workers that are used here.
@@ -98,13 +98,13 @@ func sampleOf(f DatabaseFigures, d *repo.Database) DatabaseSample {
 	return s
 }
 
-// sampleStep is the time between two points of a chart.
-const sampleStep = time.Hour
+// SampleStep is the time between two points of a chart.
+const SampleStep = 2 * time.Hour
 
 // DatabaseSamples returns the samples of the last day by database, oldest first. Each sample has
-// the highest values of its hour.
+// the highest values of its step.
 func (r *Reporter) DatabaseSamples(ctx context.Context) (map[string][]DatabaseSample, error) {
-	all, err := r.runner.Main.History.DatabaseSamples(ctx, sampleStep)
+	all, err := r.runner.Main.History.DatabaseSamples(ctx, SampleStep)
 	byName := map[string][]DatabaseSample{}
 	for _, s := range all {
 		byName[s.Database] = append(byName[s.Database], s)
@@ -112,10 +112,10 @@ func (r *Reporter) DatabaseSamples(ctx context.Context) (map[string][]DatabaseSa
 	return byName, err
 }
 
-// ChangedRows returns the rows changed by the runs of the last 24 hours by worker, the oldest hour
+// ChangedRows returns the rows changed by the runs of the last 24 hours by worker, the oldest step
 // first.
 func (r *Reporter) ChangedRows(ctx context.Context) (map[string][]ChangedRows, error) {
-	all, err := r.runner.Main.History.ChangedRowsByHour(ctx)
+	all, err := r.runner.Main.History.ChangedRows(ctx, SampleStep)
 	byWorker := map[string][]ChangedRows{}
 	for _, c := range all {
 		byWorker[c.Worker] = append(byWorker[c.Worker], c)
