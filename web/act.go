@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -239,7 +240,7 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 		page.Why = fmt.Sprintf("This needs the role %s, and you have %s. Ask for it, or use the command.",
 			a.role, client.Role)
 	default:
-		page.Form = p.forms.sign(client, time.Now())
+		page.Form = p.forms.Sign(client, time.Now())
 	}
 	return page, nil
 }
@@ -276,7 +277,7 @@ func (p *pages) act(w http.ResponseWriter, r *http.Request) {
 		p.renderError(w, r, http.StatusNotFound, sentence(err.Error()))
 	case page.Form == "":
 		p.renderError(w, r, http.StatusForbidden, page.Why)
-	case !p.forms.signed(r.PostFormValue("form"), client, time.Now()):
+	case !p.forms.Signed(r.PostFormValue("form"), client, time.Now()):
 		p.renderError(w, r, http.StatusForbidden,
 			"The form is too old, or from another server. Go back, reload the page and try again.")
 	default:
@@ -351,22 +352,12 @@ func fill(request proto.Message, values url.Values) error {
 
 // httpCode returns the HTTP status of a gRPC code.
 func httpCode(c codes.Code) int {
-	switch c {
-	case codes.InvalidArgument, codes.OutOfRange:
-		return http.StatusBadRequest
-	case codes.Unauthenticated:
-		return http.StatusUnauthorized
-	case codes.PermissionDenied:
-		return http.StatusForbidden
-	case codes.NotFound, codes.Unimplemented:
-		return http.StatusNotFound
-	case codes.FailedPrecondition, codes.Aborted, codes.AlreadyExists:
-		return http.StatusConflict
-	case codes.ResourceExhausted:
-		return http.StatusTooManyRequests
-	case codes.Internal, codes.Unknown, codes.DataLoss:
-		return http.StatusInternalServerError
-	default:
-		return http.StatusServiceUnavailable
+	known := map[codes.Code]int{
+		codes.InvalidArgument: http.StatusBadRequest, codes.Unauthenticated: http.StatusUnauthorized,
+		codes.PermissionDenied: http.StatusForbidden, codes.NotFound: http.StatusNotFound,
+		codes.FailedPrecondition: http.StatusConflict, codes.Aborted: http.StatusConflict,
+		codes.AlreadyExists: http.StatusConflict, codes.ResourceExhausted: http.StatusTooManyRequests,
+		codes.Internal: http.StatusInternalServerError,
 	}
+	return cmp.Or(known[c], http.StatusServiceUnavailable)
 }

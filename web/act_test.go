@@ -119,7 +119,7 @@ func TestAct_RefusesWhatAPageOfThisServerHasNotSent(t *testing.T) {
 		return form
 	}
 	old := own()
-	old.Set("form", f.site.pages.forms.sign(access.Client{Name: "operator<b>", Role: access.Operator}, time.Now().Add(-formAge)))
+	old.Set("form", f.site.pages.forms.Sign(access.Client{Name: "operator<b>", Role: access.Operator}, time.Now().Add(-access.FormAge)))
 	header := func(name, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set(name, value) }
 	}

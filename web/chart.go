@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// chartBars is the number of bars, each of status.SampleStep: together a day.
-	chartBars = 12
+	// backlogStep is the time of a bar in the chart of a worker's backlog.
+	backlogStep = 30 * time.Minute
 	// barWidth and chartHeight are sizes of the drawing, in its own units.
 	barWidth, chartHeight = 10, 40
 	// databasesShown is the number of databases with charts.
@@ -23,11 +23,19 @@ const (
 // chart is a bar chart of the last day. A time without a sample has no bar.
 type chart struct {
 	Label string
+	Width int
 	Bars  []bar
 }
 
 // bar is one bar. Path draws its value, Part the part of it that has another color.
 type bar struct{ Path, Part, Title string }
+
+// bins are the values of the bars of a chart, each of a step.
+type bins struct {
+	from time.Time
+	step time.Duration
+	all  []bin
+}
 
 // bin has the values of a bar: all, a part of it, and both as text, "" for no sample.
 type bin struct {
@@ -35,24 +43,25 @@ type bin struct {
 	text      string
 }
 
-// chartFrom returns the beginning of a chart that ends now.
-func chartFrom(now time.Time) time.Time {
-	return now.UTC().Truncate(status.SampleStep).Add(-(chartBars - 1) * status.SampleStep)
+// lastDay returns the bins of a chart that ends now.
+func lastDay(now time.Time, step time.Duration) bins {
+	n := int(24 * time.Hour / step)
+	from := now.UTC().Truncate(step).Add(-time.Duration(n-1) * step)
+	return bins{from: from, step: step, all: make([]bin, n)}
 }
 
 // set sets the bin of a time, unless that is outside the chart.
-func set(bins *[chartBars]bin, from, t time.Time, b bin) {
-	if i := int(t.Sub(from) / status.SampleStep); !t.Before(from) && i < chartBars {
-		bins[i] = b
+func (b bins) set(t time.Time, value bin) {
+	if i := int(t.Sub(b.from) / b.step); !t.Before(b.from) && i < len(b.all) {
+		b.all[i] = value
 	}
 }
 
-// newChart draws bins.
-func newChart(label string, from time.Time, bins [chartBars]bin) (c chart) {
-	c.Label = label
-	peak := 0.0
-	for _, b := range bins {
-		peak = max(peak, b.all)
+// chart draws the bins.
+func (b bins) chart(label string) chart {
+	c, peak := chart{Label: label, Width: len(b.all)*barWidth - 2}, 0.0
+	for _, one := range b.all {
+		peak = max(peak, one.all)
 	}
 	path := func(i int, value float64) string {
 		if value <= 0 {
@@ -61,14 +70,30 @@ func newChart(label string, from time.Time, bins [chartBars]bin) (c chart) {
 		height := max(chartHeight*value/peak, 1)
 		return fmt.Sprintf("M%d %.3gh8V%dh-8z", i*barWidth, chartHeight-height, chartHeight)
 	}
-	for i, b := range bins {
-		if b.text != "" {
-			begin := from.Add(time.Duration(i) * status.SampleStep)
-			text := begin.Format("15:04") + " to " + begin.Add(status.SampleStep).Format("15:04") + ": " + b.text
-			c.Bars = append(c.Bars, bar{path(i, b.all), path(i, b.part), text})
+	for i, one := range b.all {
+		if one.text != "" {
+			begin := b.from.Add(time.Duration(i) * b.step)
+			text := begin.Format("15:04") + " to " + begin.Add(b.step).Format("15:04") + ": " + one.text
+			c.Bars = append(c.Bars, bar{path(i, one.all), path(i, one.part), text})
 		}
 	}
 	return c
+}
+
+// backlogChart returns the chart of a worker's backlog. Each bar has the highest sample of its time.
+func backlogChart(samples []status.BacklogSample, now time.Time) chart {
+	b := lastDay(now, backlogStep)
+	highest := map[time.Time]int64{}
+	for _, s := range samples {
+		at := s.At.Truncate(backlogStep)
+		if most, known := highest[at]; known && s.Pending <= most {
+			continue
+		}
+		highest[at] = s.Pending
+		text := format.Number(s.Pending) + " pending, " + format.Number(s.Dead) + " dead"
+		b.set(s.At, bin{float64(s.Pending), float64(s.Dead), text})
+	}
+	return b.chart("Backlog")
 }
 
 // Values returns the values of all bars as text.
@@ -89,16 +114,14 @@ type workerRows struct {
 
 // Rows returns the changed rows by worker.
 func (b *board) Rows() (all []workerRows) {
-	from := chartFrom(b.Changed.At)
 	for _, w := range b.Used() {
-		rows := workerRows{Worker: w.Worker}
-		var bins [chartBars]bin
+		rows, bins := workerRows{Worker: w.Worker}, lastDay(b.Changed.At, status.SampleStep)
 		for _, c := range b.Changed.Value[w.Worker] {
 			rows.Deleted, rows.Updated = rows.Deleted+c.Deleted, rows.Updated+c.Updated
 			text := format.Number(c.Deleted) + " deleted, " + format.Number(c.Updated) + " updated"
-			set(&bins, from, c.At, bin{float64(c.Deleted + c.Updated), float64(c.Deleted), text})
+			bins.set(c.At, bin{float64(c.Deleted + c.Updated), float64(c.Deleted), text})
 		}
-		rows.Chart = newChart("Rows changed by "+w.Worker, from, bins)
+		rows.Chart = bins.chart("Rows changed by " + w.Worker)
 		all = append(all, rows)
 	}
 	return all
@@ -136,7 +159,7 @@ func (b *board) MoreDatabases() int64 {
 func newDatabaseRow(
 	f status.DatabaseFigures, samples []status.DatabaseSample, now time.Time,
 ) databaseRow {
-	row, from := databaseRow{Name: f.Name}, chartFrom(now)
+	row := databaseRow{Name: f.Name}
 	if f.Known {
 		row.Pending = format.Number(f.Backlog.Pending)
 		if f.Backlog.AtLeast {
@@ -157,24 +180,25 @@ func newDatabaseRow(
 			row.Load, row.Over = fmt.Sprintf("%s %s of %s", m.Name, m.Value, m.Limit), m.Ratio > 1
 		}
 	}
-	var backlog, times, limits [chartBars]bin
+	backlog := lastDay(now, status.SampleStep)
+	times, limits := lastDay(now, status.SampleStep), lastDay(now, status.SampleStep)
 	for _, s := range samples {
 		if s.Pending != nil {
 			text := format.Number(*s.Pending) + " pending, oldest " + span(seconds(s.Oldest))
-			set(&backlog, from, s.At, bin{all: float64(*s.Pending), text: text})
+			backlog.set(s.At, bin{all: float64(*s.Pending), text: text})
 		}
 		if s.P50 != nil && s.P99 != nil {
 			row.P50, row.P99 = lasted(seconds(s.P50)), lasted(seconds(s.P99))
-			set(&times, from, s.At, bin{*s.P99, *s.P50, "p50 " + row.P50 + ", p99 " + row.P99})
+			times.set(s.At, bin{*s.P99, *s.P50, "p50 " + row.P50 + ", p99 " + row.P99})
 		}
 		if s.Load != nil {
 			text := fmt.Sprintf("%.0f%% of the limit", 100**s.Load)
-			set(&limits, from, s.At, bin{all: *s.Load, text: text})
+			limits.set(s.At, bin{all: *s.Load, text: text})
 		}
 	}
-	row.Backlog = newChart("Backlog of "+f.Name, from, backlog)
-	row.Times = newChart("Duration of statements on "+f.Name, from, times)
-	row.Limits = newChart("Load of "+f.Name, from, limits)
+	row.Backlog = backlog.chart("Backlog of " + f.Name)
+	row.Times = times.chart("Duration of statements on " + f.Name)
+	row.Limits = limits.chart("Load of " + f.Name)
 	return row
 }
 

@@ -50,7 +50,7 @@ func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
 			assert.Equal(t, rows[i][label], text, s.Worker, label)
 		}
 		assert.That(t, strings.HasPrefix(rows[i]["Worker"], s.Worker) &&
-			strings.HasPrefix(rows[i]["Condition"], conditionText(s.Condition)), "%s: got %v", s.Worker, rows[i])
+			strings.HasPrefix(rows[i]["Condition"], s.Condition.Text()), "%s: got %v", s.Worker, rows[i])
 	}
 	runs := assert.Must(f.service.Runs(t.Context(), run.Filter{Limit: 20}))(t)
 	rows = b.rows(".runs tbody tr")

@@ -8,7 +8,7 @@
 //     died.
 //   - However many browsers there are, the databases are read at most every two seconds, with
 //     bounded statements. Plans are computed on request, each at most every 30 seconds, with the
-//     client limits of the API. All streams of a run share one watch, and at most 100 are open. A
+//     client limits of the API. At most 100 streams are open. They read a run once a second. A
 //     stream ends with the run, the server or the client's access.
 //   - The page works and reports the outage while main does not answer. Lists then show the time at
 //     which they were read.

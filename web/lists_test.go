@@ -5,12 +5,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/status"
 )
 
 func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
@@ -84,25 +82,6 @@ func TestWaiting_SaysWhoWaitsAndWhyAndIsLinked(t *testing.T) {
 	}
 }
 
-func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
-	t.Parallel()
-	down := &status.Problem{Class: status.FailureUnreachable, Database: "ci", Message: "database ci: unreachable"}
-	workers := []status.Worker{
-		{Worker: "a", Condition: status.ConditionFailing, Failing: down},
-		{Worker: "b", Condition: status.ConditionFailing, Failing: down},
-		{Worker: "c", Condition: status.ConditionFailing, Failing: &status.Problem{Class: status.FailureLock, Database: "ci"}},
-	}
-	if v := judge(workers, false); v.Short != "ci unreachable" || v.Long != "database ci: unreachable. Failing: a, b." {
-		t.Errorf("%+v", v)
-	}
-	if v := judge(workers[1:], false); v.Short != "2 failing" {
-		t.Errorf("%+v", v)
-	}
-	idle := []status.Worker{{Condition: status.ConditionIdle, Backlog: status.Backlog{Untracked: 2}}}
-	v := judge(idle, false).withDead(idle, nil)
-	assert.Equal(t, v, verdict{"healthy, 2 not tracked", "All workers are healthy. 2 parents not tracked, so deletions are not recorded.", "warn"})
-}
-
 func TestDryRun_IsMarkedEverywhereAndSaysWould(t *testing.T) {
 	f := start(assert.Parallel(t))
 	r := f.run(tokens, true)
@@ -111,37 +90,4 @@ func TestDryRun_IsMarkedEverywhereAndSaysWould(t *testing.T) {
 	}
 	f.page("/runs/"+r.ID, "What a run would do", "A run would", "Run exactly these", "expected_digest="+r.CandidatesDigest)
 	f.page("/workers/"+tokens, "would be: ")
-}
-
-func samples(at time.Time, values map[time.Duration]int64, order ...time.Duration) (out []status.BacklogSample) {
-	for _, d := range order {
-		out = append(out, status.BacklogSample{At: at.Add(-d), Pending: values[d]})
-	}
-	return out
-}
-
-func TestCurve_EndsWithThePresentValueAndHasGaps(t *testing.T) {
-	t.Parallel()
-	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
-	kept := samples(at, map[time.Duration]int64{3 * time.Hour: 50, 3*time.Hour - 4*time.Minute: 100, 4 * time.Minute: 20},
-		3*time.Hour, 3*time.Hour-4*time.Minute, 4*time.Minute)
-	c := newCurve(kept, 0, at, overviewSpan)
-	assert.That(t, c.Peak == 100 && c.Least == 0 && c.Last == 0 && c.Span == overviewSpan, "got %+v", c)
-	want := "M300.0 50.0L306.7 0.0M593.3 80.0L600.0 100.0"
-	assert.That(t, c.Line == want, "got %s, want %s", c.Line, want)
-	assert.Equal(t, strings.Count(c.Area, "Z"), 2, "areas in", c.Area)
-}
-
-func TestCurve_OfAYoungServerBeginsAnHourAgo(t *testing.T) {
-	t.Parallel()
-	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
-	c := newCurve(samples(at, map[time.Duration]int64{2 * time.Minute: 7}, 2*time.Minute), 7, at, overviewSpan)
-	assert.That(t, c.Span == time.Hour && c.Line == "M580.0 0.0L600.0 0.0", "got %+v", c)
-}
-
-func TestCurve_OfNothingIsNone(t *testing.T) {
-	t.Parallel()
-	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
-	c := newCurve(samples(at, nil, 7*time.Hour), 7, at, overviewSpan)
-	assert.That(t, c == nil, "got %+v", c)
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/caretaker-go/caretaker/access"
@@ -106,104 +105,26 @@ func (l liveRun) Shown() []run.TableCount {
 // Hidden returns the number of tables that are not shown.
 func (l liveRun) Hidden() int64 { return int64(len(l.Tables) - len(l.Shown())) }
 
-// streams are the open streams of running runs. Those of the same run share one watch.
-type streams struct {
-	mu      sync.Mutex
-	open    int
-	watches map[string]*watch
-}
-
-// watch follows one run.
-type watch struct {
-	id   string
-	stop context.CancelFunc
-	// seen is closed when the run is known, ended when the watch has ended.
-	seen, ended chan struct{}
-
-	// mu guards the fields below.
-	mu  sync.Mutex
-	run run.Run
-	err error
-	// streams is guarded by the mutex of streams.
-	streams int
-}
-
-// current returns the run as it was last seen.
-func (w *watch) current() (run.Run, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.run, w.err
-}
-
-// follow keeps the run up to date until it ends.
-func (w *watch) follow(ctx context.Context, s *service.Service) {
-	defer close(w.ended)
-	first := sync.OnceFunc(func() { close(w.seen) })
-	err := s.WatchRun(ctx, w.id, func(r run.Run) error {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.run = r
-		first()
-		return nil
-	})
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.err = err
-}
-
-// join opens a stream of a run, nil if too many are open. Each call needs one of leave.
-func (s *streams) join(ctx context.Context, of *service.Service, id string) *watch {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open >= maxStreams {
-		return nil
-	}
-	s.open++
-	w := s.watches[id]
-	if w == nil {
-		ctx, stop := context.WithCancel(ctx)
-		w = &watch{id: id, stop: stop, seen: make(chan struct{}), ended: make(chan struct{})}
-		s.watches[id] = w
-		go w.follow(ctx, of)
-	}
-	w.streams++
-	return w
-}
-
-// leave closes a stream. The last one of a run ends its watch and waits for it.
-func (s *streams) leave(w *watch) {
-	s.mu.Lock()
-	s.open--
-	w.streams--
-	last := w.streams == 0
-	if last {
-		delete(s.watches, w.id)
-	}
-	s.mu.Unlock()
-	if last {
-		w.stop()
-		<-w.ended
-	}
+// readRun returns a run, read at most maxAge ago for any client.
+func (p *pages) readRun(ctx context.Context, id string, maxAge time.Duration) part[run.Run] {
+	id = strings.ToLower(id)
+	return read(ctx, p.recent, "run "+id, maxAge,
+		func(ctx context.Context) (run.Run, error) { return p.config.Service.Run(ctx, id) })
 }
 
 // events streams the progress of a run as Server-Sent Events, until it ends, the client loses its
 // access, or the server stops. Each event is the HTML of the template live.
 func (p *pages) events(w http.ResponseWriter, r *http.Request) {
-	watch := p.streams.join(p.stopping, p.config.Service, strings.ToLower(r.PathValue("id")))
-	if watch == nil {
+	if p.streams.Add(1) > maxStreams {
+		p.streams.Add(-1)
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "too many live pages are open, this page reloads instead", http.StatusServiceUnavailable)
 		return
 	}
-	defer p.streams.leave(watch)
-	select {
-	case <-watch.seen:
-	case <-watch.ended:
-		if _, err := watch.current(); err != nil {
-			p.fail(w, r, err)
-			return
-		}
-	case <-r.Context().Done():
+	defer p.streams.Add(-1)
+	current := p.readRun(r.Context(), r.PathValue("id"), readEvery)
+	if current.At.IsZero() {
+		p.fail(w, r, current.Err)
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -214,10 +135,11 @@ func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 	}
 	ticks := time.NewTicker(streamEvery)
 	defer ticks.Stop()
-	for p.send(w, r, answer, watch) {
+	for p.send(w, r, answer, current.Value) {
 		select {
-		case <-watch.ended:
 		case <-ticks.C:
+		case <-p.stopping.Done():
+			return
 		case <-r.Context().Done():
 			return
 		}
@@ -225,17 +147,14 @@ func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 		if err != nil || client.Role < access.Viewer {
 			return
 		}
+		current = p.readRun(r.Context(), r.PathValue("id"), streamEvery)
 	}
 }
 
-// send sends the run as one event, and reports whether more will follow.
+// send sends a run as one event, and reports whether more will follow.
 func (p *pages) send(
-	w http.ResponseWriter, r *http.Request, answer *http.ResponseController, watch *watch,
+	w http.ResponseWriter, r *http.Request, answer *http.ResponseController, current run.Run,
 ) bool {
-	current, err := watch.current()
-	if err != nil || r.Context().Err() != nil {
-		return false
-	}
 	var out bytes.Buffer
 	l := live(current, p.statuses(r.Context()).Value, r.URL.Query().Get("tables") == "all")
 	if err := p.templates["run"].ExecuteTemplate(&out, "live", l); err != nil {

@@ -20,7 +20,7 @@ import (
 const (
 	// runsShown, jobsShown and firesShown are the lengths of lists.
 	runsShown, jobsShown, firesShown = 12, 8, 8
-	// historyEvery is how often the curves are read. They get a new point every minute.
+	// historyEvery is how often samples are read. They grow by one a minute.
 	historyEvery = 30 * time.Second
 	// figuresEvery is how often the current figures of databases are read.
 	figuresEvery = 5 * time.Second
@@ -36,11 +36,10 @@ type board struct {
 	// Failing jobs will be retried. Dead jobs will not.
 	Working, Failing, Dead part[[]job.Job]
 	Missed                 part[[]schedule.Fire]
-	History                part[map[string][]status.BacklogSample]
 	Changed                part[map[string][]status.ChangedRows]
 	Samples                part[map[string][]status.DatabaseSample]
 	Figures                part[[]status.DatabaseFigures]
-	Verdict                verdict
+	Summary                status.Summary
 }
 
 // Current returns the running runs.
@@ -70,11 +69,6 @@ func (b *board) Ended() []run.Run {
 	return slices.DeleteFunc(slices.Clone(b.Runs.Value), func(r run.Run) bool { return r.State == running })
 }
 
-// Curve returns a worker's backlog of the last hours. It ends with the current backlog.
-func (b *board) Curve(w status.Worker) *curve {
-	return curveOf(b.History.Value[w.Worker], w, b.Workers.At, overviewSpan)
-}
-
 // Used returns the workers that are enabled and configured.
 func (b *board) Used() []status.Worker { return used(b.Workers.Value, true) }
 
@@ -90,7 +84,7 @@ func used(all []status.Worker, are bool) []status.Worker {
 // InBanner reports whether the banner explains the worker's failure: its database also keeps other
 // workers from running.
 func (b *board) InBanner(w status.Worker) bool {
-	return slices.ContainsFunc(outages(b.Used()), func(o outage) bool {
+	return slices.ContainsFunc(status.Outages(b.Used()), func(o status.Outage) bool {
 		return slices.Contains(o.Workers, w.Worker)
 	})
 }
@@ -122,12 +116,6 @@ func (p *pages) statuses(ctx context.Context) part[[]status.Worker] {
 	return find(ctx, p, "", p.config.Service.Status)
 }
 
-// history returns the samples of the backlogs, by worker. They are read at most once per
-// historyEvery.
-func (p *pages) history(ctx context.Context) part[map[string][]status.BacklogSample] {
-	return read(ctx, p.recent, "history", historyEvery, p.config.Service.BacklogSamples)
-}
-
 // jobs returns up to jobsShown jobs in a state.
 func (p *pages) jobs(ctx context.Context, state string) part[[]job.Job] {
 	return find(ctx, p, job.Filter{State: state, Limit: jobsShown}, p.config.Service.Jobs)
@@ -156,19 +144,18 @@ func (p *pages) board(ctx context.Context) *board {
 		wait.Go(func() { b.Dead = p.jobs(ctx, "discarded") })
 	}
 	wait.Go(func() { b.Missed = p.fires(ctx, missed) })
-	wait.Go(func() { b.History = p.history(ctx) })
 	of := p.config.Service
 	wait.Go(func() { b.Changed = read(ctx, p.recent, "changed rows", historyEvery, of.ChangedRows) })
 	wait.Go(func() { b.Samples = read(ctx, p.recent, "samples", historyEvery, of.DatabaseSamples) })
 	wait.Go(func() { b.Figures = read(ctx, p.recent, "figures", figuresEvery, of.DatabaseStatus) })
 	wait.Wait()
-	b.Verdict = judge(b.Used(), b.Down()).withDead(b.Used(), b.Counts.Value)
+	b.Summary = status.Summarize(b.Used(), b.Counts.Value, b.Down())
 	return b
 }
 
 func (p *pages) overview(w http.ResponseWriter, r *http.Request) {
 	b := p.board(r.Context())
-	p.show(w, r, "overview", b.Verdict.Short+" · caretaker", b)
+	p.show(w, r, "overview", b.Summary.Short+" · caretaker", b)
 }
 
 // workers serves the table of all workers.
@@ -181,8 +168,7 @@ type workerPage struct {
 	Status  status.Worker
 	Runs    part[[]run.Run]
 	Fires   part[[]schedule.Fire]
-	Curve   *curve
-	Verdict verdict
+	Backlog chart
 }
 
 // Down reports whether main does not answer.
@@ -205,11 +191,12 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	wait.Go(func() {
 		page.Fires = p.fires(ctx, schedule.Filter{Worker: name, Limit: workerRuns})
 	})
-	wait.Go(func() { history = p.history(ctx) })
+	wait.Go(func() {
+		history = read(ctx, p.recent, "history", historyEvery, p.config.Service.BacklogSamples)
+	})
 	wait.Wait()
-	page.Curve = curveOf(history.Value[name], page.Status, all.At, workerSpan)
-	page.Verdict = judge(all.Value[i:i+1], page.Runs.Err != nil).withDead(all.Value[i:i+1], nil)
-	p.show(w, r, "worker", conditionText(page.Status.Condition)+" · "+name, page)
+	page.Backlog = backlogChart(history.Value[name], history.At)
+	p.show(w, r, "worker", page.Status.Condition.Text()+" · "+name, page)
 }
 
 // databaseNames returns the names of the databases.
@@ -240,8 +227,7 @@ const runJobs = 50
 // jobs only if the configuration has them.
 func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 	id := strings.ToLower(r.PathValue("id"))
-	found := read(r.Context(), p.recent, "run "+id, readEvery,
-		func(ctx context.Context) (run.Run, error) { return p.config.Service.Run(ctx, id) })
+	found := p.readRun(r.Context(), id, readEvery)
 	if found.Err != nil {
 		p.fail(w, r, found.Err)
 		return

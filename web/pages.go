@@ -14,6 +14,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -36,9 +37,9 @@ type pages struct {
 	assets map[string]asset
 	// recent caches what pages read, for all requests.
 	recent *recent
-	forms  forms
-	// streams are the open streams. They end with stopping.
-	streams  streams
+	forms  access.Forms
+	// streams is the number of open streams. They end with stopping.
+	streams  atomic.Int64
 	stopping context.Context //nolint:containedctx // ends with the server, not with a call
 }
 
@@ -52,8 +53,7 @@ type asset struct {
 func newPages(c Config) (*pages, error) {
 	p := &pages{
 		config: c, templates: map[string]*template.Template{}, assets: map[string]asset{},
-		recent: &recent{known: map[string]*reading{}}, forms: newForms(),
-		streams: streams{watches: map[string]*watch{}},
+		recent: &recent{known: map[string]*reading{}}, forms: access.NewForms(),
 	}
 	names, err := p.loadAssets()
 	if err != nil {

@@ -2,21 +2,12 @@ package web
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/caretaker-go/caretaker/access"
 )
-
-// formAge is how long a form can be sent after its page was read.
-const formAge = 12 * time.Hour
 
 // clientKey is the context key of the request's client.
 type clientKey struct{}
@@ -67,21 +58,14 @@ func (p *pages) signIn(w http.ResponseWriter, r *http.Request) {
 		})
 		return
 	}
-	setSession(w, token, 0)
+	access.SetSession(w, token)
 	http.Redirect(w, r, back, http.StatusSeeOther)
 }
 
 // signOut deletes the session cookie.
 func (p *pages) signOut(w http.ResponseWriter, r *http.Request) {
-	setSession(w, "", -1)
+	access.EndSession(w)
 	http.Redirect(w, r, "/signin", http.StatusSeeOther)
-}
-
-func setSession(w http.ResponseWriter, token string, maxAge int) {
-	http.SetCookie(w, &http.Cookie{
-		Name: access.SessionCookie, Value: token, Path: "/", MaxAge: maxAge,
-		Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
-	})
 }
 
 // local returns a path of this site, / for an address of another one.
@@ -92,26 +76,4 @@ func local(address string) string {
 		return "/"
 	}
 	return u.RequestURI()
-}
-
-// forms signs the forms of a page, so that only a page that this process sent to a client can
-// change something in the client's name.
-type forms struct{ key []byte }
-
-func newForms() forms { return forms{[]byte(rand.Text())} }
-
-// sign returns the token of a form that a client gets at a time.
-func (f forms) sign(c access.Client, at time.Time) string {
-	seconds := strconv.FormatInt(at.Unix(), 10)
-	mac := hmac.New(sha256.New, f.key)
-	_, _ = mac.Write([]byte(seconds + "\n" + c.Role.String() + "\n" + c.Name))
-	return seconds + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
-}
-
-// signed reports whether a form's token is of this process, for this client, and not too old.
-func (f forms) signed(token string, c access.Client, now time.Time) bool {
-	text, _, _ := strings.Cut(token, ".")
-	seconds, err := strconv.ParseInt(text, 10, 64)
-	at := time.Unix(seconds, 0)
-	return err == nil && hmac.Equal([]byte(token), []byte(f.sign(c, at))) && now.Sub(at) < formAge
 }

@@ -24,7 +24,7 @@ import (
 func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": format.Number[int64],
-		"brief": brief, "words": conditionText, "tone": fault.Tone, "took": took, "lasted": lasted, "counts": counts,
+		"words": status.Condition.Text, "tone": fault.Tone, "took": took, "lasted": lasted, "counts": counts,
 		"plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "args": args, "short": short,
 		"cut": cut, "actLink": actLink,
 		"planned": planned, "plannedBy": plannedBy,
@@ -134,17 +134,6 @@ func rfc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 func sentence(text string) string {
 	first, size := utf8.DecodeRuneInString(text)
 	return string(unicode.ToUpper(first)) + strings.TrimSuffix(text[size:], ".") + "."
-}
-
-// brief formats a number for narrow places: 12345 is 12.3k.
-func brief(n int64) string {
-	switch {
-	case n >= 1_000_000:
-		return fmt.Sprintf("%.1fM", float64(n)/1_000_000)
-	case n >= 10_000:
-		return fmt.Sprintf("%.1fk", float64(n)/1_000)
-	}
-	return format.Number(n)
 }
 
 // took formats the duration of a run, so far if it is running.

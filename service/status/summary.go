@@ -1,4 +1,4 @@
-package web
+package status
 
 import (
 	"fmt"
@@ -8,39 +8,44 @@ import (
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run/fault"
-	"github.com/caretaker-go/caretaker/service/status"
 )
 
-// verdict is a short description of the overall state.
-type verdict struct {
-	// Short is for the title, Long for the head of the page, Tone for the color.
+// Summary is the health of all workers.
+type Summary struct {
+	// Short is for a title, Long is whole sentences. Tone is good, busy, warn, bad or off.
 	Short, Long, Tone string
 }
 
-// conditionText returns a condition as text: lease held elsewhere for LEASE_HELD_ELSEWHERE.
-func conditionText(c status.Condition) string {
+// Text returns the condition as text: lease held elsewhere for LEASE_HELD_ELSEWHERE.
+func (c Condition) Text() string {
 	return strings.ToLower(strings.ReplaceAll(string(c), "_", " "))
 }
 
-// judge summarizes the workers by the worst condition. Failing workers come first, then blocked
+// Summarize returns the health of workers with their counts of jobs. down means that main does not
+// answer.
+func Summarize(workers []Worker, jobs []job.Count, down bool) Summary {
+	return worst(workers, down).withDead(workers, jobs)
+}
+
+// worst summarizes the workers by the worst condition. Failing workers come first, then blocked
 // ones, then running ones.
-func judge(workers []status.Worker, down bool) verdict {
+func worst(workers []Worker, down bool) Summary {
 	if down {
-		return verdict{"main is down", "The database main does not answer. Lists show the last known state.", "bad"}
+		return Summary{"main is down", "The database main does not answer. Lists show the last known state.", "bad"}
 	}
-	if common := outages(workers); len(common) > 0 {
+	if common := Outages(workers); len(common) > 0 {
 		parts := make([]string, len(common))
 		names := make([]string, len(common))
 		for i, o := range common {
 			names[i] = o.Database
 			parts[i] = o.Message + ". Failing: " + strings.Join(o.Workers, ", ") + "."
 		}
-		return verdict{strings.Join(names, ", ") + " unreachable", strings.Join(parts, " "), "bad"}
+		return Summary{strings.Join(names, ", ") + " unreachable", strings.Join(parts, " "), "bad"}
 	}
-	for _, c := range []status.Condition{
-		status.ConditionFailing, status.ConditionPaused, status.ConditionThrottled,
-		status.ConditionLeaseHeldElsewhere, status.ConditionRunning,
-		status.ConditionNotConfigured, status.ConditionSchedulerOff,
+	for _, c := range []Condition{
+		ConditionFailing, ConditionPaused, ConditionThrottled,
+		ConditionLeaseHeldElsewhere, ConditionRunning,
+		ConditionNotConfigured, ConditionSchedulerOff,
 	} {
 		var names []string
 		for _, w := range workers {
@@ -49,45 +54,45 @@ func judge(workers []status.Worker, down bool) verdict {
 			}
 		}
 		if len(names) > 0 {
-			return verdict{
-				Short: fmt.Sprintf("%d %s", len(names), conditionText(c)),
-				Long:  strings.Join(names, ", ") + ": " + conditionText(c) + ".",
-				Tone:  fault.Tone(conditionText(c)),
+			return Summary{
+				Short: fmt.Sprintf("%d %s", len(names), c.Text()),
+				Long:  strings.Join(names, ", ") + ": " + c.Text() + ".",
+				Tone:  fault.Tone(c.Text()),
 			}
 		}
 	}
 	if len(workers) == 0 {
-		return verdict{"no worker enabled", "No worker is enabled and configured.", "off"}
+		return Summary{"no worker enabled", "No worker is enabled and configured.", "off"}
 	}
-	return verdict{"healthy", "All workers are healthy.", "good"}
+	return Summary{"healthy", "All workers are healthy.", "good"}
 }
 
-// outage is a database that keeps several workers from running.
-type outage struct {
+// Outage is a database that keeps several workers from running.
+type Outage struct {
 	Database, Message string
 	Workers           []string
 }
 
-// outages returns the outages that several workers share, to report each only once.
-func outages(workers []status.Worker) (common []outage) {
+// Outages returns the outages that several workers share, to report each only once.
+func Outages(workers []Worker) (common []Outage) {
 	for _, w := range workers {
 		f := w.Failing
-		if f == nil || f.Class != status.FailureUnreachable || f.Database == "" {
+		if f == nil || f.Class != FailureUnreachable || f.Database == "" {
 			continue
 		}
-		i := slices.IndexFunc(common, func(o outage) bool { return o.Database == f.Database })
+		i := slices.IndexFunc(common, func(o Outage) bool { return o.Database == f.Database })
 		if i < 0 {
 			i = len(common)
-			common = append(common, outage{Database: f.Database, Message: f.Message})
+			common = append(common, Outage{Database: f.Database, Message: f.Message})
 		}
 		common[i].Workers = append(common[i].Workers, w.Worker)
 	}
-	return slices.DeleteFunc(common, func(o outage) bool { return len(o.Workers) < 2 })
+	return slices.DeleteFunc(common, func(o Outage) bool { return len(o.Workers) < 2 })
 }
 
-// withDead adds to a verdict that is no failure: items that require a decision, failed jobs, and
+// withDead adds to a summary that is no failure: items that require a decision, failed jobs, and
 // parents that are not tracked. A worker's backlog may include its failed jobs.
-func (v verdict) withDead(workers []status.Worker, jobs []job.Count) verdict {
+func (v Summary) withDead(workers []Worker, jobs []job.Count) Summary {
 	if v.Tone == "bad" {
 		return v
 	}
