@@ -31,6 +31,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/load"
 	"github.com/caretaker-go/caretaker/service/schedule"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -104,6 +105,15 @@ func newAged(t *testing.T) *aged {
 	return a
 }
 
+func (a *aged) acceptAbsent(ctx context.Context) error {
+	// The table is in main, which all reads find out.
+	_, err := a.AcceptAbsent(ctx, []string{"c"}, "test")
+	if refused, ok := errors.AsType[*fault.RefusedError](err); ok && refused.Reason == "CHILD_NOT_ABSENT" {
+		return nil
+	}
+	return err
+}
+
 // calls exercise every method of the service, by its name: what serves calls and pages, and what the scheduler and the
 // queue do. Shutdown comes last by itself.
 func (a *aged) calls() map[string]func(context.Context) error {
@@ -132,10 +142,8 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"AckOutside": func(ctx context.Context) error {
 			return second(a.AckOutside(ctx, []int64{50_000, 2, 3}, "test"))
 		},
-		"AcceptAbsent": func(ctx context.Context) error {
-			return second(a.AcceptAbsent(ctx, []string{"missing"}, "test"))
-		},
-		"Protect": a.protect,
+		"AcceptAbsent": a.acceptAbsent,
+		"Protect":      a.protect,
 		"Protections": func(ctx context.Context) error {
 			return second(a.Protections(ctx, "user", service.Protection{}, 50))
 		},
@@ -149,6 +157,10 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"DatabaseSamples": func(ctx context.Context) error { return second(a.DatabaseSamples(ctx)) },
 		"ChangedRows":     func(ctx context.Context) error { return second(a.ChangedRows(ctx)) },
 		"DatabaseStatus":  func(ctx context.Context) error { return second(a.DatabaseStatus(ctx)) },
+		"DatabaseStates":  func(ctx context.Context) error { return second(a.DatabaseStates(ctx)) },
+		"CheckLooseForeignKeys": func(ctx context.Context) error {
+			return second(a.CheckLooseForeignKeys(ctx))
+		},
 		"PauseWorker": func(ctx context.Context) error {
 			return second(a.PauseWorker(ctx, "ghost_user_migration", "a test", "test", time.Hour))
 		},

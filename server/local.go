@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -25,22 +26,23 @@ func (s *Server) Call(
 ) (proto.Message, error) {
 	of := &pb.MaintenanceService_ServiceDesc
 	name := strings.TrimPrefix(method, "/"+of.ServiceName+"/")
-	for _, m := range of.Methods {
-		if m.MethodName != name {
-			continue
-		}
-		ctx = context.WithValue(ctx, localKey{}, from)
-		address, _ := netip.ParseAddrPort(from.Address) // the zero address if invalid
-		ctx = peer.NewContext(ctx, &peer.Peer{Addr: net.TCPAddrFromAddrPort(address)})
-		decode := func(into any) error {
-			proto.Merge(into.(proto.Message), request) //nolint:forcetypeassert // a generated message
-			return nil
-		}
-		response, err := m.Handler(&maintenance{service: s.config.Service}, ctx, decode, chain(s.unary()))
-		message, _ := response.(proto.Message)
-		return message, err
+	i := slices.IndexFunc(of.Methods, func(m grpc.MethodDesc) bool { return m.MethodName == name })
+	if i < 0 {
+		return nil, fmt.Errorf("call %s: no such method", method)
 	}
-	return nil, fmt.Errorf("call %s: no such method", method)
+	address, _ := netip.ParseAddrPort(from.Address) // the zero address if invalid
+	ctx = peer.NewContext(context.WithValue(ctx, localKey{}, from),
+		&peer.Peer{Addr: net.TCPAddrFromAddrPort(address)})
+	decode := func(into any) error {
+		if message, ok := into.(proto.Message); ok {
+			proto.Merge(message, request)
+		}
+		return nil
+	}
+	response, err := of.Methods[i].Handler(&maintenance{service: s.config.Service}, ctx, decode,
+		chain(s.unary()))
+	message, _ := response.(proto.Message)
+	return message, err
 }
 
 // localCaller returns the caller of a call that was made by Call.

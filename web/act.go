@@ -31,14 +31,13 @@ type action struct {
 	Title, Effect string
 	// command is the caretaker command of the same change, without the target.
 	command string
-	method  string
-	// request returns an empty request, or one with the values that the action always has.
-	request func() proto.Message
+	// request has the values that the action always has. Its type gives the method.
+	request proto.Message
 	// target are the fields that the link contains. The first one that is set is in the title.
 	target []string
 	// Inputs are the fields that the client fills.
 	Inputs []input
-	// role is the role that the API requires, for the page. The API checks it again.
+	// role is the role that the API requires, by default operator. The API checks it again.
 	role access.Role
 	// after returns the page that follows.
 	after func(response proto.Message, target url.Values) string
@@ -60,8 +59,11 @@ func reason() input {
 // period is the input of a duration, with the text of one without an end.
 func period(endless string) input {
 	return input{Name: "ttl", Label: "For", Values: []choice{
-		{Text: "1 hour", URL: "1h"}, {Text: "8 hours", URL: "8h"}, {Text: "1 day", URL: "24h"},
-		{Text: "7 days", URL: "168h"}, {Text: endless},
+		{Text: "1 hour", URL: "1h"},
+		{Text: "8 hours", URL: "8h"},
+		{Text: "1 day", URL: "24h"},
+		{Text: "7 days", URL: "168h"},
+		{Text: endless},
 	}}
 }
 
@@ -73,88 +75,64 @@ func actions() map[string]action {
 	}
 	toWorker := func(_ proto.Message, t url.Values) string { return "/workers/" + url.PathEscape(t.Get("worker")) }
 	toJob := func(_ proto.Message, t url.Values) string { return "/jobs/" + url.PathEscape(t.Get("id")) }
-	to := func(path string) func(proto.Message, url.Values) string {
-		return func(proto.Message, url.Values) string { return path }
-	}
+	toDecisions := func(proto.Message, url.Values) string { return "/decisions" }
 	return map[string]action{
 		"run": {
 			Title: "Run %s now", command: "caretaker run",
 			Effect:  "Deletes and changes rows, within the limits of a scheduled run.",
-			method:  pb.MaintenanceService_RunBatch_FullMethodName,
-			request: func() proto.Message { return &pb.RunBatchRequest{Async: true} },
-			target:  []string{"worker", "database", "expected_digest"}, role: access.Operator, after: toRun,
+			request: &pb.RunBatchRequest{Async: true}, target: []string{"worker", "database", "expected_digest"}, after: toRun,
 		},
 		"dry-run": {
 			Title: "Dry run of %s", command: "caretaker run --dry-run",
 			Effect:  "Shows what a run would do, and changes nothing.",
-			method:  pb.MaintenanceService_RunBatch_FullMethodName,
-			request: func() proto.Message { return &pb.RunBatchRequest{Async: true, DryRun: true} },
-			target:  []string{"worker", "database"}, role: access.Operator, after: toRun,
+			request: &pb.RunBatchRequest{Async: true, DryRun: true}, target: []string{"worker", "database"}, after: toRun,
 		},
 		"pause": {
 			Title: "Pause %s", command: "caretaker pause",
 			Effect:  "Stops the current run after its batch, and starts no other run, on all servers.",
-			method:  pb.MaintenanceService_PauseWorker_FullMethodName,
-			request: func() proto.Message { return &pb.PauseWorkerRequest{} },
-			target:  []string{"worker"}, role: access.Operator, after: toWorker,
+			request: &pb.PauseWorkerRequest{}, target: []string{"worker"}, after: toWorker,
 			Inputs: []input{reason(), period("until it is resumed")},
 		},
 		"resume": {
 			Title: "Resume %s", command: "caretaker resume",
 			Effect:  "Ends the pause. The worker runs again by its schedule.",
-			method:  pb.MaintenanceService_ResumeWorker_FullMethodName,
-			request: func() proto.Message { return &pb.ResumeWorkerRequest{} },
-			target:  []string{"worker"}, role: access.Operator, after: toWorker,
+			request: &pb.ResumeWorkerRequest{}, target: []string{"worker"}, after: toWorker,
 		},
 		"cancel-run": {
 			Title: "Cancel run %s", command: "caretaker cancel",
 			Effect:  "Ends the run after its current batch. A later run continues with the rest.",
-			method:  pb.MaintenanceService_CancelRun_FullMethodName,
-			request: func() proto.Message { return &pb.CancelRunRequest{} },
-			target:  []string{"id"}, role: access.Operator, after: toRun,
+			request: &pb.CancelRunRequest{}, target: []string{"id"}, after: toRun,
 		},
 		"cancel-job": {
 			Title: "Cancel job %s", command: "caretaker jobs cancel",
 			Effect:  "The job makes no further attempt.",
-			method:  pb.MaintenanceService_CancelJob_FullMethodName,
-			request: func() proto.Message { return &pb.CancelJobRequest{} },
-			target:  []string{"id"}, role: access.Operator, after: toJob, Inputs: []input{reason()},
+			request: &pb.CancelJobRequest{}, target: []string{"id"}, after: toJob, Inputs: []input{reason()},
 		},
 		"retry-job": {
 			Title: "Retry job %s", command: "caretaker jobs retry",
 			Effect:  "The job makes its next attempt now.",
-			method:  pb.MaintenanceService_RetryJob_FullMethodName,
-			request: func() proto.Message { return &pb.RetryJobRequest{} },
-			target:  []string{"id"}, role: access.Operator, after: toJob,
+			request: &pb.RetryJobRequest{}, target: []string{"id"}, after: toJob,
 		},
 		"protect": {
 			Title: "Protect %s", command: "caretaker protect",
 			Effect:  "No worker deletes it, nor what belongs to it, until the protection ends.",
-			method:  pb.MaintenanceService_ProtectTarget_FullMethodName,
-			request: func() proto.Message { return &pb.ProtectTargetRequest{MustExist: true} },
-			target:  []string{"kind", "id"}, role: access.Operator, after: to("/decisions"),
+			request: &pb.ProtectTargetRequest{MustExist: true}, target: []string{"kind", "id"}, after: toDecisions,
 			Inputs: []input{reason(), period("permanently")},
 		},
 		"unprotect": {
 			Title: "End the protection of %s", command: "caretaker unprotect",
 			Effect:  "Workers delete it as soon as it is due.",
-			method:  pb.MaintenanceService_UnprotectTarget_FullMethodName,
-			request: func() proto.Message { return &pb.UnprotectTargetRequest{} },
-			target:  []string{"kind", "id"}, role: access.Admin, after: to("/decisions"),
+			request: &pb.UnprotectTargetRequest{}, target: []string{"kind", "id"}, role: access.Admin, after: toDecisions,
 		},
 		"accept-absent": {
 			Title: "Accept %s as absent", command: "caretaker lfk accept-absent",
 			Effect:  "Runs skip the definitions of this child table, and no longer hold records for them.",
-			method:  pb.MaintenanceService_AcceptAbsent_FullMethodName,
-			request: func() proto.Message { return &pb.AcceptAbsentRequest{} },
-			target:  []string{"children"}, role: access.Operator, after: to("/decisions"),
+			request: &pb.AcceptAbsentRequest{}, target: []string{"children"}, after: toDecisions,
 		},
 		"ack-outside": {
 			Title: "Mark path %s as done", command: "caretaker jobs outside done",
 			Effect:  "Records that the path outside the database has been deleted.",
-			method:  pb.MaintenanceService_AckOutside_FullMethodName,
-			request: func() proto.Message { return &pb.AckOutsideRequest{} },
-			target:  []string{"ids"}, role: access.Operator, after: to("/decisions"),
+			request: &pb.AckOutsideRequest{}, target: []string{"ids"}, after: toDecisions,
 		},
 	}
 }
@@ -232,13 +210,13 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 		page.About = "all workers"
 	}
 	page.Title = fmt.Sprintf(a.Title, page.About)
-	client := clientOf(r)
+	client, needed := clientOf(r), max(a.role, access.Operator)
 	switch {
 	case !p.config.Actions || p.config.Call == nil:
 		page.Why = "Actions on this page are off. Set web_actions: true, or use the command."
-	case client.Role < a.role:
+	case client.Role < needed:
 		page.Why = fmt.Sprintf("This needs the role %s, and you have %s. Ask for it, or use the command.",
-			a.role, client.Role)
+			needed, client.Role)
 	default:
 		page.Form = p.forms.Sign(client, time.Now())
 	}
@@ -287,7 +265,7 @@ func (p *pages) act(w http.ResponseWriter, r *http.Request) {
 
 // call makes the call of an action's form.
 func (p *pages) call(w http.ResponseWriter, r *http.Request, page *actPage, client access.Client) {
-	request, values := page.request(), maps.Clone(page.Target)
+	request, values := proto.Clone(page.request), maps.Clone(page.Target)
 	for _, i := range page.Inputs {
 		values.Set(i.Name, strings.TrimSpace(r.PostFormValue(i.Name)))
 	}
@@ -300,13 +278,19 @@ func (p *pages) call(w http.ResponseWriter, r *http.Request, page *actPage, clie
 	// The change continues if the browser goes away.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), answerTime)
 	defer cancel()
-	response, err := p.config.Call(ctx, from, page.method, request)
+	response, err := p.config.Call(ctx, from, methodOf(request), request)
 	if err != nil {
 		p.renderError(w, r, httpCode(status.Code(err)), sentence(status.Convert(err).Message()))
 		return
 	}
 	p.recent.forget()
 	http.Redirect(w, r, page.after(response, page.Target), http.StatusSeeOther)
+}
+
+// methodOf returns the full name of the method of a request: RunBatch for a RunBatchRequest.
+func methodOf(request proto.Message) string {
+	name := string(request.ProtoReflect().Descriptor().Name())
+	return "/" + pb.MaintenanceService_ServiceDesc.ServiceName + "/" + strings.TrimSuffix(name, "Request")
 }
 
 // fill sets the fields of a request that have a value. It skips values without such a field.

@@ -47,7 +47,8 @@ func (f *fixture) post(path string, form url.Values, change ...func(*http.Reques
 	for _, c := range change {
 		c(r)
 	}
-	answer := assert.Must(f.client.Transport.RoundTrip(r))(f.t)
+	answer, err := f.client.Transport.RoundTrip(r)
+	assert.NoError(f.t, err)
 	defer func() { _ = answer.Body.Close() }()
 	body := assert.Must(io.ReadAll(answer.Body))(f.t)
 	return reply{answer.Status, answer.StatusCode, answer.Header}, string(body)

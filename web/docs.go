@@ -14,7 +14,7 @@ import (
 func (p *pages) documentation(w http.ResponseWriter, r *http.Request) {
 	name := path.Clean(r.PathValue("path"))
 	if path.Ext(name) == ".svg" {
-		http.ServeFileFS(w, r, docs.Pages, name)
+		http.ServeFileFS(w, r, docs.Pages, name) //nolint:gosec // files of the binary alone
 		return
 	}
 	title, body, err := docs.HTML(name, "/docs")

@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -49,7 +50,7 @@ type listing[T any] struct {
 	name, title string
 	filters     []filter
 	// read returns up to limit entries after a cursor, by the filters of a query.
-	read func(query url.Values, limit int, after string) pageOf[T]
+	read func(ctx context.Context, query url.Values, limit int, after string) pageOf[T]
 	// matches selects from at most examined entries of a page by what has no index. nil selects all.
 	matches func(T) bool
 	// more is further data of the page.
@@ -165,7 +166,7 @@ func (l listing[T]) serve(p *pages, w http.ResponseWriter, r *http.Request) {
 	if l.matches != nil {
 		limit = examined
 	}
-	found := l.read(query, limit, cursors[len(cursors)-1])
+	found := l.read(r.Context(), query, limit, cursors[len(cursors)-1])
 	if p.refused(w, r, found.Err) {
 		return
 	}
@@ -211,14 +212,16 @@ func (p lists) runList(w http.ResponseWriter, r *http.Request) {
 	l := listing[run.Run]{name: "runs", title: "Runs", filters: []filter{
 		p.workerFilter(r),
 		{Name: "state", Label: "State", Values: []string{running, "succeeded", "failed", "cancelled", "skipped"}},
-		p.databaseFilter(), {Name: "reason", Label: "Reason", Hint: "part of the reason or error"},
-		{Name: "since", Label: "Since", Hint: timeHint}, {Name: "until", Label: "Until", Hint: timeHint},
+		p.databaseFilter(),
+		{Name: "reason", Label: "Reason", Hint: "part of the reason or error"},
+		{Name: "since", Label: "Since", Hint: timeHint},
+		{Name: "until", Label: "Until", Hint: timeHint},
 	}}
-	l.read = func(q url.Values, limit int, after string) pageOf[run.Run] {
+	l.read = func(ctx context.Context, q url.Values, limit int, after string) pageOf[run.Run] {
 		f := run.Filter{Worker: q.Get("worker"), State: q.Get("state"), After: after, Limit: limit + 1}
 		f.Since, _ = timeOf(q.Get("since"))
 		f.Until, _ = timeOf(q.Get("until"))
-		return upTo(limit, p.runs(r.Context(), f), func(r run.Run) string { return r.ID })
+		return upTo(limit, p.runs(ctx, f), func(r run.Run) string { return r.ID })
 	}
 	if reason, database := r.FormValue("reason"), r.FormValue("database"); reason+database != "" {
 		l.matches = func(r run.Run) bool {
@@ -234,9 +237,10 @@ func (p lists) jobList(w http.ResponseWriter, r *http.Request) {
 		{Name: "kind", Label: "Kind", Values: p.config.Service.JobKinds()},
 		{Name: "state", Label: "State", Values: job.States()},
 		{Name: "reason", Label: "Reason", Hint: "part of the outcome, reason or error"},
-		{Name: "since", Label: "Since", Hint: timeHint}, {Name: "until", Label: "Until", Hint: timeHint},
+		{Name: "since", Label: "Since", Hint: timeHint},
+		{Name: "until", Label: "Until", Hint: timeHint},
 	}}
-	l.read = func(q url.Values, limit int, after string) pageOf[job.Job] {
+	l.read = func(ctx context.Context, q url.Values, limit int, after string) pageOf[job.Job] {
 		id, err := strconv.ParseInt(cmp.Or(after, "0"), 10, 64)
 		if err != nil {
 			return badCursor[job.Job]("the number of a job")
@@ -244,7 +248,7 @@ func (p lists) jobList(w http.ResponseWriter, r *http.Request) {
 		f := job.Filter{Kind: q.Get("kind"), State: q.Get("state"), After: id, Limit: limit + 1}
 		f.Since, _ = timeOf(q.Get("since"))
 		f.Until, _ = timeOf(q.Get("until"))
-		return upTo(limit, find(r.Context(), p.pages, f, p.config.Service.Jobs),
+		return upTo(limit, find(ctx, p.pages, f, p.config.Service.Jobs),
 			func(job job.Job) string { return strconv.FormatInt(job.ID, 10) })
 	}
 	if reason := r.FormValue("reason"); reason != "" {
@@ -267,13 +271,13 @@ func (p lists) fireList(w http.ResponseWriter, r *http.Request) {
 			p.workerFilter(r),
 			{Name: "outcome", Label: "Outcome", Values: []string{"ran", "skipped", "missed"}},
 		},
-		read: func(q url.Values, limit int, after string) pageOf[schedule.Fire] {
+		read: func(ctx context.Context, q url.Values, limit int, after string) pageOf[schedule.Fire] {
 			text, worker, _ := strings.Cut(after, " ")
 			at, err := time.Parse(time.RFC3339Nano, text)
 			if err != nil && after != "" {
 				return badCursor[schedule.Fire]("a time and a worker")
 			}
-			return upTo(limit, p.fires(r.Context(), schedule.Filter{
+			return upTo(limit, p.fires(ctx, schedule.Filter{
 				Worker: q.Get("worker"), Outcome: q.Get("outcome"),
 				After: at, AfterWorker: worker, Limit: limit + 1,
 			}), func(f schedule.Fire) string { return f.Time.UTC().Format(time.RFC3339Nano) + " " + f.Worker })

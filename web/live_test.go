@@ -3,6 +3,7 @@ package web
 import (
 	"bufio"
 	"context"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -72,8 +73,15 @@ func (f *fixture) finish() {
 	f.exec(`UPDATE maintenance.runs SET state = 'succeeded', finished_at = clock_timestamp() WHERE id = $1`, atWork)
 }
 
+// stream is the answer of a stream. The end of the test closes it.
+type stream struct {
+	StatusCode int
+	Header     http.Header
+	Body       io.Reader
+}
+
 // stream opens the stream of a run.
-func (f *fixture) stream(ctx context.Context, id string, change ...func(*http.Request)) *http.Response {
+func (f *fixture) stream(ctx context.Context, id string, change ...func(*http.Request)) stream {
 	f.t.Helper()
 	r := assert.Must(http.NewRequestWithContext(ctx, http.MethodGet, f.url+"/runs/"+id+"/events", nil))(f.t)
 	for _, c := range change {
@@ -82,7 +90,7 @@ func (f *fixture) stream(ctx context.Context, id string, change ...func(*http.Re
 	answer, err := f.client.Do(r)
 	assert.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = answer.Body.Close() })
-	return answer
+	return stream{answer.StatusCode, answer.Header, answer.Body}
 }
 
 func TestEvents_ShowTheProgressEverySecondUntilTheRunEnds(t *testing.T) {

@@ -33,16 +33,16 @@ const (
 
 // readAPI makes a call of the API that changes nothing. Clients with the same role share the answer.
 func readAPI[R proto.Message](
-	p *pages, r *http.Request, method string, request proto.Message,
+	p *pages, r *http.Request, request proto.Message,
 ) part[R] {
 	if p.config.Call == nil {
 		return part[R]{}
 	}
 	from := access.Caller{Client: clientOf(r), Address: r.RemoteAddr, Source: "page"}
 	key, _ := proto.MarshalOptions{Deterministic: true}.Marshal(request)
-	name := strings.Join([]string{method, from.Client.Role.String(), string(key)}, " ")
+	name := strings.Join([]string{methodOf(request), from.Client.Role.String(), string(key)}, " ")
 	return read(r.Context(), p.recent, name, readEvery, func(ctx context.Context) (R, error) {
-		response, err := p.config.Call(ctx, from, method, request)
+		response, err := p.config.Call(ctx, from, methodOf(request), request)
 		answer, _ := response.(R)
 		return answer, err
 	})
@@ -53,16 +53,16 @@ func apiPages[T any, R interface {
 	proto.Message
 	GetNextPageToken() string
 }](
-	p *pages, r *http.Request, method string, request proto.Message, entries func(R) []T,
-) func(url.Values, int, string) pageOf[T] {
-	return func(query url.Values, _ int, after string) pageOf[T] {
+	p *pages, r *http.Request, request proto.Message, entries func(R) []T,
+) func(context.Context, url.Values, int, string) pageOf[T] {
+	return func(_ context.Context, query url.Values, _ int, after string) pageOf[T] {
 		values, asked := maps.Clone(query), proto.Clone(request)
 		values.Set("page_token", after)
 		if err := fill(asked, values); err != nil {
 			field, text, _ := strings.Cut(err.Error(), ": ")
 			return pageOf[T]{part: part[[]T]{Err: &fault.InvalidArgumentError{Field: field, Description: text}}}
 		}
-		answer := readAPI[R](p, r, method, asked)
+		answer := readAPI[R](p, r, asked)
 		return pageOf[T]{
 			part[[]T]{entries(answer.Value), answer.At, answer.Err}, answer.Value.GetNextPageToken(),
 		}
@@ -83,11 +83,13 @@ func (p lists) receiptList(w http.ResponseWriter, r *http.Request) {
 	of.Default = of.Values[0]
 	listing[*pb.Receipt]{
 		name: "receipts", title: "Receipts", filters: []filter{
-			of, {Name: "table", Label: "Table"},
+			of,
+			{Name: "table", Label: "Table"},
 			{Name: "key", Label: "Key", Hint: "of a row of the table"},
-			{Name: "run_id", Label: "Run", Hint: "id, or its first 4 characters"}, {Name: "job_id", Label: "Job"},
+			{Name: "run_id", Label: "Run", Hint: "id, or its first 4 characters"},
+			{Name: "job_id", Label: "Job"},
 		},
-		read: apiPages(p.pages, r, pb.MaintenanceService_ListReceipts_FullMethodName, &pb.ListReceiptsRequest{},
+		read: apiPages(p.pages, r, &pb.ListReceiptsRequest{},
 			(*pb.ListReceiptsResponse).GetReceipts),
 	}.serve(p.pages, w, r)
 }
@@ -103,7 +105,7 @@ func (p lists) auditList(w http.ResponseWriter, r *http.Request) {
 			{Name: "about", Label: "About", Hint: "part of the client, action, target or reason"},
 			{Name: "since", Label: "Since", Hint: timeHint},
 		},
-		read: apiPages(p.pages, r, pb.MaintenanceService_ListAudit_FullMethodName, &pb.ListAuditRequest{PageSize: size},
+		read: apiPages(p.pages, r, &pb.ListAuditRequest{PageSize: size},
 			(*pb.ListAuditResponse).GetEntries),
 	}
 	if about != "" {
@@ -119,9 +121,7 @@ func (p *pages) pendingPaths(r *http.Request, j job.Job) part[[]*pb.OutsidePath]
 	if j.Outside.Pending == 0 {
 		return part[[]*pb.OutsidePath]{}
 	}
-	return apiPages(p, r, pb.MaintenanceService_ListOutside_FullMethodName,
-		&pb.ListOutsideRequest{JobId: j.ID, PendingOnly: true, PageSize: decided}, (*pb.ListOutsideResponse).GetPaths,
-	)(url.Values{}, 0, "").part
+	return apiPages(p, r, &pb.ListOutsideRequest{JobId: j.ID, PendingOnly: true, PageSize: decided}, (*pb.ListOutsideResponse).GetPaths)(r.Context(), url.Values{}, 0, "").part
 }
 
 // looseForeignKeys returns the result of the check of the loose foreign keys.
@@ -165,10 +165,9 @@ func (p lists) decisions(w http.ResponseWriter, r *http.Request) {
 	if p.hasJobs() {
 		f := job.Filter{State: "discarded", Limit: decided}
 		wait.Go(func() { d.Jobs = find(ctx, p.pages, f, p.config.Service.Jobs) })
-		wait.Go(func() {
-			d.Protected = apiPages(p.pages, r, pb.MaintenanceService_ListProtected_FullMethodName,
-				&pb.ListProtectedRequest{PageSize: decided}, (*pb.ListProtectedResponse).GetProtections)(url.Values{}, 0, "").part
-		})
+		protected := apiPages(p.pages, r, &pb.ListProtectedRequest{PageSize: decided},
+			(*pb.ListProtectedResponse).GetProtections)
+		wait.Go(func() { d.Protected = protected(ctx, url.Values{}, 0, "").part })
 	}
 	wait.Wait()
 	p.show(w, r, "decisions", "Decisions · caretaker", d)
@@ -211,5 +210,5 @@ func (p lists) search(w http.ResponseWriter, r *http.Request) {
 	if id, err := strconv.ParseInt(q, 10, 64); err == nil && id > 0 && q[0] != '0' && p.hasJobs() {
 		to = "/jobs/" + q
 	}
-	http.Redirect(w, r, to, http.StatusSeeOther)
+	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of this site
 }

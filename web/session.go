@@ -59,7 +59,7 @@ func (p *pages) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	access.SetSession(w, token)
-	http.Redirect(w, r, back, http.StatusSeeOther)
+	http.Redirect(w, r, back, http.StatusSeeOther) //nolint:gosec // a path of this site
 }
 
 // signOut deletes the session cookie.

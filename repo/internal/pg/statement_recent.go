@@ -37,7 +37,7 @@ func (r *recentTimes) take() (t RecentTimes) {
 		t.Statements += counts[i]
 	}
 	below := int64(0)
-	for i, n := range counts {
+	for i, n := range counts[:] {
 		if below += n; n == 0 {
 			continue
 		}
