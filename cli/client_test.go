@@ -121,6 +121,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	out := r.want(0, "leases", worker+"/main  free   -")
 	assert.That(t, strings.HasSuffix(out, " -\n"), "a free lease expires: %s", out)
 	r.want(0, "status", "scheduler off", worker)
+	r.want(0, "status --help", "up to 15 seconds old")
 	r.want(0, "flags", "loose_foreign_keys_turbo_mode_main  off")
 	r.want(0, "flags set loose_foreign_keys_turbo_mode_main on", "on")
 	r.want(0, "flags", "loose_foreign_keys_turbo_mode_main  on")
