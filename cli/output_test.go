@@ -283,6 +283,22 @@ func TestStatus_MissingRightsAreGrantedNotMigrated(t *testing.T) {
 	}
 }
 
+// receipting is a server with several databases.
+type receipting struct{ api }
+
+func (receipting) ListLeases(context.Context, *pb.ListLeasesRequest, ...grpc.CallOption) (*pb.ListLeasesResponse, error) {
+	answer := &pb.ListLeasesResponse{}
+	for _, name := range []string{"sec", "main", "ci", "main"} {
+		answer.Leases = append(answer.Leases, &pb.Lease{Database: name})
+	}
+	return answer, nil
+}
+
+func TestReceipts_NameTheOtherDatabases(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, strings.Join(otherDatabases(t.Context(), receipting{}), ", "), "ci, sec")
+}
+
 func TestExplain_CallsAreCommandsAndNoneIsSaidTwice(t *testing.T) {
 	for text, want := range map[string]string{
 		"run 7 is active, follow it with WatchRun (caretaker watch 7)": "run 7 is active, follow it with caretaker watch 7",
