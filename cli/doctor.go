@@ -217,8 +217,10 @@ func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) f
 	add("pooler", d.pooler)
 	add("replica", d.replica)
 	add("application", d.application)
-	add("schema", d.schema)
 	all := runChecks(ctx, database.Name, checks...)
+	if !unmigrated(all) {
+		all = append(all, runChecks(ctx, database.Name, d.on(database, "schema", d.schema))...)
+	}
 	if unmigrated(all) {
 		return all
 	}
@@ -234,10 +236,11 @@ func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) f
 	return append(all, runChecks(ctx, database.Name, checks...)...)
 }
 
-// unmigrated reports whether a database has no schema for the other checks.
+// unmigrated reports whether a database has no schema for the other checks. It may be that of
+// another use.
 func unmigrated(all findings) bool {
 	return slices.ContainsFunc(all, func(f finding) bool {
-		return f.Name == "schema" && f.Status == statusError
+		return f.Name == "schema" && f.Status == statusError || f.Problem == noUse
 	})
 }
 

@@ -19,7 +19,8 @@ func TestDoctor_EndsWithoutErrorsForARoleThatOwnsNothing(t *testing.T) {
 	}{
 		{
 			"loose_foreign_keys",
-			[]string{"migrate", "lfk install", "lfk track orders"}, "0 errors, 1 warning",
+			[]string{"migrate", "lfk install", "lfk track orders"},
+			"0 errors, 1 warning",
 		},
 		{"gitlab", []string{"migrate"}, "0 errors, 3 warnings"},
 	} {

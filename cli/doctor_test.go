@@ -263,3 +263,14 @@ func TestDoctor_BeforeMigrateSaysToRunIt(t *testing.T) {
 	sh.set("CARETAKER_USE", "loose_foreign_keys")
 	sh.want(1, "doctor", "the schema maintenance is missing or outdated", "→ run caretaker migrate", "1 error, 0 warnings")
 }
+
+func TestDoctor_WithoutUseAsksForTheLineAndForNoMigration(t *testing.T) {
+	sh := alone(t)
+	url, _ := shop(t)
+	sh.set("CARETAKER_DATABASES_MAIN_URL", url)
+	sh.set("CARETAKER_USE", "loose_foreign_keys")
+	sh.want(0, "migrate")
+	sh.set("CARETAKER_USE", "")
+	out := sh.want(1, "doctor", "use is not set", "add the line `use: loose_foreign_keys`", "1 error, ")
+	assert.Lacks(t, out, "caretaker migrate")
+}

@@ -88,7 +88,7 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 		VALUES (1, now(), 1, 'destroy_group', 'projects', 'deleted', 'r', 3, '', '', '');
 		INSERT INTO maintenance.outside_paths (run_id, job_id, kind, path)
 		SELECT CASE WHEN i > 3 THEN '`+run+`'::uuid END, CASE WHEN i <= 3 THEN 1 END, 'project_repository', '@hashed/' || i FROM generate_series(1, 4) i`)
-	r.want(0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run[:8])
+	r.want(0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run[:13])
 	r.want(0, "jobs outside done 1 2", "2 paths are done")
 	r.want(0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths outside the database, 1 of them pending: caretaker jobs outside 1", "projects  3        0")
 	assert.Equal(t, r.want(0, "jobs outside --plain"), "3\t@hashed/3\n4\t@hashed/4\n")

@@ -270,6 +270,35 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 	}
 }
 
+func TestStatus_MissingRightsAreGrantedNotMigrated(t *testing.T) {
+	t.Parallel()
+	for message, want := range map[string]string{
+		"c.p_id -> p on main: 42501 insufficient_privilege": "class SCHEMA: grant the missing rights: caretaker doctor --grants prints them",
+		"c.p_id -> p on main: 42703 undefined_column":       "class SCHEMA: run caretaker migrate; else correct",
+	} {
+		var out strings.Builder
+		failing := &pb.Failing{Class: pb.FailureClass_FAILURE_CLASS_SCHEMA, Message: message}
+		explainCondition(&terminal{std: Streams{Out: &out, Err: io.Discard}}, &pb.WorkerStatus{Worker: "w", Failing: failing})
+		assert.Contains(t, out.String(), want)
+	}
+}
+
+// receipting is a server with several databases.
+type receipting struct{ api }
+
+func (receipting) ListLeases(context.Context, *pb.ListLeasesRequest, ...grpc.CallOption) (*pb.ListLeasesResponse, error) {
+	answer := &pb.ListLeasesResponse{}
+	for _, name := range []string{"sec", "main", "ci", "main"} {
+		answer.Leases = append(answer.Leases, &pb.Lease{Database: name})
+	}
+	return answer, nil
+}
+
+func TestReceipts_NameTheOtherDatabases(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, strings.Join(otherDatabases(t.Context(), receipting{}), ", "), "ci, sec")
+}
+
 func TestExplain_CallsAreCommandsAndNoneIsSaidTwice(t *testing.T) {
 	for text, want := range map[string]string{
 		"run 7 is active, follow it with WatchRun (caretaker watch 7)": "run 7 is active, follow it with caretaker watch 7",

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -32,15 +33,25 @@ func receiptsCommand(a *app) *cobra.Command {
 
 // listReceiptsCommand lists the receipts of one database. --key requires --table.
 func listReceiptsCommand(a *app, use string) *cobra.Command {
-	request := &pb.ListReceiptsRequest{}
+	request, others := &pb.ListReceiptsRequest{}, []string(nil)
+	list := func(
+		client api, ctx context.Context, r *pb.ListReceiptsRequest, options ...grpc.CallOption,
+	) (*pb.ListReceiptsResponse, error) {
+		if r.GetDatabase() == "" && r.GetPageToken() == "" && !a.asJSON {
+			others = otherDatabases(ctx, client)
+		}
+		return client.ListReceipts(ctx, r, options...)
+	}
 	command := &cobra.Command{
 		Use:   use,
 		Short: "List receipts, newest first: when rows went, by which rule, and who asked",
-		RunE: call(a, api.ListReceipts, request,
-			func(out *terminal, answer *pb.ListReceiptsResponse) error {
-				warnNoReceipts(out, request, answer)
-				return describeReceipts(out, answer)
-			}),
+		RunE: call(a, list, request, func(out *terminal, answer *pb.ListReceiptsResponse) error {
+			warnNoReceipts(out, request, answer)
+			if len(others) > 0 {
+				out.note("database %s; others: --database %s", mainDatabase, strings.Join(others, ", "))
+			}
+			return describeReceipts(out, answer)
+		}),
 	}
 	command.Args = cobra.MatchAll(commandOnly, func(*cobra.Command, []string) error {
 		if request.GetKey() != "" && request.GetTable() == "" {
@@ -57,6 +68,19 @@ func listReceiptsCommand(a *app, use string) *cobra.Command {
 	flags.Int64Var(&request.JobId, "job", 0, "only of the job with this `id`")
 	pageFlags(command, "older receipts", &request.PageToken)
 	return command
+}
+
+// otherDatabases returns the databases of the server except main. It returns none if the server
+// does not list them.
+func otherDatabases(ctx context.Context, client api) (names []string) {
+	answer, _ := client.ListLeases(ctx, &pb.ListLeasesRequest{PageSize: maxPageSize})
+	for _, l := range answer.GetLeases() {
+		if l.GetDatabase() != mainDatabase {
+			names = append(names, l.GetDatabase())
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // describeReceipts prints a line for each receipt, with its lowest and highest key.

@@ -19,6 +19,7 @@ import (
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/format"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
@@ -363,22 +364,26 @@ func nothingDue(plan *pb.Run) bool {
 		counts(plan) == ""
 }
 
-// extent returns the size of a run's changes for the question before the run.
+// extent returns the size of a run's changes for the question before the run. The run also deletes
+// the children of deleted rows, which a dry run does not count.
 func extent(plan *pb.Run) string {
 	if n := int64(len(plan.GetCandidates())) + plan.GetMoreCandidates(); n > 0 {
 		return format.Pluralize(n, "candidate")
 	}
-	rows, least := int64(0), ""
+	rows, least, uncounted := int64(0), "", ""
 	for _, d := range plan.GetDefinitions() {
 		rows += d.GetRows()
 		if d.GetAtLeast() {
 			least = "at least "
 		}
+		if d.GetAction() == lfkrepo.AsyncDelete && d.GetRows() > 0 {
+			least, uncounted = "at least ", " (children of children are not counted)"
+		}
 	}
 	if records := plan.GetCounts()["processed_records"]; rows == 0 && records > 0 {
 		return format.Pluralize(records, "record") + " without rows"
 	}
-	return least + format.Pluralize(rows, "row")
+	return least + format.Pluralize(rows, "row") + uncounted
 }
 
 // errDeclined ends a command if the answer to its question is not yes.

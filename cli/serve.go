@@ -110,8 +110,9 @@ type listeners struct {
 	metrics, web net.Listener
 }
 
-// listen opens the configured listeners. Its error names the configuration key, and adds the
-// alternative of the command for the address of the API.
+// listen opens the configured listeners. Its error has a line for each address that is not
+// available, with its configuration key. alternative is what the command offers for the address of
+// the API.
 func listen(ctx context.Context, c *config.Config, alternative string) (l *listeners, err error) {
 	l = &listeners{}
 	for _, want := range []struct {
@@ -125,13 +126,19 @@ func listen(ctx context.Context, c *config.Config, alternative string) (l *liste
 		if want.address == "" {
 			continue
 		}
-		if *want.to, err = new(net.ListenConfig).Listen(ctx, "tcp", want.address); err != nil {
-			l.close()
-			if want.key != "listen" {
-				alternative = ", or leave it empty to switch it off"
-			}
-			return nil, notListening(want.key, want.address, alternative, err)
+		listener, failed := new(net.ListenConfig).Listen(ctx, "tcp", want.address)
+		if failed == nil {
+			*want.to = listener
+			continue
 		}
+		if want.key != "listen" {
+			alternative = ", or leave it empty to switch it off"
+		}
+		err = errors.Join(err, notListening(want.key, want.address, alternative, failed))
+	}
+	if err != nil {
+		l.close()
+		return nil, err
 	}
 	return l, nil
 }
@@ -142,7 +149,7 @@ func notListening(key, address, alternative string, err error) error {
 		return fmt.Errorf("%s (%s): %w", key, config.Variable(key), err)
 	}
 	return fmt.Errorf("%s: %s is in use by another process, perhaps another caretaker: set %s, "+
-		"or %[1]s in the configuration file, to a free address, such as 127.0.0.1:0 for any free port%[4]s",
+		"or %[1]s in the configuration file, to an address with a free port%[4]s",
 		key, address, config.Variable(key), alternative)
 }
 

@@ -80,6 +80,8 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		sh.set("CARETAKER_LISTEN", "127.0.0.1:0")
 		sh.set("CARETAKER_METRICS_LISTEN", taken.Addr().String())
 		sh.want(1, "serve", "metrics_listen: ", taken.Addr().String(), "set CARETAKER_METRICS_LISTEN", "leave it empty")
+		sh.set("CARETAKER_LISTEN", taken.Addr().String())
+		sh.want(1, "serve", "caretaker: listen: "+taken.Addr().String(), "with a free port\nmetrics_listen: "+taken.Addr().String())
 	})
 	t.Run("a database that is not there", func(t *testing.T) {
 		sh := sh.sub(t)

@@ -190,6 +190,10 @@ func remedy(out *terminal, w *pb.WorkerStatus) string {
 	case pb.FailureClass_FAILURE_CLASS_UNREACHABLE:
 		return "check the database; caretaker reconnects by itself"
 	case pb.FailureClass_FAILURE_CLASS_SCHEMA:
+		if strings.Contains(w.GetConditionDetail()+w.GetFailing().GetMessage(), "42501") {
+			return "grant the missing rights: caretaker doctor --grants prints them, " +
+				"for the owner of the tables"
+		}
 		advice := "run caretaker migrate; else correct the named table, column or privilege"
 		if w.GetWorker() == lfk.Name {
 			advice += "; caretaker lfk lint checks the definitions"

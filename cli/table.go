@@ -85,7 +85,7 @@ func printTable[T any](out *terminal, columns []column, items []T, row func(T) [
 }
 
 // runID is the ID of a run after some text. A table shows its first characters: as many as the runs
-// of the table differ in, at least 8. With --output wide it shows all.
+// of the table differ in, at least leastID. With --output wide it shows all.
 type runID struct{ before, id string }
 
 // String returns the whole ID with its prefix, or none without an ID.
@@ -96,8 +96,9 @@ func (r runID) String() string {
 	return r.before + r.id
 }
 
-// leastID is the least number of characters of the ID of a run.
-const leastID = 8
+// leastID is the least number of characters of the ID of a run. They have its time in milliseconds,
+// which distinguishes it from the runs that the table does not show.
+const leastID = len("01a21e76-0223")
 
 // shortenIDs shortens the IDs of runs in the cells of a table.
 func shortenIDs(cells [][]any) {

@@ -89,10 +89,10 @@ func wideTables() map[string]example {
 		"leases": {func(a *terminal) error {
 			return describeLeases(a, &pb.ListLeasesResponse{Leases: []*pb.Lease{{Name: longWorker + "/a_database_with_a_long_name_31", Holder: name, Epoch: 123_456, AcquiredAt: now, RenewedAt: now, ExpiresAt: now}}})
 		}, []string{longWorker + "/a_database_with_a_long_name_31"}},
-		"runs": {func(a *terminal) error { return describeRuns(a, &pb.ListRunsResponse{Runs: []*pb.Run{ended}}) }, []string{run[:8]}},
+		"runs": {func(a *terminal) error { return describeRuns(a, &pb.ListRunsResponse{Runs: []*pb.Run{ended}}) }, []string{run[:13]}},
 		"fires": {func(a *terminal) error {
 			return describeFires(a, &pb.ListFiresResponse{Fires: []*pb.Fire{{FireTime: now, Worker: longWorker, Outcome: pb.FireOutcome_FIRE_OUTCOME_SKIPPED, ClaimedBy: name, RunId: run, Reason: words}}})
-		}, []string{run[:8], "11-22 18:30"}},
+		}, []string{run[:13], "11-22 18:30"}},
 		"jobs": {func(a *terminal) error {
 			return describeJobs(a, &pb.ListJobsResponse{Jobs: []*pb.Job{{
 				Id: id, Kind: "continue_inactive_token_deletion", JobState: pb.JobState_JOB_STATE_RETRYABLE, Attempt: 25, MaxAttempts: 25,
@@ -244,7 +244,7 @@ func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
 		}, []string{"CONDIT", "idle", "NEXT RUN  LAST RUN", "succeeded 10-09 07:08  7", "DEAD"}},
 		"runs": {
 			func(a *terminal) error { return describeRuns(a, &pb.ListRunsResponse{Runs: []*pb.Run{ended}}) },
-			[]string{"STARTED", "01a1fbb2  ghost_user_migration  succeeded  10-09 07:08  0s    12,345 rows moved"},
+			[]string{"STARTED", "01a1fbb2-62fe  ghost_user_migration  succeeded  10-09 07:08  12,345 rows moved"},
 		},
 		"jobs": {func(a *terminal) error {
 			args, err := structpb.NewStruct(map[string]any{"deleted_by_id": 4, "reason": "r", "user_id": 7, "skip_authorization": true})
@@ -318,6 +318,10 @@ func TestRun_TheQuestionSaysOnHowMuch(t *testing.T) {
 		"1 candidate": planOf(1), "1,002 candidates": many,
 		"3 records without rows": {Counts: map[string]int64{"processed_records": 3}},
 		"at least 7 rows":        {Definitions: []*pb.DefinitionCount{{Rows: 3}, {Rows: 4, AtLeast: true}}},
+		"at least 17 rows (children of children are not counted)": {
+			Definitions: []*pb.DefinitionCount{{Rows: 15, Action: "async_delete"}, {Rows: 2, Action: "async_nullify"}},
+		},
+		"2 rows": {Definitions: []*pb.DefinitionCount{{Action: "async_delete"}, {Rows: 2, Action: "async_nullify"}}},
 	} {
 		assert.Equal(t, extent(plan), want)
 	}
@@ -366,9 +370,11 @@ func TestTables_ShowAsMuchOfAnIDAsTellsRunsApart(t *testing.T) {
 		return strings.Join(first[1:], " ")
 	}
 	const a, b, c = "01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "01a1fbb2-62ff-7420-8c8f-e59373dcf4f4", "01a1fbb3-0000-7420-8c8f-e59373dcf4f4"
-	assert.Equal(t, runs(a), "01a1fbb2")
-	assert.Equal(t, runs(a, c), "01a1fbb2 01a1fbb3")
+	assert.Equal(t, runs(a), "01a1fbb2-62fe")
+	assert.Equal(t, runs(a, c), "01a1fbb2-62fe 01a1fbb3-0000")
 	assert.Equal(t, runs(a, b, c, a), "01a1fbb2-62fe 01a1fbb2-62ff 01a1fbb3-0000 01a1fbb2-62fe")
+	const d = "01a1fbb2-62fe-7421-8c8f-e59373dcf4f4"
+	assert.Equal(t, runs(a, d), "01a1fbb2-62fe-7420 01a1fbb2-62fe-7421")
 }
 
 func TestStatus_WhatIsDeadOrDeferredNamesWhereItIsListed(t *testing.T) {

@@ -50,7 +50,8 @@ import (
 // Config has the settings of the process. The structs of the workers and of other parts are passed
 // to [Load].
 type Config struct {
-	// Listen is the gRPC address. One that other hosts can reach needs tls, auth or insecure.
+	// Listen is the gRPC address. An address that other hosts can reach requires tls, auth or
+	// insecure.
 	Listen string `key:"listen" default:"127.0.0.1:50051"`
 	// MetricsListen is the address of the Prometheus metrics. The rules of listen apply.
 	MetricsListen string `key:"metrics_listen" default:"127.0.0.1:9464" off:""`
@@ -59,23 +60,23 @@ type Config struct {
 	// WebActions lets operators and admins start, stop and protect on the status page, with the checks
 	// and the audit of the API. If it is not set, it is true when web_listen is a loopback address.
 	WebActions string `key:"web_actions" of:"true false" example:"true"`
-	// WebTraceURL is where a trace is shown, such as https://jaeger.example/trace/{trace_id}.
+	// WebTraceURL is the address of a trace, such as https://jaeger.example/trace/{trace_id}.
 	WebTraceURL string `key:"web.trace_url" example:"https://jaeger.example/trace/{trace_id}"`
-	// Insecure allows addresses that other hosts can reach with neither tls nor auth.
+	// Insecure allows addresses that other hosts can reach without tls and auth.
 	Insecure bool `key:"insecure" default:"false"`
 	TLS      TLS  `key:"tls"`
 	Auth     Auth `key:"auth"`
-	// LogLevel is the least that is logged.
+	// LogLevel is the lowest level that is logged.
 	LogLevel string `key:"log.level" default:"info" of:"debug info warn error"`
-	// LogFormat is json, one object a line, or text, for people. If it is not set, it is text on a
-	// terminal, else json.
+	// LogFormat is json, one object a line, or text. Without it the log is text on a terminal, and
+	// json otherwise.
 	LogFormat string `key:"log.format" of:"json text" example:"json"`
 	// Databases are those with a URL, in the order of the rotation: main, ci, sec, then the others by
 	// name.
 	Databases []Database
 	// SchedulerEnabled lets this server start runs by their schedules.
 	SchedulerEnabled bool `key:"scheduler.enabled" default:"true"`
-	// JobsEnabled lets this server work deferred jobs. They are queued in any case.
+	// JobsEnabled lets this server work deferred jobs. Jobs are queued in any case.
 	JobsEnabled bool `key:"jobs.enabled" default:"true"`
 	// OpenTelemetry is what the standard variables ask for.
 	OpenTelemetry OpenTelemetry
@@ -83,26 +84,26 @@ type Config struct {
 
 // TLS names PEM files.
 type TLS struct {
-	// CertFile is the PEM file of the server's certificate. It needs key_file.
+	// CertFile is the PEM file of the server's certificate. Requires key_file.
 	CertFile string `key:"cert_file" example:"/etc/caretaker/server.crt"`
-	// KeyFile is the PEM file of its key.
+	// KeyFile is the PEM file of the certificate's key.
 	KeyFile string `key:"key_file" example:"/etc/caretaker/server.key"`
-	// ClientCAFile is the PEM file of authorities. Clients then need a certificate signed by one of
-	// them.
+	// ClientCAFile is the PEM file of authorities. With it each client needs a certificate that one
+	// of them signed.
 	ClientCAFile string `key:"client_ca_file" example:"/etc/caretaker/clients-ca.crt"`
 }
 
 // Auth assigns permissions. At most one of the first two is set.
 type Auth struct {
-	// Token is the bearer token of an admin. With it, or a file of tokens, every call must carry one.
+	// Token is the bearer token of an admin. With any token configured, every call requires one.
 	Token string `key:"token"`
-	// TokenFile is the file that has the token, instead of it.
+	// TokenFile is the file of the admin's token, instead of token.
 	TokenFile string `key:"token_file"`
 	// TokensFile is a YAML list of tokens, each with name, sha256 and role: [who may do what](../guides/security.md).
 	TokensFile string `key:"tokens_file" example:"/etc/caretaker/tokens.yml"`
-	// Certificates give roles to client certificates, by common name or alternative name. Without them
-	// every verified client is an admin. In the environment a mapping as in JSON. It needs
-	// tls.client_ca_file.
+	// Certificates are the roles of client certificates, by common name or alternative name.
+	// Without them every verified client is an admin. The environment variable contains JSON.
+	// Requires tls.client_ca_file.
 	Certificates map[string]string `key:"certificates" of:"viewer operator admin" example:"{alice@example.com: operator}"`
 }
 

@@ -13,9 +13,9 @@ import (
 // Database has the URLs of a configured database.
 type Database struct {
 	Name string
-	// URL is where the primary is: postgres://…
+	// URL is the address of the primary: postgres://…
 	URL string `key:"url" example:"postgres://caretaker@db.example/application"`
-	// ReplicaURL is where a read replica is, for what only reads.
+	// ReplicaURL is the address of a read replica, for statements that only read.
 	ReplicaURL string `key:"replica_url" example:"postgres://caretaker@standby.example/application"`
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -130,6 +131,27 @@ func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
 		b.want(`SELECT epoch FROM maintenance.leases`, fmt.Sprint(round+1))
 		b.exec(`UPDATE maintenance.leases SET expires_at = now()`)
 	}
+}
+
+func TestLease_ReleasedOneIsNotSaidToBeHeld(t *testing.T) {
+	b := newBench(servicetest.Parallel(t), "")
+	var work sync.WaitGroup
+	for i := range 4 {
+		work.Go(func() {
+			for range 50 {
+				lease, err := b.Leases.AcquireLease(context.Background(), "work", fmt.Sprint(i), time.Hour)
+				if held, ok := errors.AsType[*fencing.LeaseHeldError](err); ok {
+					assert.That(t, held.Lease.Expired != strings.Contains(held.Error(), " is held by "), "%+v: %s", held, held)
+					continue
+				}
+				assert.NoError(t, err)
+				assert.NoError(t, b.Leases.ReleaseLease(context.Background(), lease.Fence))
+			}
+		})
+	}
+	work.Wait()
+	released := &fencing.LeaseHeldError{Lease: fencing.Lease{Fence: fencing.Fence{Name: "work", Holder: "a"}, Expired: true}}
+	assert.Equal(t, released.Error(), "lease work was just released by a: try again")
 }
 
 // strangers are fences like this one that are not its holder's.

@@ -45,20 +45,29 @@ const acquireLeaseSQL = leaseValuesSQL + `
   WHERE ` + leaseIsFreeSQL + leaseConflictSQL + `
   RETURNING ` + leaseColumns
 
-// AcquireLease acquires the lease, or returns a [*fencing.LeaseHeldError]. It tries once and never
-// waits for a holder. The lease ends ttl after now unless it is renewed.
+// acquireTries is how often a lease is tried that its holder releases at that moment.
+const acquireTries = 3
+
+// AcquireLease acquires the lease, or returns a [*fencing.LeaseHeldError]. It never waits for a
+// holder. The lease ends ttl after now unless it is renewed.
 func (d Leases) AcquireLease(
 	ctx context.Context, name, holder string, ttl time.Duration,
-) (fencing.Lease, error) {
-	lease, err := queryLease(ctx, d.db, "acquire lease "+name, acquireLeaseSQL, name, holder, ttl)
-	if !errors.Is(err, dberr.ErrNotFound) {
-		return lease, err
+) (lease fencing.Lease, err error) {
+	held := &fencing.LeaseHeldError{}
+	for range acquireTries {
+		lease, err = queryLease(ctx, d.db, "acquire lease "+name, acquireLeaseSQL, name, holder, ttl)
+		if !errors.Is(err, dberr.ErrNotFound) {
+			return lease, err
+		}
+		held.Lease, held.Remaining, err = readLease(ctx, d.db, name)
+		if err != nil {
+			return fencing.Lease{}, err
+		}
+		if !held.Lease.Expired {
+			break
+		}
 	}
-	held, remaining, err := readLease(ctx, d.db, name)
-	if err != nil {
-		return fencing.Lease{}, err
-	}
-	return fencing.Lease{}, &fencing.LeaseHeldError{Lease: held, Remaining: remaining}
+	return fencing.Lease{}, held
 }
 
 // renewLeaseSQL compares with the clock of the moment, so an expired lease is not renewed.

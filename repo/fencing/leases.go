@@ -17,8 +17,12 @@ type Lease struct {
 	Expired bool
 }
 
-// Holding names the holder of the lease and its expiry, for messages.
+// Holding names the holder of the lease and its expiry, for messages. The expiry of a released lease
+// is in the past, and is omitted.
 func (l *Lease) Holding() string {
+	if l.Expired {
+		return fmt.Sprintf("%s was just released by %s: try again", l.Name, l.Holder)
+	}
 	if l.ExpiresAt.Equal(stmt.Latest()) {
 		return fmt.Sprintf("%s is held by %s and never expires: if no run is active, set its expires_at in maintenance.leases to now()",
 			l.Name, l.Holder)

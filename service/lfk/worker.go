@@ -28,31 +28,33 @@ const (
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"* * * * *"`
-	// DefinitionsFile is the path of the definitions file. Without one the worker is not configured.
+	// DefinitionsFile is the path of the definitions file. Without a file the worker is not
+	// configured.
 	DefinitionsFile string `key:"definitions" example:"/etc/caretaker/loose_foreign_keys.yml"`
 	// Definitions define the fate of the children of deleted parents. nil means those of the file.
 	Definitions *Definitions
-	// Rotation is minute, a fire works the database whose turn it is, or all, it works each that has
-	// records due.
+	// Rotation is the choice of databases at a scheduled run: one database by the minute (minute),
+	// or all databases with due records (all).
 	Rotation string `key:"rotation" default:"minute" of:"minute all"`
 	// ReusedKeys is the treatment of the record of a deleted row whose key another row has now. The
 	// record is held for caretaker lfk reused (hold), its children are cleaned (clean), or they are
 	// kept and the record is deleted (keep). Warning: clean also deletes the children of a living row
 	// that was moved and updated, or moved in a subtransaction.
 	ReusedKeys string `key:"reused_keys" default:"hold" of:"hold clean keep"`
-	// TrackPartitions lets runs track the new partitions of tracked tables, where caretaker lfk install
-	// has made the queue: they create triggers on these. With GitLab's queue it has no effect.
+	// TrackPartitions lets runs create the trigger on new partitions of tracked tables. It has no
+	// effect on GitLab's queue, only on a queue that caretaker lfk install made.
 	TrackPartitions *bool `key:"track_partitions" default:"true"`
-	// BatchSize is how many records are loaded at a time. From 500 on, loads of together 2,000 records
-	// are cleaned at once where that is quick.
+	// BatchSize is the number of records that a statement loads. From 500 on, a run joins loads of
+	// up to 2,000 records while that is quick.
 	BatchSize int `key:"batch_size" default:"500" max:"10000"`
-	// MaxDeletes is how many rows a run may delete. Turbo mode: 200000, or this if it is higher.
+	// MaxDeletes is the maximum number of rows that a run deletes. Turbo mode: 200000, or this
+	// value if it is higher.
 	MaxDeletes int64 `key:"max_deletes" default:"100000" max:"100000000"`
-	// MaxUpdates is how many rows a run may nullify or mark. Turbo mode: 150000, or this if it is
-	// higher.
+	// MaxUpdates is the maximum number of rows that a run nullifies or marks. Turbo mode: 150000,
+	// or this value if it is higher.
 	MaxUpdates int64 `key:"max_updates" default:"50000" max:"100000000"`
-	// MaxRuntime is how long a run may take. Under a second the log warns at the start. Turbo mode:
-	// 45s, or this if it is longer.
+	// MaxRuntime is the maximum duration of a run. The log warns of less than a second. Turbo mode:
+	// 45s, or this value if it is longer.
 	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
 }
 

@@ -23,9 +23,9 @@ const Name = "ghost_user_migration"
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"*/2 * * * *"`
-	// Limit is how many rows of the queue a run takes.
+	// Limit is how many users a run takes from the queue.
 	Limit int `key:"limit" default:"1000" max:"100000"`
-	// MaxRuntime is how long a run may take. Under a second the log warns at the start.
+	// MaxRuntime is the maximum duration of a run. The log warns of less than a second.
 	MaxRuntime time.Duration `key:"max_runtime" default:"60s" max:"24h"`
 }
 

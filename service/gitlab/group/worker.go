@@ -27,10 +27,10 @@ const Name = "adjourned_group_deletion"
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"0 2 * * *" catch_up:"true"`
-	// BatchSize is how many groups are decided about at a time.
+	// BatchSize is the number of groups that a statement reads.
 	BatchSize int `key:"batch_size" default:"100" max:"10000"`
-	// Interval is the time from one group that is due to the next: with 20s 4320 are started a day at
-	// most.
+	// Interval is the time between the starts of two groups. With 20s at most 4,320 groups start in
+	// a day.
 	Interval time.Duration `key:"interval" default:"20s" max:"24h"`
 }
 

@@ -29,13 +29,13 @@ const Name = "placeholder_user_cleanup"
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
-	// MaxAttempts is how often a deletion is attempted.
+	// MaxAttempts is the maximum number of attempts to delete a user.
 	MaxAttempts int `key:"max_attempts" default:"15" max:"1000"`
-	// RetryPeriod is how long to wait after an attempt.
+	// RetryPeriod is the time between two attempts.
 	RetryPeriod time.Duration `key:"retry_period" default:"48h" max:"8760h"`
-	// Interval lies between the starts of two jobs of a run.
+	// Interval is the time between the starts of two jobs of a run.
 	Interval time.Duration `key:"interval" default:"1s" max:"24h"`
-	// BatchSize is how many rows are claimed in one transaction.
+	// BatchSize is the number of users that a transaction claims.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
 }
 

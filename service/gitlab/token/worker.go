@@ -24,15 +24,15 @@ const Name = "inactive_token_deletion"
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
-	// BatchSize is how many bots are judged at a time, in one transaction.
+	// BatchSize is the number of bots that a transaction examines.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
-	// MaxRuntime is how long a run may take. Its lease holds 10 s longer. Under a second the log warns
-	// at the start.
+	// MaxRuntime is the maximum duration of a run. Its lease lasts 10 s longer. The log warns of
+	// less than a second.
 	MaxRuntime time.Duration `key:"max_runtime" default:"180s" max:"24h"`
-	// ContinueAfter is how long after the end of a run that took longer the next one continues.
+	// ContinueAfter is the time after which another run continues a run that reached max_runtime.
 	ContinueAfter time.Duration `key:"continue_after" default:"120s" max:"24h"`
-	// MaxQueued is how many users may wait for their deletion before a run ends early with QUEUE_FULL.
-	// All queued users count.
+	// MaxQueued is the number of users queued for deletion from which on a run ends early with
+	// QUEUE_FULL. It counts all queued users.
 	MaxQueued int `key:"max_queued" default:"100000" max:"10000000" off:"0"`
 }
 

@@ -18,14 +18,14 @@ const Name = "orphan_audit"
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"30 3 * * 0" enabled:"false"`
-	// Fix puts records of the missing parents into their queue, so that loose_foreign_keys_cleanup
-	// cleans what refers to them. Otherwise orphans are only counted.
+	// Fix queues records of the missing parents, so that loose_foreign_keys_cleanup cleans their
+	// children. Without it orphans are only counted.
 	Fix *bool `key:"fix" default:"false"`
-	// BatchSize is how many keys one statement checks.
+	// BatchSize is the number of keys that a statement checks.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
-	// MaxRecords is how many records a run puts into queues.
+	// MaxRecords is the maximum number of records that a run queues.
 	MaxRecords int `key:"max_records" default:"100000" max:"100000000"`
-	// MaxRuntime is how long a run may take. The next one continues.
+	// MaxRuntime is the maximum duration of a run. The next run continues.
 	MaxRuntime time.Duration `key:"max_runtime" default:"10m" max:"24h"`
 }
 

@@ -25,19 +25,19 @@ import (
 // Config has the limits above which a database counts as overloaded. A limit of 0 is off. With the
 // zero value nothing is probed.
 type Config struct {
-	// MaxReplicaLag is the maximum lag of a streaming standby, as the primary sees it. Those being
-	// made or catching up, and subscribers of logical replication, do not count.
+	// MaxReplicaLag is the maximum lag of a streaming standby, as the primary reports it. New
+	// standbys that still catch up, and subscribers of logical replication, do not count.
 	MaxReplicaLag time.Duration `key:"max_replica_lag" default:"30s" max:"24h" off:"0"`
-	// IgnoredReplicas are the application_names, with commas between them, of standbys that may be as late as they like: set
-	// it for one with recovery_min_apply_delay.
+	// IgnoredReplicas are the application_names of standbys whose lag does not count, separated by
+	// commas, such as a standby with recovery_min_apply_delay.
 	IgnoredReplicas []string `key:"ignored_replicas"`
-	// MaxWALRate is how much the write-ahead log may grow in a second, by all writers, over the last 2
-	// to 10 seconds.
+	// MaxWALRate is the maximum growth of the write-ahead log in a second, of all writers, over the
+	// last 2 to 10 seconds.
 	MaxWALRate int64 `key:"max_wal_rate" default:"0" max:"1024TB" off:"0" unit:"bytes"`
-	// MaxLockWait is how long a session may wait for a lock on the table at hand or its partition.
-	// Other sessions queue for such a lock after a migration, for example.
+	// MaxLockWait is the maximum time that another session waits for a lock on the current table or
+	// partition, for example during a migration.
 	MaxLockWait time.Duration `key:"max_lock_wait" default:"5s" max:"24h" off:"0"`
-	// Patience is for how long a run goes on, slowed down, while a limit is exceeded.
+	// Patience is how long a run continues slowly while a limit is exceeded.
 	Patience time.Duration `key:"patience" default:"20s" max:"24h"`
 }
 
