@@ -102,7 +102,7 @@ func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
 	}
 	idle := []status.Worker{{Condition: status.ConditionIdle, Backlog: status.Backlog{Untracked: 2}}}
 	v := judge(idle, false).withDead(idle, nil)
-	assert.Equal(t, v, verdict{"in order, 2 not tracked", "All workers are in order and wait for their next run. Parents whose deletions are not recorded: 2.", "warn"})
+	assert.Equal(t, v, verdict{"in order, 2 not tracked", "All workers are healthy. Parents whose deletions are not recorded: 2.", "warn"})
 }
 
 func TestDryRun_IsMarkedEverywhereAndSaysWould(t *testing.T) {

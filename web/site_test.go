@@ -86,7 +86,7 @@ func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
 		assert.That(t, !strings.Contains(body, "<script>alert") && !strings.Contains(body, "<img") &&
 			!strings.Contains(body, "\u202e"), "%s: what somebody wrote is not escaped", path)
 	}
-	f.page("/", "<title>1 paused", " for somebody to decide · caretaker</title>")
+	f.page("/", "<title>1 paused", " to be decided · caretaker</title>")
 	f.page("/workers/"+tokens, "until")
 }
 
@@ -95,8 +95,9 @@ func TestFault_MainDown_IsSaidOnceAndWhatWasKnownIsShown(t *testing.T) {
 	r := f.run(tokens, false)
 	f.page("/", r.ID)
 	f.main.Close()
-	f.eventually("/", "<title>main is down", "does not answer", "failing", "Not read just now", "see above")
-	body := f.page("/", "<title>main is down · caretaker</title>", "does not answer", "failing", r.ID, "Not read just now", "see above")
+	f.eventually("/", "<title>main is down", "does not answer", "failing", "Out of date", "see above")
+	body := f.page("/", "<title>main is down · caretaker</title>", "does not "+
+		"answer", "failing", r.ID, "Out of date", "see above")
 	if n := strings.Count(body, "does not answer"); n > 2 { // the banner, and the script's own banner
 		t.Errorf("that main does not answer is said %d times:\n%s", n, body)
 	}

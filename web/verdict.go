@@ -25,8 +25,8 @@ func conditionText(c status.Condition) string {
 // ones, then running ones.
 func judge(workers []status.Worker, down bool) verdict {
 	if down {
-		return verdict{"main is down", "The database main does not answer. What follows is what this " +
-			"server knows by itself; lists are older.", "bad"}
+		return verdict{"main is down", "The database main does not answer. This page shows what the " +
+			"server itself knows, and older lists.", "bad"}
 	}
 	if common := outages(workers); len(common) > 0 {
 		parts := make([]string, len(common))
@@ -59,7 +59,7 @@ func judge(workers []status.Worker, down bool) verdict {
 	if len(workers) == 0 {
 		return verdict{"nothing used", "No worker is enabled and configured.", "off"}
 	}
-	return verdict{"in order", "All workers are in order and wait for their next run.", "good"}
+	return verdict{"in order", "All workers are healthy.", "good"}
 }
 
 // outage is a database that keeps several workers from running.
@@ -113,12 +113,12 @@ func (v verdict) withDead(workers []status.Worker, jobs []job.Count) verdict {
 	case dead > 1:
 		v.Short += ", " + number(dead) + " jobs given up"
 	case rows > 0:
-		v.Short += ", " + number(rows) + " for somebody to decide"
+		v.Short += ", " + number(rows) + " to be decided"
 	case untracked == 0:
 		return v
 	}
 	if len(parts) > 0 {
-		v.Long += " Given up, or for somebody to decide: " + strings.Join(parts, ", ") + "."
+		v.Long += " Given up, or to be decided: " + strings.Join(parts, ", ") + "."
 	}
 	if untracked > 0 {
 		v.Short += ", " + number(int64(untracked)) + " not tracked"
