@@ -254,8 +254,8 @@ func printSummary(a *app, i *instance, p *playground) {
 	if metrics := i.metricsAddress(); metrics != "" {
 		a.println("metrics   http://%s/metrics", metrics)
 	}
-	a.println("\nSome of the demo data needs an operator's decision, to show how the page " +
-		"presents that.")
+	a.println("\nSome of the demo data needs an operator's decision, " +
+		"to show how the page presents that.")
 	a.println("tour      %s", docs.URL("getting-started/try-the-demo.md"))
 	a.println("\nTry, in another terminal:")
 	a.println(call, "", address, "GetStatus")
