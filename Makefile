@@ -165,8 +165,9 @@ check-all: ## run every check, for a release: about four hours
 lint: prose ## check the Go code with golangci-lint, and the English
 	$(LINTER) run
 
-prose: ## check the English of docs, comments and the API (TEXTS=docs/jobs.md)
+prose: ## check the English of docs, comments, help and the API (TEXTS=docs/jobs.md)
 	@$(VALE) $(TEXTS)
+	@$(GO) run ./tools/clidoc texts | $(VALE) --ext=.md
 
 generated: ## check that generated code and documents are up to date
 	@tools/generated.sh

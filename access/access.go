@@ -64,7 +64,7 @@ func (r *Role) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is none of viewer, operator, admin", text)
+	return fmt.Errorf("%q must be viewer, operator or admin", text)
 }
 
 // Client is an authenticated client.
@@ -213,7 +213,7 @@ func (k *Keys) Identify(given string, certificate *x509.Certificate) (Client, er
 		return k.byCertificate(certificate), nil
 	case tokens:
 		return Client{}, &RefusedError{
-			"missing", "a bearer token is needed: send the header authorization: Bearer TOKEN",
+			"missing", "a bearer token is required: send the header authorization: Bearer TOKEN",
 		}
 	}
 	return Client{Name: nameOf(certificate), Role: Admin}, nil
@@ -232,12 +232,12 @@ func (k *Keys) byToken(given string, certificate *x509.Certificate) (Client, err
 	case found == nil:
 		return Client{}, &RefusedError{
 			"unknown",
-			"this token is not known here: it is mistyped, was taken back, or is another server's",
+			"unknown token: it is mistyped, revoked, or for another server",
 		}
 	case !found.expires.IsZero() && !time.Now().Before(found.expires):
 		return Client{}, &RefusedError{
 			"expired", "this token expired at " + found.expires.UTC().Format(time.RFC3339) +
-				": ask whoever runs this server for a new one",
+				": ask for a new one",
 		}
 	}
 	client := found.Client

@@ -81,7 +81,7 @@ func (f *tokensFile) reloadLocked() {
 	case err == nil && !changed:
 	case err == nil:
 		f.wrong = ""
-		f.logger.Info("file of tokens read again", "tokens", len(f.tokens))
+		f.logger.Info("token file read again", "tokens", len(f.tokens))
 	case err.Error() != f.wrong || time.Since(f.warned) >= warnInterval:
 		f.warned = time.Now()
 		f.wrong = err.Error()
@@ -146,7 +146,7 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 	}
 	// A partly written file may be empty, so only [] removes all tokens.
 	if entries == nil {
-		return nil, errors.New("has no tokens: [] admits no client")
+		return nil, errors.New("has no tokens: add one, or write [] to admit no client")
 	}
 	var second yaml.Node
 	if !errors.Is(decoder.Decode(&second), io.EOF) {
@@ -202,14 +202,14 @@ func (e entry) token(workers []string) (*token, error) {
 	case wrongRole != nil:
 		return nil, wrongRole
 	case [sha256.Size]byte(hash) == sha256.Sum256(nil):
-		return nil, errors.New("sha256 is that of no text at all")
+		return nil, errors.New("sha256 is the hash of an empty token")
 	case restricted && role != Operator:
-		return nil, errors.New("workers restrict operators only: leave them out")
+		return nil, errors.New("workers is only for the role operator: remove it")
 	case restricted && len(only) == 0:
-		return nil, errors.New("workers is empty: leave it out for all of them")
+		return nil, errors.New("workers is empty: remove it to allow all workers")
 	}
 	if i := slices.IndexFunc(only, unknown); i >= 0 {
-		return nil, fmt.Errorf("unknown worker %q: there are %s", only[i],
+		return nil, fmt.Errorf("unknown worker %q: known workers are %s", only[i],
 			strings.Join(workers, ", "))
 	}
 	expires, err := e.expiry()

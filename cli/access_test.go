@@ -70,15 +70,16 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 	as := func(name string) string {
 		return " --tls-ca " + certificate + " --token-file " + saved(t, name+".token", name+"-secret\n")
 	}
-	r.want(1, "status --tls-ca "+certificate, "a bearer token is needed")
-	r.want(1, "status"+as("nobody"), "this token is not known here")
+	r.want(1, "status --tls-ca "+certificate, "a bearer token is required")
+	r.want(1, "status"+as("nobody"), "unknown token")
 	r.want(0, "status"+as("viola"), worker)
 	r.want(1, "pause "+worker+" --reason r"+as("viola"), "this needs the role operator, you have viewer")
 	r.want(0, "pause "+worker+" --reason repairs"+as("otto"), "paused", "otto at 127.0.0.1:")
 	r.want(1, "pause ghost_user_migration --reason r"+as("otto"), "your token is for "+worker+" alone, and this is about ghost_user_migration")
 	r.want(1, "pause --all --reason r"+as("otto"), "this needs the role admin, you have operator")
 	r.want(0, "pause --all --reason incident"+as("ada"), "ada at 127.0.0.1:")
-	r.want(2, "audit --since yesterday"+as("viola"), "neither a time such as 2026-11-01T00:00:00Z nor a duration such as 24h")
+	r.want(2, "audit --since yesterday"+as("viola"), "must be a time such as 2026-11-01T00:00:00Z "+
+		"or a duration such as 24h")
 	r.want(0, "audit --since 2999-01-01T00:00:00Z"+as("viola"), "OUTCOME")
 	r.want(0, "audit --limit 1"+as("viola"), "PauseWorker  *", "incident", "older entries: give a larger --limit, or --all")
 	assert.Equal(t, strings.Count(r.want(0, "audit --since 1h --all"+as("viola")), "\n"), 6, "lines of all entries")
@@ -122,7 +123,7 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	plain := sh.serving()
 	plain.want(0, "status", worker)
 	for _, flags := range []string{"--tls", "--tls-ca " + certificate, "--tls-cert " + other + " --tls-key " + otherKey} {
-		plain.want(1, "status "+flags, "does not use TLS: leave --tls and --tls-* out")
+		plain.want(1, "status "+flags, "does not use TLS: remove --tls and --tls-*")
 	}
 	plain.stop()
 	if code := <-plain.exit; code != 0 {
@@ -136,16 +137,17 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	for _, command := range []string{"status", "run " + worker, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "plan user 7", "receipts list"} {
 		r.want(1, command, "give --tls or --tls-ca if the server uses TLS")
 		r.want(1, command+" --token-file "+token, "give --tls or --tls-ca if the server uses TLS")
-		r.want(1, command+" --tls", "name the authority with --tls-ca")
-		r.want(1, command+" --tls-ca "+other, "name the authority with --tls-ca")
-		r.want(1, command+ca, "a bearer token is needed", "give --token-file, or --tls-cert and --tls-key")
+		r.want(1, command+" --tls", "give its file with --tls-ca")
+		r.want(1, command+" --tls-ca "+other, "give its file with --tls-ca")
+		r.want(1, command+ca, "a bearer token is required", "give --token-file, or --tls-cert and "+
+			"--tls-key")
 		r.want(1, command+ca+" --token-file /nowhere", "--token-file: open /nowhere")
 		if code, out, errOut := sh.caretaker(strings.Fields(command + ca + " --address " + r.address + " --token-file " + token)...); strings.Contains(errOut, "--token-file") || strings.Contains(errOut, "--tls") {
 			t.Errorf("%s with all it needs: exit %d: %s%s", command, code, out, errOut)
 		}
 	}
 	r.want(0, "status --token-file "+token+ca, worker)
-	r.want(1, "status --token-file "+saved(t, "wrong", "wrong")+ca, "this token is not known here")
+	r.want(1, "status --token-file "+saved(t, "wrong", "wrong")+ca, "unknown token")
 	r.want(1, "status --tls-cert "+other+ca, "--tls-cert", "--tls-key")
 	r.want(1, "status --tls-cert "+other, "--tls-key is missing")
 	r.want(1, "status --tls-key "+key, "--tls-cert is missing")

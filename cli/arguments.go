@@ -86,7 +86,7 @@ func flagError(command *cobra.Command, err error) error {
 		return fmt.Errorf("%q is not an ID: a number above 0", id[1])
 	}
 	if strings.HasPrefix(err.Error(), "unknown shorthand flag") {
-		return fmt.Errorf("%w (an argument that begins with - is taken for a flag)", err)
+		return fmt.Errorf("%w (an argument that begins with - is read as a flag)", err)
 	}
 	if name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --"); unknown {
 		return fmt.Errorf("%w%s", err, nearFlag(command, name))
@@ -146,7 +146,7 @@ func optionalWorker(worker *string) cobra.PositionalArgs {
 			return nil
 		}
 		if *worker != "" && *worker != args[0] {
-			return errors.New("name one worker: as argument, or with --worker")
+			return errors.New("two workers are named: give one, as argument or with --worker")
 		}
 		*worker = args[0]
 		return nil
@@ -156,7 +156,8 @@ func optionalWorker(worker *string) cobra.PositionalArgs {
 // workerFlag lets a list select one worker by an argument or by the flag --worker.
 func workerFlag(command *cobra.Command, worker *string) {
 	command.Args = optionalWorker(worker)
-	command.Flags().StringVar(worker, "worker", "", "`name` of a worker, same as WORKER; default all")
+	command.Flags().StringVar(worker, "worker", "", "`name` of a worker, like the argument WORKER "+
+		"(default all)")
 }
 
 // everyWorker selects all workers.
@@ -180,8 +181,8 @@ func runArgument(id *string) cobra.PositionalArgs {
 	form := regexp.MustCompile(`^[0-9a-fA-F-]{4,36}$`)
 	return cobra.MatchAll(between(1, 1), func(_ *cobra.Command, args []string) error {
 		if !form.MatchString(args[0]) {
-			return fmt.Errorf("%q is not the ID of a run, nor its first characters, at least 4: "+
-				"caretaker runs lists them", args[0])
+			return fmt.Errorf("%q is not a run ID or the first 4 or more characters of one: caretaker "+
+				"runs lists the IDs", args[0])
 		}
 		*id = args[0]
 		return nil
@@ -231,14 +232,14 @@ type count int
 // String returns the value as the flag's help shows it.
 func (c *count) String() string { return strconv.Itoa(int(*c)) }
 
-// Type implements [pflag.Value].
-func (*count) Type() string { return "number" }
+// Type implements [pflag.Value]. It is the type for which GetInt returns a value.
+func (*count) Type() string { return "int" }
 
 // Set implements [pflag.Value].
 func (c *count) Set(text string) error {
 	n, err := strconv.ParseInt(text, 10, 32)
 	if err != nil || n < 1 {
-		return errors.New("a whole number above 0")
+		return errors.New("must be a whole number above 0")
 	}
 	*c = count(n)
 	return nil
@@ -251,7 +252,7 @@ const moreKey = "more"
 func pageFlags(command *cobra.Command, more string, token *string) {
 	command.Annotations = map[string]string{moreKey: more}
 	limit, flags := count(defaultLimit), command.Flags()
-	flags.Var(&limit, "limit", "`number` of entries")
+	flags.Var(&limit, "limit", "maximum `number` of entries")
 	if flags.Lookup("all") == nil {
 		flags.BoolFunc("all", "all entries", func(string) error {
 			limit = 0
@@ -260,13 +261,14 @@ func pageFlags(command *cobra.Command, more string, token *string) {
 	}
 	flags.Var(&limit, "page-size", "same as --limit")
 	_ = flags.MarkHidden("page-size")
-	flags.StringVar(token, "page-token", "", "for scripts: `token` of the next page, from --output json")
+	flags.StringVar(token, "page-token", "", "`token` of the next page, from --output json (for "+
+		"scripts)")
 }
 
 // watchFlag adds --watch.
 func watchFlag(command *cobra.Command) {
 	command.Flags().Duration("watch", 0,
-		"show it again and again, at this interval, until Ctrl-C")
+		"repeat at this interval until Ctrl-C")
 	command.Flags().Lookup("watch").NoOptDefVal = "2s"
 }
 
@@ -284,7 +286,7 @@ func enumFlag[E interface {
 	}
 	last := len(names) - 1
 	allowed := strings.Join(names[:last], ", ") + " or " + names[last]
-	help := "only this `" + name + "`: " + allowed + "; default all"
+	help := "only this `" + name + "`: " + allowed + " (default all)"
 	command.Flags().Func(name, help, func(text string) error {
 		for i, value := range names {
 			if strings.EqualFold(value, text) {
@@ -292,7 +294,7 @@ func enumFlag[E interface {
 				return nil
 			}
 		}
-		return errors.New(allowed)
+		return errors.New("must be " + allowed)
 	})
 	_ = command.RegisterFlagCompletionFunc(name,
 		cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
@@ -312,14 +314,14 @@ func durationFlag(command *cobra.Command, name, help string, to **durationpb.Dur
 
 // sinceFlag adds a flag for a time, in RFC 3339 or as a duration before now.
 func sinceFlag(command *cobra.Command, to **timestamppb.Timestamp) {
-	timeFlag(command, "since", "only from this `time` on: such as 2026-11-01T00:00:00Z, or how "+
-		"long ago, such as 24h", to)
+	timeFlag(command, "since", "only entries from this `time` on, such as 2026-11-01T00:00:00Z, "+
+		"or an age such as 24h", to)
 }
 
 // timesFlags adds --since and --until.
 func timesFlags(command *cobra.Command, since, until **timestamppb.Timestamp) {
 	sinceFlag(command, since)
-	timeFlag(command, "until", "only before this `time`, given like --since", until)
+	timeFlag(command, "until", "only entries before this `time`, in the form of --since", until)
 }
 
 // timeFlag adds a flag for a time: RFC 3339, or a positive duration before now such as 24h.
@@ -331,7 +333,7 @@ func timeFlag(command *cobra.Command, name, help string, to **timestamppb.Timest
 		}
 		at, err := time.Parse(time.RFC3339, text)
 		if err != nil {
-			return errors.New("neither a time such as 2026-11-01T00:00:00Z nor a duration such as 24h")
+			return errors.New("must be a time such as 2026-11-01T00:00:00Z or a duration such as 24h")
 		}
 		*to = timestamppb.New(at)
 		return nil

@@ -114,8 +114,8 @@ func rootCommand(a *app) *cobra.Command {
 	// 1. Flags of all commands.
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (YAML)")
 	root.PersistentFlags().FuncP("output", "o",
-		"`format` of the output: text, json, yaml, or wide: as text, with whole IDs and tables "+
-			"wider than the terminal (default text)", a.setOutput)
+		"`format` of the output: text, json, yaml, or wide for whole IDs and wide tables (default text)",
+		a.setOutput)
 	// 2. Commands of a server, which read the configuration.
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
 		&cobra.Group{ID: groupClient, Title: "Client:"})
@@ -149,7 +149,7 @@ func rootCommand(a *app) *cobra.Command {
 // setOutput sets the format of --output.
 func (a *app) setOutput(format string) error {
 	if !slices.Contains([]string{"text", "json", "yaml", "wide"}, format) {
-		return errors.New("text, json, yaml or wide")
+		return errors.New("must be text, json, yaml or wide")
 	}
 	a.asJSON, a.wide = format == "json" || format == "yaml", format == "wide"
 	if format == "yaml" {
@@ -163,7 +163,7 @@ func (a *app) setOutput(format string) error {
 func helpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
-		Short: "Show what a command does",
+		Short: "Show the help of a command",
 		RunE: func(_ *cobra.Command, args []string) error {
 			command, remaining, err := root.Find(args)
 			if err != nil {
@@ -246,7 +246,7 @@ type schemaVersion struct {
 func versionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Show the version, its commit and date, Go, and the schema that migrate brings",
+		Short: "Show the version, commit, date, Go version and schema version",
 		Args:  between(0, 0),
 		RunE: func(*cobra.Command, []string) error {
 			if _, err := a.checkConfigFile(); err != nil {

@@ -8,7 +8,6 @@ import (
 	"os/user"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -32,7 +31,7 @@ import (
 // localFlag adds --local, for commands that print times.
 func (out *terminal) localFlag(flags *pflag.FlagSet) {
 	flags.BoolVar(&out.local, "local", false,
-		"show times in the zone of this machine, not UTC; --output json stays UTC")
+		"times in this machine's time zone instead of UTC (not in JSON and YAML)")
 }
 
 // defaultAddress is the server's default address.
@@ -52,10 +51,7 @@ func call[Q, R proto.Message](
 	describe func(*terminal, R) error,
 ) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, _ []string) error {
-		limit := 0
-		if flag := c.Flags().Lookup("limit"); flag != nil {
-			limit, _ = strconv.Atoi(flag.Value.String())
-		}
+		limit, _ := c.Flags().GetInt("limit")
 		return a.connect(c.Context(), func(ctx context.Context, client api) error {
 			return a.repeat(ctx, c, func(ctx context.Context, wipe func()) error {
 				answer, err := collect(request, limit, func() (R, error) {
@@ -218,7 +214,8 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	}
 	if token != "" {
 		if !a.client.secure() && !a.client.nearby() {
-			a.note("caretaker: warning: the token goes to %s unencrypted: give --tls", a.client.address)
+			a.note("caretaker: warning: the token is sent to %s unencrypted: give "+
+				"--tls", a.client.address)
 		}
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
@@ -322,17 +319,18 @@ func (c *connection) wrongFlag(problem string) string {
 		return "the connection to " + c.server() + " ended during the call: caretaker runs " +
 			"shows the runs once a server answers"
 	case has("not look like a TLS handshake"):
-		return "the server at " + c.address + " does not use TLS: leave --tls and --tls-* out"
+		return "the server at " + c.address + " does not use TLS: remove --tls and --tls-*"
 	case ended && !c.secure():
 		return "no gRPC at " + c.address + ": give --tls or --tls-ca if the server uses TLS"
 	case has("signed by unknown authority"):
-		return "the certificate of the server at " + c.address + " is signed by an authority that this " +
-			"machine does not trust: name the authority with --tls-ca"
+		return "the certificate of the server at " + c.address + " is signed by an authority that " +
+			"this machine does not trust: give its file with --tls-ca"
 	case has("certificate required") && c.certFile == "":
-		return "the server at " + c.address + " wants a client certificate: give --tls-cert and --tls-key"
+		return "the server at " + c.address + " requires a client certificate: give --tls-cert and " +
+			"--tls-key"
 	case ended && c.certFile == "":
-		return "the server at " + c.address + " has ended the connection: if it wants a client " +
-			"certificate give --tls-cert and --tls-key"
+		return "the server at " + c.address + " has closed the connection: if it requires a client " +
+			"certificate, give --tls-cert and --tls-key"
 	case c.certFile != "" && (ended || has("remote error: tls:")):
 		return "the server at " + c.address + " does not accept the client certificate: give another " +
 			"one with --tls-cert and --tls-key"

@@ -46,7 +46,7 @@ func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
 	r.want(0, "resume *", "the global pause has ended")
 	r.want(0, "resume --all", "no global pause is active")
 	r.want(0, "resume "+worker, "not configured")
-	r.want(2, "pause "+worker+" --reason r --for 9999h", "--for: from 1s to 8760h")
+	r.want(2, "pause "+worker+" --reason r --for 9999h", "--for: must be from 1s to 8760h")
 }
 
 func TestRun_ADryRunWorksWhileTheWorkerIsPausedAndSaysSo(t *testing.T) {
@@ -93,7 +93,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 		assert.That(t, len(runs) == want && (d["nextPageToken"] == "") == (want == 2), "%s: %v", command, d)
 	}
 	r.want(2, "runs --page-token x", "--page-token: is not the nextPageToken of the same list with the same filters")
-	r.want(1, "status --tls", "does not use TLS: leave --tls and --tls-* out")
+	r.want(1, "status --tls", "does not use TLS: remove --tls and --tls-*")
 	execute(t, sql, `INSERT INTO maintenance.fires (worker, fire_time, outcome, run_id, claimed_by, started_at)
 		VALUES ('`+worker+`', '2026-11-21 00:01Z', 'ran', '`+id+`', 'here', '2026-11-21 00:01:02.5Z'),
 		('`+worker+`', '2026-11-21 00:02Z', 'missed', NULL, '', NULL)`)
@@ -102,22 +102,24 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	assert.Lacks(t, r.want(0, "fires --outcome missed"), id[:13])
 	r.want(2, "fires nobody", `unknown worker "nobody"`)
 	r.want(0, "watch "+id, "succeeded")
-	r.want(0, "cancel "+id, "had ended before: succeeded")
-	r.want(2, "watch nope", `"nope" is not the ID of a run, nor its first characters, at least 4: caretaker runs lists them`)
-	r.want(2, "cancel nope", `"nope" is not the ID of a run`)
+	r.want(0, "cancel "+id, "has already ended: succeeded")
+	r.want(2, "watch "+
+		"nope", `"nope" is not a run ID or the first 4 or more characters of one: caretaker runs lists the IDs`)
+	r.want(2, "cancel nope", `"nope" is not a run ID`)
 	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: find its id with caretaker runs")
 	for _, size := range []string{"0", "-1", "99999999999", "x"} {
 		r.want(2, "runs --limit "+size, "a whole number above 0")
 	}
 	r.want(0, "watch "+id[:35], "succeeded")
-	r.want(2, "watch "+id[:4], id[:4]+" begins several run ids, give more characters: ", id)
+	r.want(2, "watch "+id[:4], id[:4]+" matches several runs, give more characters: ", id)
 	started := runID(t, document(t, r.want(0, "run "+worker+" --no-wait -o json")))
 	r.want(0, "watch "+started, "succeeded")
 	r.want(0, "run "+worker+" --no-wait --dry-run", " has started; caretaker watch ", "(server ")
 	devdb.Eventually(t, "the dry run ends", func() bool { return !strings.Contains(r.want(0, "status"), "is running on main") })
 	r.want(0, "cancel "+id+" -o yaml", "run:\n  id: "+id+"\n", "  leaseEpoch: \"1\"\n")
 	r.want(0, "receipts", "RECEIPT")
-	r.want(2, "receipts --run 0000", "--run: is neither the id of a run nor the beginning of one on record")
+	r.want(2, "receipts --run 0000", "--run: is neither the id of a recorded run nor the "+
+		"beginning of one")
 	out := r.want(0, "leases", worker+"/main  free   -")
 	assert.That(t, strings.HasSuffix(out, " -\n"), "a free lease expires: %s", out)
 	r.want(0, "status", "scheduler off", worker)
@@ -130,7 +132,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(0, "flags set zz off", "off")
 	r.want(0, "runs "+worker+" --limit 1", worker)
 	r.want(2, "runs nobody", `unknown worker "nobody"`)
-	r.want(2, "runs "+worker+" --worker other", "name one worker")
+	r.want(2, "runs "+worker+" --worker other", "two workers are named")
 	r.want(0, "leases "+worker, worker+"/main")
 	// The output as JSON is the answer.
 	for command, key := range map[string]string{
@@ -200,7 +202,8 @@ func TestClient_TakesTheAddressFromTheEnvironment(t *testing.T) {
 	sh.set("CARETAKER_ADDRESS", "")
 	sh.set("CARETAKER_ADDDRESS", "127.0.0.1:2")
 	sh.set("CARETAKER_WORKERS_ENABLED", "false")
-	sh.want(1, "status --address 127.0.0.1:1", "warning: CARETAKER_ADDDRESS", "did you mean CARETAKER_ADDRESS?", "there is CARETAKER_WORKERS_<NAME>_ENABLED")
+	sh.want(1, "status --address 127.0.0.1:1", "warning: CARETAKER_ADDDRESS", "did you mean "+
+		"CARETAKER_ADDRESS?", "use CARETAKER_WORKERS_<NAME>_ENABLED")
 }
 
 func TestClient_SendsItsToken(t *testing.T) {
@@ -209,11 +212,11 @@ func TestClient_SendsItsToken(t *testing.T) {
 	assert.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
 	sh.set("CARETAKER_AUTH_TOKEN_FILE", token)
 	r := sh.serving()
-	r.want(1, "status", "a bearer token is needed")
+	r.want(1, "status", "a bearer token is required")
 	r.want(0, "status --token-file "+token, worker)
 	r.want(1, "status", "give --token-file, or --tls-cert and --tls-key")
 	sh.want(0, "status --address "+strings.Replace(r.address, "127.0.0.1", "0.0.0.0", 1)+" --token-file "+token,
-		"warning: the token goes to 0.0.0.0:", " unencrypted: give --tls\n")
+		"warning: the token is sent to 0.0.0.0:", " unencrypted: give --tls\n")
 	sh.set("CARETAKER_CLIENT_TOKEN_FILE", token)
 	r.want(0, "status", worker)
 	sh.set("CARETAKER_CLIENT_TOKEN_FILE", "")
@@ -223,7 +226,7 @@ func TestClient_SendsItsToken(t *testing.T) {
 	profile := "profiles: {here: {address: " + r.address + ", token_file: " + token + "}}"
 	assert.NoError(t, os.WriteFile(profiles, []byte(profile), 0o600))
 	sh.want(0, "status --profile here", worker)
-	sh.want(1, "status --profile there", `profile "there" not found, known are: here`)
+	sh.want(1, "status --profile there", `profile "there" not found: known profiles are here`)
 }
 
 // runID is the id in the answer of a run.
@@ -240,21 +243,23 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	sql := sh.configured("main")
 	sh.want(1, "receipts verify", "run `caretaker migrate` first")
 	sh.migrate()
-	sh.want(0, "receipts verify", "main: 0 receipts, the last is 0: all as they were written\n")
+	sh.want(0, "receipts verify", "main: 0 receipts, the last is 0: all unchanged\n")
 	sh.want(0, "receipts head", "main 0 -\n")
 	sh.want(0, "receipts verify -o json", `"findings": []`, `"unchecked": []`, `"moreFindings": 0`)
 	execute(t, sql, `INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
 		VALUES (1, now(), 7, 'delete_user', 'members', 'deleted', 'delete user', 1, '', 'alice', 'x')`)
-	sh.want(1, "receipts verify", "main: receipt 1 was changed after it was written, or the one before it was\n",
-		"main: the head says 0, the last receipt is 1", "main: 1 receipt, the last is 1: NOT as they were written\n")
+	sh.want(1, "receipts verify", "main: receipt 1, or the one before it, was changed after it "+
+		"was written\n",
+		"main: the head names receipt 0, but the last receipt is 1", "main: 1 receipt, the last is "+
+			"1: CHANGED OR MISSING\n")
 	sh.want(1, "receipts verify --output json", `"receipts": 1`, `"findings": [`, `"database": "main"`)
-	sh.want(2, "receipts verify --database sec", `there is no database "sec" in the configuration`)
+	sh.want(2, "receipts verify --database sec", `database "sec" is not in the configuration`)
 	for content, message := range map[string]string{
 		"main 2 abcd\n":                      "",
-		"":                                   "there is no head in it",
+		"":                                   "the file has no heads",
 		"main 2":                             `"main 2" is not a database, a number and a hash`,
-		"main x y":                           `"x" is no number`,
-		"main 2 ab never":                    `"never" is no time`,
+		"main x y":                           `"x" is not a number`,
+		"main 2 ab never":                    `"never" is not a time`,
 		"main 2 abcd\nold 2 abcd":            `database "old" is not in the configuration: set databases.old.url, or remove its heads from the file`,
 		"main 2 abcd 2026-11-22T10:00:00Z\n": "",
 		`{"heads": "main"}`:                  "cannot unmarshal",
@@ -266,7 +271,8 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 			sh.want(2, "receipts verify --head "+file, message)
 			continue
 		}
-		sh.want(1, "receipts verify --database all --head "+file, "receipt 2, of the head that was given, is missing: the end was cut off at 1")
+		sh.want(1, "receipts verify --database all --head "+file, "receipt 2, which the given head "+
+			"names, is missing: the end was cut off at 1")
 	}
 	sh.want(2, "receipts verify --head /nowhere", "/nowhere")
 	execute(t, sql, `DELETE FROM maintenance.receipts`)
@@ -275,6 +281,6 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	sh.want(0, "receipts verify --head "+file)
 	assert.Contains(t, sh.want(0, "receipts head --output json"), `"sequence": 0`)
 	sh.want(2, "receipts lst", `unknown command "lst", did you mean list?`)
-	sh.want(2, "receipts list --key 7", "--key needs --table")
+	sh.want(2, "receipts list --key 7", "--key requires --table")
 	sh.want(2, "receipts list x", `unknown command "x"`)
 }

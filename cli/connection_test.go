@@ -34,8 +34,9 @@ func TestClient_UsesTheServerOfItsConfiguration(t *testing.T) {
 	assert.Lacks(t, sh.want(0, "status"+config), "(server ")
 	// A flag that names another server uses nothing of the file.
 	sh.want(1, "status --address "+r.address+config, "give --tls or --tls-ca")
-	sh.want(1, "status --address "+r.address+" --tls-ca "+certificate+config, "a bearer token is needed")
-	sh.want(1, "status --token-file "+saved(t, "other", "other")+config, "this token is not known here")
+	sh.want(1, "status --address "+r.address+" --tls-ca "+certificate+config, "a bearer token is "+
+		"required")
+	sh.want(1, "status --token-file "+saved(t, "other", "other")+config, "unknown token")
 	sh.want(1, "status", "no answer from 127.0.0.1:1")
 	sh.want(1, "status --config "+saved(t, "plain.yml", "listen: 127.0.0.1:2"), "no answer from 127.0.0.1:2")
 	sh.want(1, "status --config "+saved(t, "gone.yml",

@@ -51,7 +51,7 @@ func devCommand(a *app) *cobra.Command {
 	var d demo
 	command := &cobra.Command{
 		Use:     "dev",
-		Short:   "Try it out: a server with a private PostgreSQL and demo data",
+		Short:   "Start a demo: a server with a private PostgreSQL and demo data",
 		GroupID: groupServe,
 		Args:    between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -61,12 +61,12 @@ func devCommand(a *app) *cobra.Command {
 		},
 	}
 	command.Flags().StringVar(&d.dir, "data-dir", "",
-		"`directory` of the database: a new or an empty one, or one of an earlier dev; default "+
-			"caretaker/dev in the cache directory, for root /var/lib/caretaker/dev")
+		"`directory` of the database: new, empty, or from an earlier dev (default caretaker/dev in "+
+			"the cache directory, for root /var/lib/caretaker/dev)")
 	command.Flags().StringVar(&d.listen, "listen", "",
-		"`address` of the server; default that of the configuration")
+		"`address` of the server (default listen of the configuration)")
 	command.Flags().BoolVar(&d.tour, "tour", false,
-		"keep the schedules off, so that the backlog stays as loaded until you start a run")
+		"no schedules, so that the backlog stays until you start a run")
 	return command
 }
 
@@ -140,7 +140,7 @@ func (i *instance) remind(ctx context.Context, every time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			i.logger.InfoContext(ctx, "demo serves", "page", "http://"+i.webAddress()+"/",
+			i.logger.InfoContext(ctx, "demo ready", "page", "http://"+i.webAddress()+"/",
 				"address", i.listening.api.Addr().String())
 		}
 	}
@@ -254,8 +254,8 @@ func printSummary(a *app, i *instance, p *playground) {
 	if metrics := i.metricsAddress(); metrics != "" {
 		a.println("metrics   http://%s/metrics", metrics)
 	}
-	a.println("\nSome of the demo data needs a decision by a person, " +
-		"so that the page shows how that looks.")
+	a.println("\nSome of the demo data needs an operator's decision, " +
+		"to show how the page presents that.")
 	a.println("tour      %s", docs.URL("getting-started/try-the-demo.md"))
 	a.println("\nTry, in another terminal:")
 	a.println(call, "", address, "GetStatus")

@@ -27,7 +27,7 @@ func TestDev_RepeatsItsAddressesEveryFewMinutes(t *testing.T) {
 		defer stop()
 		i.remind(ctx, remindInterval)
 		address := listener.Addr().String()
-		line := `msg="demo serves" page=http://` + address + "/ address=" + address + "\n"
+		line := `msg="demo ready" page=http://` + address + "/ address=" + address + "\n"
 		assert.Equal(t, strings.Count(log.String(), line), 2, log.String())
 	})
 }

@@ -89,11 +89,11 @@ func doctorCommand(a *app) *cobra.Command {
 	command := &cobra.Command{
 		Use:     "doctor",
 		GroupID: groupServe,
-		Short:   "Check the configuration, the databases and what caretaker needs of them",
+		Short:   "Check the configuration, and what caretaker needs in the databases",
 		Args: func(c *cobra.Command, args []string) error {
 			for _, name := range []string{"role", "database"} {
 				if c.Flags().Changed(name) && !grants {
-					return fmt.Errorf("--%s is for --grants: give both", name)
+					return fmt.Errorf("--%s requires --grants", name)
 				}
 			}
 			return between(0, 0)(c, args)
@@ -109,10 +109,11 @@ func doctorCommand(a *app) *cobra.Command {
 			return d.examine(ctx)
 		},
 	}
-	command.Flags().BoolVar(&grants, "grants", false, "print the rights that a role needs, as SQL")
-	command.Flags().StringVar(&role, "role", role, "`name` of the role, with --grants")
+	command.Flags().BoolVar(&grants, "grants", false, "print the privileges that a role needs, as "+
+		"SQL")
+	command.Flags().StringVar(&role, "role", role, "`name` of the role for --grants")
 	command.Flags().StringVar(&database, "database", "",
-		"`name` of the database whose part is printed, with --grants; default all")
+		"`name` of the database for --grants (default all)")
 	return command
 }
 

@@ -69,7 +69,7 @@ const oldestServer, newestServer = 14, 18
 // than newestServer is a warning.
 func (d *doctor) version(_ context.Context, database *repo.Database, found *findings) error {
 	f := d.facts[database]
-	problem := fmt.Sprintf("PostgreSQL %s: caretaker is made for %d to %d",
+	problem := fmt.Sprintf("PostgreSQL %s: caretaker supports %d to %d",
 		f.Version, oldestServer, newestServer)
 	switch major := f.Number / 10000; {
 	case major < oldestServer:
@@ -90,7 +90,7 @@ func (d *doctor) clock(_ context.Context, database *repo.Database, found *findin
 	f := d.facts[database]
 	if f.TimeZone != "UTC" {
 		found.failed("the session's TimeZone is "+f.TimeZone+" instead of UTC: dates would be wrong",
-			"let the pooler pass on TimeZone: "+docs.URL("guides/managed-postgresql.md"))
+			"configure the pooler to keep TimeZone: "+docs.URL("guides/managed-postgresql.md"))
 	}
 	if f.Ahead.Abs() > maxSkew+f.Within {
 		found.warning("its clock is "+apart(f.Ahead)+" that of this machine: times in "+
@@ -198,7 +198,7 @@ func (d *doctor) replica(ctx context.Context, database *repo.Database, found *fi
 	// 3. Check its lag and its limit for queries.
 	if f.Late > lateReplica {
 		found.warning("the replica is "+f.Late.Round(time.Second).String()+
-			" late, the primary is read most of the time",
+			" late, so caretaker mostly reads the primary",
 			"check pg_stat_wal_receiver and the log of the replica for what delays the replay")
 	}
 	if f.MaxQueryDelay != nil && *f.MaxQueryDelay < shortReplicaDelay {

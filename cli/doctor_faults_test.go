@@ -187,7 +187,8 @@ func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
 		return err == nil && state == "paused"
 	})
 	execute(t, sql, `CREATE TABLE more (id bigint PRIMARY KEY)`)
-	sh.wantFault("warning", "replica", "late, the primary is read most of the time", "pg_stat_wal_receiver")
+	sh.wantFault("warning", "replica", "late, so caretaker mostly reads the "+
+		"primary", "pg_stat_wal_receiver")
 	execute(t, conn, `SELECT pg_wal_replay_resume()`)
 }
 

@@ -95,7 +95,7 @@ func (d *doctor) printGrants(ctx context.Context, role, only string) error {
 		names = append(names, database.Name)
 	}
 	if only != "" && !slices.Contains(names, only) {
-		return usage(fmt.Errorf("--database: there is no %q in the configuration: there are %s",
+		return usage(fmt.Errorf("--database: %q is not in the configuration: configured are %s",
 			only, strings.Join(names, ", ")))
 	}
 	if err := d.build(d.databases, &found); err != nil {

@@ -141,10 +141,10 @@ func faultsOfTheServer(main *pgx.Conn) (all []fault) {
 	}
 	for functions, f := range map[string]fault{
 		ahead: {"warning", "clock", "its clock is 1m0s ahead of that of this machine", "let NTP set both clocks", "", "", "", ""},
-		answering("server_version_num", "130014"): {"error", "version", "caretaker is made for 14 to 18", "upgrade the server", "", "", "", ""},
-		answering("server_version_num", "190000"): {"warning", "version", "caretaker is made for 14 to 18", "install a newer caretaker", "", "", "", ""},
+		answering("server_version_num", "130014"): {"error", "version", "caretaker supports 14 to 18", "upgrade the server", "", "", "", ""},
+		answering("server_version_num", "190000"): {"warning", "version", "caretaker supports 14 to 18", "install a newer caretaker", "", "", "", ""},
 		answering("TimeZone", "Asia/Kolkata"): {
-			"error", "clock", "the session's TimeZone is Asia/Kolkata", "let the pooler pass on TimeZone", "", "", "", "",
+			"error", "clock", "the session's TimeZone is Asia/Kolkata", "configure the pooler to keep TimeZone", "", "", "", "",
 		},
 	} {
 		f.change, f.undo = deceit(functions), `DROP SCHEMA deceit CASCADE`
@@ -235,8 +235,9 @@ func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
 		!strings.Contains(parts["ci"], "public.issues"), "the parts are mixed: %s", all)
 	out := sh.want(0, "doctor --grants --database ci --output json", `"database": "ci"`)
 	assert.Lacks(t, out, `"main"`)
-	sh.want(2, "doctor --grants --database sec", `--database: there is no "sec" in the configuration: there are main, ci`)
-	sh.want(2, "doctor --database ci", "--database is for --grants")
+	sh.want(2, "doctor --grants --database "+
+		"sec", `--database: "sec" is not in the configuration: configured are main, ci`)
+	sh.want(2, "doctor --database ci", "--database requires --grants")
 }
 
 func TestDoctor_AWrongConfigurationIsAnError(t *testing.T) {

@@ -114,7 +114,7 @@ func groupForGitLab(root *cobra.Command) {
 
 // withoutGitLab hides the GitLab commands and rewords the others.
 func withoutGitLab(root *cobra.Command) {
-	const short = "Loose foreign keys for PostgreSQL: children of deleted rows are cleaned up later"
+	const short = "Loose foreign keys for PostgreSQL: clean up children of deleted rows"
 	root.Long = strings.Replace(root.Long, root.Short, short, 1)
 	root.Short = short
 	for _, c := range root.Commands() {

@@ -66,18 +66,18 @@ func initCommand(a *app) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&s.Use, "use", "",
-		"`what` for: loose_foreign_keys, or gitlab; default by the tables of main")
+		"`product`: loose_foreign_keys or gitlab (default by the tables of main)")
 	flags.StringVar(&s.URL, "url", "", "`URL` of the database main: postgres://…")
-	flags.StringVar(&s.Replica, "replica-url", "", "`URL` of a read replica of it")
-	flags.StringArrayVar(&others, "database", nil, "`NAME=URL` of a further database; may be repeated")
+	flags.StringVar(&s.Replica, "replica-url", "", "`URL` of a read replica of main")
+	flags.StringArrayVar(&others, "database", nil, "`NAME=URL` of another database (repeatable)")
 	flags.StringVar(&s.Definitions, "definitions", "",
-		"`file` of the definitions; default loose_foreign_keys.yml beside the configuration")
-	flags.StringVar(&s.Listen, "listen", "", "`address` of the API; default 127.0.0.1:50051")
-	flags.StringVar(&s.Web, "web-listen", "", "`address` of the status page; default 127.0.0.1:8080")
-	flags.StringVar(&s.TLSCert, "tls-cert", "", "`file` of the server's certificate (PEM)")
-	flags.StringVar(&s.TLSKey, "tls-key", "", "`file` of its key (PEM)")
-	flags.BoolVar(&yes, "yes", false, "take the defaults, ask nothing")
-	flags.BoolVar(&s.force, "force", false, "overwrite a configuration that is there")
+		"`file` of the definitions (default loose_foreign_keys.yml beside the configuration)")
+	flags.StringVar(&s.Listen, "listen", "", "`address` of the API (default 127.0.0.1:50051)")
+	flags.StringVar(&s.Web, "web-listen", "", "`address` of the status page (default 127.0.0.1:8080)")
+	flags.StringVar(&s.TLSCert, "tls-cert", "", "PEM `file` of the server's certificate")
+	flags.StringVar(&s.TLSKey, "tls-key", "", "PEM `file` of the server's key")
+	flags.BoolVar(&yes, "yes", false, "use the defaults instead of asking")
+	flags.BoolVar(&s.force, "force", false, "overwrite an existing configuration")
 	return command
 }
 
@@ -89,7 +89,7 @@ func (s *setup) readOthers(pairs []string) error {
 			return errors.New("--database: write NAME=URL, such as ci=postgres://caretaker@db:5432/ci")
 		}
 		if name == mainDatabase {
-			return errors.New("--database: the URL of main is that of --url")
+			return errors.New("--database: give the URL of main with --url")
 		}
 		s.Others = append(s.Others, config.Database{Name: name, URL: url})
 	}
@@ -103,7 +103,7 @@ func (s *setup) readOthers(pairs []string) error {
 // write asks for the settings, connects to the databases and writes the files.
 func (s *setup) write(ctx context.Context) error {
 	if _, err := os.Stat(s.file); err == nil && !s.force {
-		return fmt.Errorf("%s is there already: give --force to overwrite it, or another --config",
+		return fmt.Errorf("%s exists: give --force to overwrite it, or another --config",
 			s.file)
 	}
 	if err := s.databases(ctx); err != nil {
@@ -128,7 +128,7 @@ func (s *setup) databases(ctx context.Context) error {
 			}
 		}
 		if s.URL == "" {
-			return usage(errors.New("--url is required: where the database is, postgres://…"))
+			return usage(errors.New("--url is required: give the URL of the database, postgres://…"))
 		}
 		err := s.surveyMain(ctx)
 		if err == nil {
@@ -217,7 +217,7 @@ func (s *setup) questions() error {
 		question, proposed string
 		to                 *string
 	}{
-		{"Use (loose_foreign_keys, or gitlab for its users and groups, too)", proposed, &s.Use},
+		{"Use (loose_foreign_keys, or gitlab to delete its users and groups, too)", proposed, &s.Use},
 		{"File of the definitions", filepath.Join(folder, "loose_foreign_keys.yml"), &s.Definitions},
 		{"Address of the API", "127.0.0.1:50051", &s.Listen},
 		{"Address of the status page", "127.0.0.1:8080", &s.Web},
@@ -233,7 +233,7 @@ func (s *setup) questions() error {
 		return nil
 	}
 	if s.asking {
-		s.note("Other hosts can reach that: a certificate is needed.")
+		s.note("Other hosts can reach this address, so the API needs a certificate.")
 	}
 	return errors.Join(s.ask("File of the certificate (PEM)", "", &s.TLSCert),
 		s.ask("File of its key (PEM)", "", &s.TLSKey))

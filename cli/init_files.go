@@ -103,7 +103,7 @@ func (s *setup) writeFiles() error {
 	if _, err := s.std.Env.Load(temporary.Name(), &service.Config{}); err != nil {
 		var mistakes []error
 		readable := strings.ReplaceAll(err.Error(), temporary.Name(), filepath.Base(s.file))
-		readable = "nothing was written, as this would not be a configuration:\n" + readable
+		readable = "nothing was written, because the configuration would be invalid:\n" + readable
 		for line := range strings.SplitSeq(readable, "\n") {
 			mistakes = append(mistakes, errors.New(line))
 		}
@@ -174,7 +174,7 @@ func (s *setup) done() error {
 			readers, config.Variable("databases.main.url"))
 	}
 	if s.wroteRules {
-		s.println("wrote %s: add your definitions, the examples in it show how", s.Definitions)
+		s.println("wrote %s: add your definitions, like the examples in it", s.Definitions)
 	} else {
 		s.println("kept %s", s.Definitions)
 	}

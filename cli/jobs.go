@@ -28,19 +28,20 @@ func jobsCommand(a *app) *cobra.Command {
 		Short: "List, show, retry or cancel deferred jobs",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("%q: give a command, caretaker jobs show JOB or caretaker jobs retry JOB",
+				return fmt.Errorf("unexpected argument %q: use caretaker jobs show JOB or caretaker "+
+					"jobs retry JOB",
 					args[0])
 			}
 			kind := request.GetKind()
 			if near := format.Nearest(kind, jobKinds()); near != kind && near != "" {
-				return fmt.Errorf("--kind: there is no %q%s", kind, didYouMean(near, ""))
+				return fmt.Errorf("--kind: unknown kind %q%s", kind, didYouMean(near, ""))
 			}
 			return nil
 		},
 		RunE: call(a, api.ListJobs, request, describeJobs),
 	}
 	flags := command.Flags()
-	flags.StringVar(&request.Kind, "kind", "", "`kind` of job, such as delete_user; default all")
+	flags.StringVar(&request.Kind, "kind", "", "only this `kind`, such as delete_user (default all)")
 	enumFlag(command, "state", "JOB_STATE_", &request.JobState)
 	timesFlags(command, &request.Since, &request.Until)
 	watchFlag(command)
@@ -138,7 +139,7 @@ func describeJob(out *terminal, job *pb.Job) error {
 		"attempt", fmt.Sprintf("%d of %d", job.GetAttempt(), job.GetMaxAttempts()),
 		"queued", out.moment(job.GetCreatedAt()),
 		"due", out.moment(job.GetScheduledAt()),
-		"begun", out.moment(job.GetAttemptedAt()),
+		"started", out.moment(job.GetAttemptedAt()),
 		"ended", out.moment(job.GetFinalizedAt()),
 		"worked", worked(job),
 		"run", cmp.Or(job.GetRunId(), none),
@@ -156,7 +157,8 @@ func describeJob(out *terminal, job *pb.Job) error {
 	}
 	for _, e := range job.GetErrors() {
 		started := out.moment(e.GetAt())
-		out.paragraph("  ", fmt.Sprintf("attempt %d, begun %s: %s", e.GetAttempt(), started, e.GetError()))
+		out.paragraph("  ", fmt.Sprintf("attempt %d, started %s: "+
+			"%s", e.GetAttempt(), started, e.GetError()))
 	}
 	return changedRows(out, job.GetTables())
 }
@@ -185,7 +187,7 @@ func cancelJobCommand(a *app) *cobra.Command {
 	request := &pb.CancelJobRequest{}
 	command := &cobra.Command{
 		Use:   "cancel JOB --reason REASON",
-		Short: "Stop a job permanently, until it is retried",
+		Short: "Stop a job until it is retried",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client api) error {
 				answer, err := client.CancelJob(ctx, request)
@@ -197,7 +199,7 @@ func cancelJobCommand(a *app) *cobra.Command {
 					err = a.show(answer, func() error { return describeCancelled(a.terminal, job) })
 				}
 				if err == nil && endedBefore(job) {
-					err = &exitError{exitFailed, fmt.Errorf("too late: job %d had ended before: %s",
+					err = &exitError{exitFailed, fmt.Errorf("job %d has already ended: %s",
 						job.GetId(), cmp.Or(lastOutcome(job), jobState(job)))}
 				}
 				return err
@@ -205,7 +207,7 @@ func cancelJobCommand(a *app) *cobra.Command {
 		},
 	}
 	command.Args = jobArgument(&request.Id)
-	reasonFlag(command, &request.Reason, "why, shown with the job")
+	reasonFlag(command, &request.Reason, "text to show with the job")
 	return command
 }
 
@@ -220,7 +222,7 @@ func endedBefore(job *pb.Job) bool {
 // current statement ends.
 func describeCancelled(out *terminal, job *pb.Job) error {
 	if job.GetJobState() == pb.JobState_JOB_STATE_RUNNING {
-		out.println("job %d %s is running: it stops after the statement in flight",
+		out.println("job %d %s is running: it stops after its current statement",
 			job.GetId(), job.GetKind())
 		return nil
 	}
@@ -233,7 +235,7 @@ func retryJobCommand(a *app) *cobra.Command {
 	request := &pb.RetryJobRequest{}
 	return &cobra.Command{
 		Use:   "retry JOB",
-		Short: "Run a job now, also one that has ended",
+		Short: "Run a job now, even if it has ended",
 		Args:  jobArgument(&request.Id),
 		RunE: call(a, api.RetryJob, request, func(out *terminal, answer *pb.RetryJobResponse) error {
 			job := answer.GetJob()
@@ -241,8 +243,7 @@ func retryJobCommand(a *app) *cobra.Command {
 				out.println("job %d %s is running: nothing was changed", job.GetId(), job.GetKind())
 				return nil
 			}
-			out.println("job %d %s is %s, due %s; it will check everything again before it changes "+
-				"anything; caretaker jobs show %d shows its outcome",
+			out.println("job %d %s is %s, due %s: caretaker jobs show %d shows its outcome",
 				job.GetId(), job.GetKind(), jobState(job), out.moment(job.GetScheduledAt()), job.GetId())
 			return nil
 		}),
@@ -256,7 +257,7 @@ func outsideCommand(a *app) *cobra.Command {
 	var all, pending, plain bool
 	command := &cobra.Command{
 		Use:   "outside [JOB]",
-		Short: "List paths of repositories that deleted rows have left, oldest first",
+		Short: "List repository paths that deletions have left, oldest first",
 		RunE: func(c *cobra.Command, _ []string) error {
 			request.PendingOnly = pending && !all
 			if plain {
@@ -268,21 +269,21 @@ func outsideCommand(a *app) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&request.RunId, "run", "", "only of the run with this `id`")
-	flags.BoolVar(&all, "all", false, "also those that are marked as done")
-	flags.BoolVar(&pending, "pending", true, "only those that are not marked as done")
+	flags.StringVar(&request.RunId, "run", "", "only entries of the run with this `id`")
+	flags.BoolVar(&all, "all", false, "also paths that are marked as done")
+	flags.BoolVar(&pending, "pending", true, "only paths that are not marked as done")
 	flags.BoolVar(&plain, "plain", false,
-		"every path in a line of its own, behind its id and a tab, for scripts")
+		"id, tab and path on each line (for scripts)")
 	command.MarkFlagsMutuallyExclusive("all", "pending")
 	pageFlags(command, "more paths", &request.PageToken)
 	command.Args = func(c *cobra.Command, args []string) error {
 		switch {
 		case plain && a.asJSON:
-			return errors.New("give --plain or --output json")
+			return errors.New("give either --plain or --output json")
 		case len(args) == 0:
 			return nil
 		case request.GetRunId() != "":
-			return errors.New("give JOB or --run, not both: a path is of one of them")
+			return errors.New("give JOB or --run, not both")
 		}
 		return jobArgument(&request.JobId)(c, args)
 	}
@@ -339,7 +340,7 @@ func plainOutside(
 	for _, p := range answer.GetPaths() {
 		if strings.ContainsFunc(p.GetPath(), unicode.IsControl) {
 			// A script would read several lines, and delete paths that were not listed.
-			a.note("path %d is left out, it has control characters: %q", p.GetId(), p.GetPath())
+			a.note("path %d skipped, it has control characters: %q", p.GetId(), p.GetPath())
 			omitted = &exitError{code: exitFailed}
 			continue
 		}
@@ -354,7 +355,7 @@ func outsideDoneCommand(a *app) *cobra.Command {
 	var ids []int64
 	return &cobra.Command{
 		Use:   "done ID...",
-		Short: "Say that nothing is left at these paths, once what was there is removed",
+		Short: "Mark paths as done, after their repositories have been removed",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("missing argument ID: caretaker jobs outside lists them")

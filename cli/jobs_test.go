@@ -29,14 +29,15 @@ func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 	job, _ := jobs[0].(map[string]any)
 	args, _ := job["args"].(map[string]any)
 	assert.That(t, job["state"] == "cancelled" && job["reason"] == "INTERNAL_USER" && args["user_id"] == 7.0, "got %v", job)
-	r.want(0, "jobs show 2", "job 2 destroy_group discarded", "for     group_id=8", "attempt 25 of 25", "attempt 25, begun 2040-01-01 00:00:00 UTC: a database is unreachable")
+	r.want(0, "jobs show 2", "job 2 destroy_group discarded", "for     group_id=8", "attempt 25 "+
+		"of 25", "attempt 25, started 2040-01-01 00:00:00 UTC: a database is unreachable")
 	r.want(0, "jobs retry 2", "job 2 destroy_group is available", "caretaker jobs show 2")
 	job, _ = document(t, r.want(0, "jobs retry 1 --output json"))["job"].(map[string]any)
 	assert.That(t, job["state"] == "available" && job["id"] == "1", "got %v", job)
 	r.want(2, "jobs show 77", "job 77 not found")
 	r.want(2, "jobs 2", "caretaker jobs show JOB")
 	r.want(2, "jobs retry 77", "job 77 not found: caretaker jobs")
-	r.want(2, "jobs retry -5", "an argument that begins with - is taken for a flag")
+	r.want(2, "jobs retry -5", "an argument that begins with - is read as a flag")
 	r.want(2, "jobs retry x", `"x" is not the ID of a job`)
 	r.want(2, "jobs retry", "--help")
 	r.want(2, "jobs --state lost", "available, scheduled, retryable")
@@ -100,13 +101,13 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	}
 	execute(t, conn, `INSERT INTO maintenance.outside_paths (run_id, job_id, kind, path)
 		SELECT run_id, job_id, kind, E'@hashed/5\n7\t@hashed/6' FROM maintenance.outside_paths WHERE id = 3`)
-	assert.Lacks(t, r.want(1, "jobs outside --plain", `path 5 is left out`), "@hashed/6\n")
+	assert.Lacks(t, r.want(1, "jobs outside --plain", `path 5 skipped`), "@hashed/6\n")
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id = 5`)
 	r.want(2, "jobs outside done 3 99", "unknown path 99", "nothing was marked: caretaker jobs outside lists all")
 	r.want(2, "jobs outside done x", `"x" is not the ID of a path`)
 	r.want(2, "jobs outside x", `"x" is not the ID of a job`)
 	r.want(2, "jobs outside 1 --run "+run, "not both")
-	r.want(2, "jobs outside --run x", "is neither the id of a run")
+	r.want(2, "jobs outside --run x", "is neither the id of a recorded run")
 	r.want(2, "jobs outside done", "--help", "missing argument ID")
 	r.want(2, "jobs outside 424242", "job 424242 not found")
 	r.want(2, "jobs outside 424242 --plain", "job 424242 not found")
@@ -128,11 +129,12 @@ func TestJobsCancel_SaysWhatItDidAndWhatIsWrong(t *testing.T) {
 		('delete_user', 'cancelled', '{"user_id": 10}', 1, 25, now(), now(), '{"outcome": "refused", "reason": "PROTECTED"}')`)
 	r.want(0, "jobs cancel 1 --reason mistaken", "job 1 delete_user is cancelled")
 	r.want(0, "jobs show 1", "cancelled CANCELLED", "cancelled by ", ": mistaken")
-	r.want(0, "jobs cancel 2 --reason mistaken", "job 2 destroy_group is running: it stops after the statement in flight")
+	r.want(0, "jobs cancel 2 --reason mistaken", "job 2 destroy_group is running: it stops after "+
+		"its current statement")
 	r.want(0, "jobs cancel 1 --reason again", "job 1 delete_user is cancelled")
-	r.want(1, "jobs cancel 3 --reason late", "too late: job 3 had ended before: succeeded")
-	r.want(1, "jobs cancel 3 --reason late --output json", `"outcome"`, "too late: job 3")
-	r.want(1, "jobs cancel 4 --reason late", "too late: job 4 had ended before: refused PROTECTED")
+	r.want(1, "jobs cancel 3 --reason late", "job 3 has already ended: succeeded")
+	r.want(1, "jobs cancel 3 --reason late --output json", `"outcome"`, "job 3 has already ended")
+	r.want(1, "jobs cancel 4 --reason late", "job 4 has already ended: refused PROTECTED")
 	r.want(0, "jobs retry 1", "job 1 delete_user is available")
 	r.want(2, "jobs cancel 1", "--reason REASON is required")
 	r.want(2, "jobs cancel 77 --reason r", "job 77 not found")
@@ -144,9 +146,11 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	r := sh.serving()
 	r.want(0, "protect user 7 --reason evidence", "user 7 is protected until caretaker unprotect")
 	r.want(0, "protect group 8 --reason later --for 8h", "group 8 is protected until 2")
-	r.want(0, "protect user 7 --reason mine --for 8h", "user 7 is kept as it was, protected until caretaker unprotect: longer already, by ",
-		": evidence; caretaker unprotect first")
-	r.want(0, "protect group 8 --reason later --for 1h", "group 8 is kept as it was, protected until 2")
+	r.want(0, "protect user 7 --reason mine --for 8h", "user 7 was already protected for longer, "+
+		"until caretaker unprotect, by ",
+		": evidence: to shorten that, run caretaker unprotect first")
+	r.want(0, "protect group 8 --reason later --for 1h", "group 8 was already protected for "+
+		"longer, until 2")
 	r.want(0, "protect group 8 --reason later --for 9h", "group 8 is protected until 2")
 	out := r.want(0, "protected", "KIND   ID", "group  8", "user   7", "evidence")
 	assert.That(t, strings.Index(out, "group") <= strings.Index(out, "user "), "not in order:\n%s", out)
@@ -154,13 +158,13 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	r.want(0, "protected --limit 1", "more: ")
 	p, _ := document(t, r.want(0, "unprotect user 7 --output json"))["protection"].(map[string]any)
 	assert.That(t, p["id"] == "7" && p["reason"] == "evidence", "got %v", p)
-	r.want(2, "unprotect user 7", "nothing of this kind and id is protected; caretaker protected has all")
-	r.want(0, "unprotect group 8", "group 8 is not protected any more")
+	r.want(2, "unprotect user 7", "no protection has this kind and id: caretaker protected lists all")
+	r.want(0, "unprotect group 8", "group 8 is no longer protected")
 	r.want(2, "protect project 7 --reason x", `"project": must be user or group`)
 	r.want(2, "protect user x --reason x", `"x" is not the ID of a user`)
 	r.want(2, "protect user 7", "--reason REASON is required")
 	r.want(2, "protect user", "missing argument ID")
-	r.want(2, "protect user 7 --reason x --for 1ns", "--for: from 1s to 87600h")
+	r.want(2, "protect user 7 --reason x --for 1ns", "--for: must be from 1s to 87600h")
 	r.want(2, "protected 7", "unknown command")
 }
 
@@ -170,7 +174,7 @@ func TestProtect_OfAnUnknownTargetNeedsYes(t *testing.T) {
 	r := sh.serving()
 	for _, kind := range []string{"user", "group"} {
 		r.want(2, "protect "+kind+" 4711 --reason typo", kind+" 4711 not found: check the id in the table ",
-			"; --yes protects a target that does not exist yet")
+			": --yes protects a target that does not exist yet")
 		r.want(0, "protect "+kind+" 4711 --reason early --yes", kind+" 4711 is protected until")
 	}
 	r.want(0, "protect user 7 --reason evidence", "user 7 is protected until")
@@ -239,7 +243,8 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 		t.Errorf("got %v", plan)
 	}
 	r.want(2, "protect usr 7 --reason x", "did you mean user?")
-	r.want(2, "run ghost_user_migraton", `unknown worker "ghost_user_migraton": there are `, "did you mean ghost_user_migration?")
+	r.want(2, "run "+
+		"ghost_user_migraton", `unknown worker "ghost_user_migraton": known workers are `, "did you mean ghost_user_migration?")
 	r.want(2, "run "+worker+" --database mian", "did you mean main?")
 	r.want(2, "jobs --kind delete_usr", "did you mean delete_user?")
 	r.want(2, "status --addrss "+r.address, "unknown flag: --addrss, did you mean --address?")

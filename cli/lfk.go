@@ -41,7 +41,7 @@ func lfkCommand(a *app) *cobra.Command {
 		RunE:    list.RunE,
 	}
 	command.PersistentFlags().StringVar(&l.database, "database", "",
-		"`name` of the database to work on, as in the configuration; default all")
+		"`name` of a database in the configuration (default all)")
 	command.AddCommand(list, l.lint(), l.install(), l.track(), l.untrack(), l.dead(), l.retry(), l.reused(),
 		l.acceptAbsent(), l.adopt(), l.revert(), l.orphans())
 	return command
@@ -70,7 +70,7 @@ func (l *lfkCommands) body(needsDefinitions bool, do action) func(*cobra.Command
 		) error {
 			keys, err := lfkAdmin(service.Settings[lfk.Config](&s.service), l.database)
 			if _, wrong := errors.AsType[*lfk.DefinitionsError](err); wrong && !needsDefinitions {
-				l.note("warning: the definitions cannot be read, and are not looked at: %v", err)
+				l.note("warning: definitions not checked, they cannot be read: %v", err)
 				err = nil
 			}
 			if err != nil {
@@ -174,7 +174,7 @@ func (l *lfkCommands) install() *cobra.Command {
 		}),
 	}
 	command.Flags().StringVar(&schema, "schema", "",
-		"use the queue of the schema `name`, or create it there, although another schema has one")
+		"`name` of the queue's schema, even if another schema has a queue")
 	return command
 }
 
@@ -193,7 +193,7 @@ func (l *lfkCommands) track() *cobra.Command {
 		}),
 	}
 	command.Flags().StringSliceVar(&columns, "column", nil,
-		"`name` of the key to queue, or up to four, separated by commas; default id")
+		"`name` of the key column, or up to four names, separated by commas (default id)")
 	return command
 }
 

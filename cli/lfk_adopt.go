@@ -27,8 +27,9 @@ type adopting struct {
 // addTo adds the flags that adopt and revert share.
 func (f *adopting) addTo(command *cobra.Command) *pflag.FlagSet {
 	flags := command.Flags()
-	flags.StringVar(&f.constraint, "constraint", "", "`name` of the foreign key, if there are several")
-	flags.BoolVar(&f.plan, "plan", false, "show each step, with its SQL, and change nothing")
+	flags.StringVar(&f.constraint, "constraint", "", "`name` of the foreign key, if the column "+
+		"has several")
+	flags.BoolVar(&f.plan, "plan", false, "show each step with its SQL, and change nothing")
 	return flags
 }
 
@@ -74,9 +75,9 @@ func (l *lfkCommands) adopt() *cobra.Command {
 	}
 	flags := f.addTo(command)
 	flags.StringVar(&f.onDelete, "on-delete", "", "`action` of the definition: async_delete or "+
-		"async_nullify; default what the constraint does")
+		"async_nullify (default that of the constraint)")
 	flags.BoolVar(&f.yes, "yes", false,
-		"drop the constraint without asking: all servers know the definition")
+		"drop the constraint without asking (all servers must know the definition)")
 	flags.BoolVar(&f.list, "list", false,
 		"list the foreign keys with ON DELETE CASCADE or SET NULL, and which can be adopted")
 	flags.BoolVar(&f.all, "all", false, "adopt all of the list that can be adopted")
@@ -125,7 +126,7 @@ func (l *lfkCommands) adopted(
 	if err := l.drop(ctx, a); err != nil {
 		return nil, err
 	}
-	return func() { l.println("%s: %s: loose from now on", a.Database, a.Definition) }, nil
+	return func() { l.println("%s: %s: now a loose foreign key", a.Database, a.Definition) }, nil
 }
 
 // prepare writes the definition and tracks the parent.
@@ -200,7 +201,7 @@ func (l *lfkCommands) revert() *cobra.Command {
 	f := &adopting{}
 	command := &cobra.Command{
 		Use:   "revert TABLE.COLUMN",
-		Short: "Make an adopted foreign key a real one again",
+		Short: "Turn an adopted foreign key into a real one again",
 		Args:  between(1, 1),
 		RunE: l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
 			request, err := f.request(args[0])

@@ -104,7 +104,7 @@ func (l *lfkCommands) adoptEach(
 				err = l.drop(ctx, a)
 			}
 			if err == nil {
-				l.text("%s: %s: loose from now on", a.Database, a.Definition)
+				l.text("%s: %s: now a loose foreign key", a.Database, a.Definition)
 			}
 		default:
 			err = l.prepare(ctx, a)

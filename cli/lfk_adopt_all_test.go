@@ -41,7 +41,7 @@ func TestLfkAdopt_NineForeignKeysOfASchemaInOneCommand(t *testing.T) {
 		"it drops orders_customer, orders_product, c1_order, c2_order, c3_order, c4_order, c5_order, c6_order, c7_order\n")
 	assert.Equal(t, strings.Count(fileText(t, file), "on_delete:"), 9)
 	out = sh.want(0, "lfk adopt --yes "+columns)
-	assert.Equal(t, strings.Count(out, "loose from now on"), 9, out)
+	assert.Equal(t, strings.Count(out, "now a loose foreign key"), 9, out)
 	execute(t, sql, looseNow)
 	sh.want(0, "lfk lint", "0 errors, 0 warnings")
 }
@@ -77,7 +77,7 @@ func TestLfkAdopt_AllAdoptsWhatCanBeAdopted(t *testing.T) {
 	sh.want(0, "lfk adopt --list", "started\n")
 	sh.want(1, "lfk adopt --all", skipped, "nothing was dropped: send SIGHUP to every server, so that it knows the definitions")
 	out = sh.want(0, "lfk adopt --all --yes", skipped)
-	assert.Equal(t, strings.Count(out, "loose from now on"), 9, out)
+	assert.Equal(t, strings.Count(out, "now a loose foreign key"), 9, out)
 	execute(t, sql, looseNow)
 	sh.want(0, "lfk adopt --all --yes -o json", `"adopted": [],`, `"constraint": "bare_order",`)
 	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "")

@@ -63,7 +63,8 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	}
 	sql(`INSERT INTO customers VALUES (1), (2); INSERT INTO orders (customer_id) VALUES (1), (2); DELETE FROM customers WHERE id = 1`)
 	sh.want(1, "lfk adopt orders.customer_id", "nothing was dropped", "--yes")
-	sh.want(0, "lfk adopt orders.customer_id --yes", "drop the foreign key fk: done", "loose from now on")
+	sh.want(0, "lfk adopt orders.customer_id --yes", "drop the foreign key fk: done", "now a "+
+		"loose foreign key")
 	sh.want(0, "lfk adopt orders.customer_id", "already loose")
 	sh.want(1, "lfk untrack customers", "nothing was dropped: without its triggers, deletions from customers orphan the rows of ",
 		"z.customer_id -> customers", "with --yes, after `caretaker lfk revert` of the adopted foreign keys public.orders.customer_id")
@@ -73,7 +74,8 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(0, "lfk orphans", "no orphans")
 	sh.want(1, "lfk revert orders.customer_id", "add the foreign key fk: done", "records of the parent are pending: customers on main")
 	sql(`DELETE FROM loose_foreign_keys_deleted_records`)
-	sh.want(1, "lfk revert orders.customer_id", "rows of orders refer to rows of customers that are gone", "caretaker lfk orphans orders.customer_id --fix")
+	sh.want(1, "lfk revert orders.customer_id", "rows of orders refer to rows of customers that "+
+		"no longer exist", "caretaker lfk orphans orders.customer_id --fix")
 	sh.wantFixed("lfk orphans orders.customer_id --fix", "orders.customer_id -> customers  main      1     1     1")
 	sql(`DELETE FROM orders; DELETE FROM loose_foreign_keys_deleted_records`)
 	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key", "stays tracked for z.customer_id -> customers")
@@ -96,12 +98,14 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sh.want(2, "lfk adopt orders", "write TABLE.COLUMN")
 	sh.want(2, "lfk adopt nowhere.x", "unknown table nowhere in main")
 	sql(`ALTER TABLE orders ADD CONSTRAINT fk2 FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`)
-	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: say with --constraint")
+	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: name one with "+
+		"--constraint")
 	assert.Equal(t, fileText(t, file), before, "the file")
 	sh.want(0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
 	const shared = "aa: &list\n  - {table: customers, column: other_id, on_delete: async_delete}\norders: *list\n"
 	assert.NoError(t, os.WriteFile(file, []byte(shared), 0o600))
-	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "its form is one that this command does not edit: write it yourself", "- table: customers")
+	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "the command cannot edit a file "+
+		"of this form: add it with an editor", "- table: customers")
 }
 
 // TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint: nothing is dropped with it, and the command adds its own.
@@ -122,9 +126,11 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	assert.Equal(t, strings.Count(out, "done already"), 2, out)
 	write("on_delete: async_nullify")
 	const other = "has on_delete: async_nullify for orders.customer_id -> customers, but fk does what async_delete does"
-	sh.want(1, "lfk adopt orders.customer_id --yes", other, "say --on-delete async_nullify if that is meant")
+	sh.want(1, "lfk adopt orders.customer_id --yes", other, "confirm it with --on-delete "+
+		"async_nullify")
 	sh.want(1, "lfk adopt orders.customer_id --yes --on-delete async_delete", "not async_delete: correct the definition")
-	sh.want(0, "lfk adopt orders.customer_id --yes --on-delete async_nullify", "loose from now on")
+	sh.want(0, "lfk adopt orders.customer_id --yes --on-delete async_nullify", "now a loose "+
+		"foreign key")
 	sh.want(1, "lfk adopt orders.customer_id --on-delete async_delete", "not async_delete: correct the definition")
 	sh.want(0, "lfk adopt orders.customer_id", "already loose")
 	sh.want(2, "lfk adopt orders.customer_id --constraint nope", "unknown foreign key nope of orders.customer_id: --constraint may be fk")
@@ -135,12 +141,13 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 	sql, _ := sh.adoptable("ON DELETE CASCADE")
 	sql(`INSERT INTO z SELECT i % 10 FROM generate_series(1, 40) i; INSERT INTO customers VALUES (3); INSERT INTO z VALUES (NULL)`)
 	sh.want(0, "lfk orphans --limit 4", "z.customer_id -> customers  main      at least 4  at least 16  0",
-		"more may be left of z.customer_id -> customers on main",
+		"more orphans of z.customer_id -> customers may be on main",
 		"customers is not tracked on main: its rows were found by id, which is a guess")
 	sh.want(0, "lfk orphans z.customer_id -o json", `"keys": 9`, `"rows": 36`, `"more": false`)
-	sh.want(2, "lfk orphans --limit 0", "--limit is at least 1")
-	sh.want(2, "lfk orphans z.customer_id --parent orders", "no such definition")
-	sh.want(2, "lfk orphans z.other", "no such definition", "there are z.customer_id -> customers on main; `caretaker lfk lint`")
+	sh.want(2, "lfk orphans --limit 0", "--limit must be at least 1")
+	sh.want(2, "lfk orphans z.customer_id --parent orders", "no definition with a child")
+	sh.want(2, "lfk orphans z.other", "no definition with a child", "candidates are z.customer_id "+
+		"-> customers on main: `caretaker lfk lint`")
 	sh.want(2, "lfk orphans --database nowhere", `unknown database "nowhere"`)
 	sh.want(1, "lfk orphans --fix", "customers is not tracked on main")
 	sh.want(0, "lfk track customers")
@@ -152,7 +159,7 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 	sql(`CREATE TABLE "Kid.Table" ("Cust.Id" bigint, "a""b,c" bigint, FOREIGN KEY ("Cust.Id") REFERENCES customers ON DELETE CASCADE);
 		CREATE INDEX ON "Kid.Table" ("Cust.Id")`)
 	sh.want(0, `lfk adopt "Kid.Table"."Cust.Id"`, `add the definition`)
-	sh.want(0, `lfk adopt "Kid.Table"."Cust.Id" --yes`, `loose from now on`)
+	sh.want(0, `lfk adopt "Kid.Table"."Cust.Id" --yes`, `now a loose foreign key`)
 	sh.want(0, `lfk orphans "Kid.Table"."Cust.Id"`, "no orphans")
 	sh.want(0, `lfk orphans "z"."customer_id"`, "no orphans")
 	sh.want(2, `lfk adopt "Kid.Table"."a""b,c","Cust.Id"`, `unknown foreign key of "Kid.Table".(a"b,c, Cust.Id)`)
@@ -169,15 +176,18 @@ func TestLfkOrphans_NamesDefinitionsThatItCannotSearch(t *testing.T) {
 		CREATE VIEW pv AS TABLE p; CREATE VIEW cv AS SELECT id AS p_id FROM p; CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)`)
 	const entry = "{table: p, column: p_id, on_delete: async_delete}"
 	sh.defined("c: [" + strings.ReplaceAll(entry, "table: p", "table: pp1") + ", " + strings.ReplaceAll(entry, "table: p", "table: pv") + "]")
-	sh.want(1, "lfk orphans", "c.p_id -> pp1 on main: pp1 is a partition of pp: name that in the definitions",
+	sh.want(1, "lfk orphans", "c.p_id -> pp1 on main: pp1 is a partition of pp: use that name in "+
+		"the definitions",
 		"c.p_id -> pv on main: pv is a view on main: name the table below it in the definition")
 	sh.defined("c: [" + entry + "]\ncv: [" + entry + "]\ngone: [" + entry + "]")
-	sh.want(0, "lfk orphans", "no orphans", "left out: cv.p_id -> p (cv is a view on main: name the table below it in the definition), "+
-		"gone.p_id -> p (gone is in no configured database): `caretaker lfk lint` says what to do")
-	sh.want(2, "lfk orphans cv.p_id", "no such definition with a child in a configured database: cv.p_id -> p (cv is a view on main: name the table below")
+	sh.want(0, "lfk orphans", "no orphans", "skipped: cv.p_id -> p (cv is a view on main: name "+
+		"the table below it in the definition), "+
+		"gone.p_id -> p (gone is in no configured database): `caretaker lfk lint` shows what to do")
+	sh.want(2, "lfk orphans cv.p_id", "no definition with a child in a configured database "+
+		"matches: cv.p_id -> p (cv is a view on main: name the table below")
 	sh.want(0, "lfk accept-absent gone")
 	_, _, remarks := sh.caretaker("lfk", "orphans")
-	assert.Contains(t, remarks, "left out: cv.p_id")
+	assert.Contains(t, remarks, "skipped: cv.p_id")
 	assert.Lacks(t, remarks, "gone")
 }
 
@@ -186,7 +196,7 @@ func TestLfk_TablesAreTrackedWithoutDefinitionsThatCanBeRead(t *testing.T) {
 	conn := sh.database("main", servicetest.Migrated(""))
 	sh.defined("c: 1\n")
 	execute(t, conn, `CREATE TABLE "Price.List" (id bigint PRIMARY KEY)`)
-	const warning = "warning: the definitions cannot be read, and are not looked at: "
+	const warning = "warning: definitions not checked, they cannot be read: "
 	sh.want(0, "lfk install", warning, "main: ")
 	sh.want(0, `lfk track "Price.List"`, warning, "trigger")
 	sh.want(0, `lfk untrack "Price.List"`, warning, "dropped trigger")

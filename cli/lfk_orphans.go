@@ -34,7 +34,7 @@ func (l *lfkCommands) orphans() *cobra.Command {
 			search.Limit, search.Progress = limit, l.status
 			switch {
 			case limit < 1:
-				return usage(errors.New("--limit is at least 1"))
+				return usage(errors.New("--limit must be at least 1"))
 			case parent != "":
 				of := search.Which
 				search.Which = func(t *orphans.Task) bool { return t.Key.Parent == parent && of(t) }
@@ -45,23 +45,23 @@ func (l *lfkCommands) orphans() *cobra.Command {
 			}
 			found, err := search.Run(ctx)
 			if errors.Is(err, orphans.ErrNoTask) {
-				return usage(fmt.Errorf("%w; `caretaker lfk lint` checks them", err))
+				return usage(fmt.Errorf("%w: `caretaker lfk lint` checks the definitions", err))
 			}
 			if err != nil {
 				return err
 			}
 			if len(search.LeftOut) > 0 {
-				l.note("warning: left out: %s: `caretaker lfk lint` says what to do",
+				l.note("warning: skipped: %s: `caretaker lfk lint` shows what to do",
 					format.List(search.LeftOut))
 			}
 			return l.showOrphans(found)
 		}),
 	}
 	flags := command.Flags()
-	flags.BoolVar(&fix, "fix", false, "put records of the missing parents into the queue")
+	flags.BoolVar(&fix, "fix", false, "queue records of the missing parents")
 	flags.StringVar(&parent, "parent", "",
-		"`table` that the definition refers to, where a column has several")
-	flags.IntVar(&limit, "limit", 100_000, "`number` of missing parents after which to end")
+		"parent `table`, if the column refers to several")
+	flags.IntVar(&limit, "limit", 100_000, "maximum `number` of missing parents")
 	return command
 }
 
@@ -130,8 +130,8 @@ func (l *lfkCommands) orphanTable(found []orphans.Found, some bool) error {
 			l.note("error: %s on %s: %s", f.Definition, f.Database, f.Fault)
 		}
 		if f.More {
-			l.note("more may be left of %s on %s: raise --limit, or fix these first and run the command "+
-				"again", f.Definition, f.Database)
+			l.note("more orphans of %s may be on %s: raise --limit, or fix these first and run the "+
+				"command again", f.Definition, f.Database)
 		}
 	}
 	return err

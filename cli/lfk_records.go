@@ -44,7 +44,7 @@ func (l *lfkCommands) dead() *cobra.Command {
 	var failing bool
 	command := &cobra.Command{
 		Use:   "dead",
-		Short: "List the records that could not be cleaned up",
+		Short: "List records that could not be cleaned up",
 		Args:  between(0, 0),
 		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
 			if failing {
@@ -59,7 +59,7 @@ func (l *lfkCommands) dead() *cobra.Command {
 			return l.deadRecords().show(l, records, err)
 		}),
 	}
-	command.Flags().StringVar(&table, "table", "", "`name` of a parent table; default all")
+	command.Flags().StringVar(&table, "table", "", "`name` of a parent table (default all)")
 	command.Flags().BoolVar(&failing, "failing", false, "list records that will be retried")
 	l.localFlag(command.Flags())
 	return command
@@ -113,7 +113,7 @@ func (l *lfkCommands) retry() *cobra.Command {
 	var all bool
 	command := &cobra.Command{
 		Use:   "retry (--id N | --table T | --all)",
-		Short: "Put dead records back into the queue",
+		Short: "Queue dead records again",
 	}
 	flags := command.Flags()
 	command.Args = cobra.MatchAll(between(0, 0), func(*cobra.Command, []string) error {
@@ -132,7 +132,7 @@ func (l *lfkCommands) retry() *cobra.Command {
 		}
 		done, err := keys.Retry(ctx, only, table)
 		return reportDatabases(l, err, done, func(d admin.Retried) {
-			l.println("%s: %d put back", d.Database, d.Records)
+			l.println("%s: %s queued again", d.Database, format.Pluralize(d.Records, "record"))
 		})
 	})
 	return command
@@ -143,7 +143,7 @@ func (l *lfkCommands) reused() *cobra.Command {
 	var clean, keep bool
 	command := &cobra.Command{
 		Use:   "reused [TABLE [--clean | --keep]]",
-		Short: "List deleted keys that another row uses now, and decide on them",
+		Short: "List deleted keys that another row uses now, and clean or close them",
 	}
 	flags := command.Flags()
 	flags.BoolVar(&clean, "clean", false, "clean the children of the keys in the next run")
@@ -154,7 +154,7 @@ func (l *lfkCommands) reused() *cobra.Command {
 		case clean && keep:
 			return errors.New("--clean and --keep exclude each other")
 		case (clean || keep) && len(tables) == 0:
-			return errors.New("name the table")
+			return errors.New("--clean and --keep require a table")
 		}
 		return nil
 	})
@@ -214,7 +214,7 @@ func (l *lfkCommands) acceptAbsent() *cobra.Command {
 	})
 	command := &cobra.Command{
 		Use:   "accept-absent (CHILD… | --all | --list | --revoke CHILD…)",
-		Short: "Accept that child tables are in no database, so that their definitions are skipped",
+		Short: "Accept that child tables are in no database, and skip their definitions",
 		RunE: func(c *cobra.Command, children []string) error {
 			if l.database != "" {
 				return usage(errors.New("--database is not allowed: a child table is absent only if no " +
@@ -229,7 +229,7 @@ func (l *lfkCommands) acceptAbsent() *cobra.Command {
 	flags := command.Flags()
 	flags.BoolVar(&all, "all", false, "accept all child tables that are in no configured database")
 	flags.BoolVar(&list, "list", false, "list the accepted child tables")
-	flags.BoolVar(&revoke, "revoke", false, "end the acceptance of the child tables")
+	flags.BoolVar(&revoke, "revoke", false, "revoke the acceptance of the child tables")
 	l.localFlag(flags)
 	command.SetHelpFunc(func(c *cobra.Command, args []string) {
 		_ = c.Flags().MarkHidden("database") // This command refuses the flag.

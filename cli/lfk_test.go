@@ -92,8 +92,8 @@ func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 		"main      1   public.p  7    c.p_id -> p  P0001     10        2026-01-01 01:02:03  2026-01-02 01:02:03  no, never\n")
 	sh.want(2, "lfk retry --id 9", "unknown dead record 9: `caretaker lfk dead` lists them")
 	sh.want(2, "lfk retry --table nowhere", "unknown table nowhere in main")
-	sh.want(0, "lfk retry --id 2", "main: 1 put back")
-	sh.want(0, "lfk retry --table p", "main: 2 put back")
+	sh.want(0, "lfk retry --id 2", "main: 1 record queued again")
+	sh.want(0, "lfk retry --table p", "main: 2 records queued again")
 	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY); TRUNCATE loose_foreign_keys_deleted_records RESTART IDENTITY")
 	for _, records := range []string{"--all", "--table p"} {
 		sh.want(1, "lfk retry "+records, "no dead record matches: `caretaker lfk dead` lists them")
@@ -134,7 +134,8 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 	sh.want(2, "lfk accept-absent --revoke a x", "x is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are")
 	sh.want(0, "lfk accept-absent --revoke a", "no longer accepted as absent: a\n")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
-	sh.want(1, "lfk accept-absent a", "what is absent is known only if every configured database answers: ", "ci: unreachable")
+	sh.want(1, "lfk accept-absent a", "absent tables are known only if every configured database "+
+		"answers: ", "ci: unreachable")
 	sh.want(0, "lfk accept-absent --list", "CHILD  DATABASE  ACCEPTED ")
 }
 
@@ -188,7 +189,7 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.want(0, "lfk dead --table n", "no dead records")
 	sh.want(1, "lfk untrack p", "main: public.p is not tracked")
 	sh.want(1, "lfk track p", "caretaker: main: the key id of public.p is of type numeric")
-	sh.want(1, "lfk track q", "q is in main, ci: say with --database in which to track it")
+	sh.want(1, "lfk track q", "q is in main, ci: name one with --database")
 	sh.want(0, "lfk track q --database ci", "ci: trigger q_loose_fk_trigger on public.q")
 	sh.want(1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor alone",
 		"would lose its children: make it unique, or name a unique key with --column\n")
@@ -218,5 +219,5 @@ func TestLfk_LintKnowsThatARoundPassesNoDatabaseOver(t *testing.T) {
 		t.Errorf("a silent database: exit %d\n%s%s", code, out, errOut)
 	}
 	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION", "hour")
-	sh.want(1, "lfk lint", "LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION: \"hour\" is none of minute, all")
+	sh.want(1, "lfk lint", "LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION: \"hour\" is not one of minute, all")
 }

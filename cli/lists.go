@@ -128,7 +128,7 @@ func auditCommand(a *app) *cobra.Command {
 	request := &pb.ListAuditRequest{}
 	command := &cobra.Command{
 		Use:   "audit",
-		Short: "List who changed or started what, or was refused, newest first",
+		Short: "List changes, starts and refusals with their callers, newest first",
 		Args:  between(0, 0),
 		RunE:  call(a, api.ListAudit, request, describeAudit),
 	}

@@ -54,8 +54,8 @@ func TestProgress_SaysPercentAndTimeLeftWhereTheBacklogIsKnown(t *testing.T) {
 	}
 	assert.Contains(t, out.String(), "ghost_user_migration 1m0s  7 rows moved")
 	for users, want := range map[int64]string{
-		25: "25 % of what was due, about 3 min left", 50: "50 % of what was due, about 60 s left", 95: "95 % of what was due, a few seconds left",
-		100: "99 % of what was due, a few seconds left", 101: "", 0: "",
+		25: "25 % of the due work, about 3 min left", 50: "50 % of the due work, about 60 s left", 95: "95 % of the due work, a few seconds left",
+		100: "99 % of the due work, a few seconds left", 101: "", 0: "",
 	} {
 		got := progressText(working(ghosts, map[string]int64{"migrated_users": users}), 100)
 		assert.That(t, (want != "" || !strings.Contains(got, "%")) && strings.Contains(got, want),
@@ -170,7 +170,8 @@ func TestRun_ALostConnectionSaysHowToGoOn(t *testing.T) {
 	a := newApp(Streams{Out: io.Discard, Err: io.Discard})
 	a.client.address = "localhost:1"
 	err := runAndWatch(t.Context(), a, server, &pb.RunBatchRequest{Worker: "w"})
-	assert.Equal(t, fmt.Sprint(err), "the connection to localhost:1 ended while run 01a1 was running: the run goes on if its server does, and caretaker watch 01a1 follows it")
+	assert.Equal(t, fmt.Sprint(err), "the connection to localhost:1 ended while run 01a1 was "+
+		"running: if the server still runs, so does the run: caretaker watch 01a1 follows it")
 	a.client.name.Store(new(string))
 	assert.Contains(t, a.client.explain(status.Error(codes.Unavailable, "connection error: EOF")).Error(), "ended during the call")
 }
@@ -250,7 +251,7 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 	var out strings.Builder
 	a := &terminal{std: Streams{Out: &out, Err: io.Discard}}
 	assert.NoError(t, describeWorkers(a, manyDatabases(), &pb.WorkerStatus{Worker: "other"}))
-	want := "loose_foreign_keys_cleanup has 30 databases; in trouble: shard_00; due: shard_01 100, shard_02 200, " +
+	want := "loose_foreign_keys_cleanup has 30 databases; failing: shard_00; due: shard_01 100, shard_02 200, " +
 		"shard_03 300, shard_04 400, shard_05 500, shard_06 600, shard_07 700, shard_08 800, shard_09 900, shard_10 1,000 and 2 more; " +
 		"each: caretaker status loose_foreign_keys_cleanup"
 	got := strings.Join(strings.Fields(out.String()), " ")

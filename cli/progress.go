@@ -43,7 +43,7 @@ func progress(ctx context.Context, client api, out *terminal) func(*pb.RunEvent)
 		}
 		if !terminal && working && run.GetReason() != reason {
 			reason = run.GetReason()
-			out.note("%s", cmp.Or(reason, "the run goes on"))
+			out.note("%s", cmp.Or(reason, "the run continues"))
 		}
 		return nil
 	}
@@ -104,7 +104,7 @@ func progressText(run *pb.Run, total int64) string {
 	elapsed := max(time.Since(run.GetStartedAt().AsTime()), 0).Round(time.Second)
 	text := subject(run) + " " + elapsed.String()
 	if percent := percentOf(run, total); percent > 0 {
-		text += fmt.Sprintf("  %d %% of what was due", percent)
+		text += fmt.Sprintf("  %d %% of the due work", percent)
 		if left := remaining(run, total, elapsed); left != "" {
 			text += ", " + left
 		}
@@ -221,7 +221,7 @@ func describeRun(out *terminal, run *pb.Run) error {
 		"digest", run.GetCandidatesDigest(),
 		"trace", run.GetTraceId())
 	if run.GetOverLimit() {
-		out.println("  a limit was reached: more is left to do")
+		out.println("  a limit was reached: more work remains")
 	}
 	if err := describeCandidates(out, run); err != nil {
 		return err

@@ -44,7 +44,7 @@ func listReceiptsCommand(a *app, use string) *cobra.Command {
 	}
 	command := &cobra.Command{
 		Use:   use,
-		Short: "List receipts, newest first: when rows went, by which rule, and who asked",
+		Short: "List receipts of deleted and updated rows, newest first",
 		RunE: call(a, list, request, func(out *terminal, answer *pb.ListReceiptsResponse) error {
 			warnNoReceipts(out, request, answer)
 			if len(others) > 0 {
@@ -55,17 +55,17 @@ func listReceiptsCommand(a *app, use string) *cobra.Command {
 	}
 	command.Args = cobra.MatchAll(commandOnly, func(*cobra.Command, []string) error {
 		if request.GetKey() != "" && request.GetTable() == "" {
-			return errors.New("--key needs --table: a key is one of a table")
+			return errors.New("--key requires --table")
 		}
 		return nil
 	})
 	flags := command.Flags()
-	flags.StringVar(&request.Database, "database", "", "`name` of the database; default main")
-	flags.StringVar(&request.Table, "table", "", "only of this `table`")
-	flags.StringVar(&request.Key, "key", "", "only those that name the row with this `key`, or "+
-		"between whose lowest and highest key it lies where keys are not kept")
-	flags.StringVar(&request.RunId, "run", "", "only of the run with this `id`")
-	flags.Int64Var(&request.JobId, "job", 0, "only of the job with this `id`")
+	flags.StringVar(&request.Database, "database", "", "`name` of the database (default main)")
+	flags.StringVar(&request.Table, "table", "", "only entries of this `table`")
+	flags.StringVar(&request.Key, "key", "", "only entries with this `key`, or with a range of "+
+		"keys that includes it")
+	flags.StringVar(&request.RunId, "run", "", "only entries of the run with this `id`")
+	flags.Int64Var(&request.JobId, "job", 0, "only entries of the job with this `id`")
 	pageFlags(command, "older receipts", &request.PageToken)
 	return command
 }
@@ -116,11 +116,11 @@ func warnNoReceipts(
 		len(answer.GetReceipts()) > 0 || answer.GetNextPageToken() != "" {
 		return
 	}
-	hint := "a table is named as caretaker receipts shows it"
+	hint := "write the table as caretaker receipts shows it"
 	if _, name, has := strings.Cut(request.GetTable(), "."); has {
 		hint = "try it without the schema, --table " + name
 	}
-	out.note("no such receipts of a table called %s in the database %s: %s",
+	out.note("no such receipts of table %s in database %s: %s",
 		request.GetTable(), cmp.Or(request.GetDatabase(), mainDatabase), hint)
 }
 
@@ -130,7 +130,7 @@ func receiptHeadsCommand(a *app) *cobra.Command {
 	var database string
 	command := &cobra.Command{
 		Use:   "head",
-		Short: "Print the newest receipt of each database, to be kept elsewhere for verify --head",
+		Short: "Print the newest receipt of each database, for receipts verify --head",
 		Args:  between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			heads := []service.ReceiptHead{}
@@ -156,7 +156,7 @@ func receiptHeadsCommand(a *app) *cobra.Command {
 		},
 	}
 	command.Flags().StringVar(&database, "database", "",
-		"`name` of the database; default all that are configured")
+		"`name` of the database (default all)")
 	return command
 }
 
@@ -165,7 +165,7 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 	var database, file string
 	command := &cobra.Command{
 		Use:   "verify",
-		Short: "Recompute the chain of receipts: exit 1 if one is missing, altered or inserted",
+		Short: "Verify the chain of receipts: exit 1 if one is missing, changed or inserted",
 		Args:  between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			known, err := readHeads(a, file)
@@ -197,9 +197,9 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&database, "database", "",
-		"`name` of the database, or all; default all that are configured")
-	flags.StringVar(&file, "head", "", "`file` of what receipts head has printed, the lines of many "+
-		"days: those receipts must still be there")
+		"`name` of the database (default all)")
+	flags.StringVar(&file, "head", "", "`file` with heads that receipts head has printed: their "+
+		"receipts must still exist")
 	return command
 }
 
@@ -215,9 +215,9 @@ func describeChecks(out *terminal, checks []service.ReceiptCheck) {
 		for _, text := range c.Unchecked {
 			out.println("%s: %s", c.Database, text)
 		}
-		result := "all as they were written"
+		result := "all unchanged"
 		if len(c.Findings) > 0 {
-			result = "NOT as they were written"
+			result = "CHANGED OR MISSING"
 		}
 		pruned := ""
 		if c.Pruned > 0 {
@@ -248,7 +248,7 @@ func readHeads(a *app, file string) (heads []service.ReceiptHead, err error) {
 		heads, err = parseHeads(string(content))
 	}
 	if err == nil && len(heads) == 0 {
-		err = errors.New("there is no head in it")
+		err = errors.New("the file has no heads")
 	}
 	if err != nil {
 		return nil, usage(fmt.Errorf("%s: %w: give a file that caretaker receipts head has printed",
@@ -278,12 +278,12 @@ func parseHeads(content string) (heads []service.ReceiptHead, err error) {
 		}
 		sequence, err := strconv.ParseInt(fields[1], 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no number", fields[1])
+			return nil, fmt.Errorf("%q is not a number", fields[1])
 		}
 		head := service.ReceiptHead{Database: fields[0], Sequence: sequence, Hash: fields[2]}
 		if len(fields) == 4 {
 			if head.Until, err = time.Parse(time.RFC3339, fields[3]); err != nil {
-				return nil, fmt.Errorf("%q is no time", fields[3])
+				return nil, fmt.Errorf("%q is not a time", fields[3])
 			}
 		}
 		if head.Hash == none {

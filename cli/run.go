@@ -54,14 +54,14 @@ func runCommand(a *app) *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&request.DryRun, "dry-run", false,
-		"count what a run would change, and write nothing")
+		"count what a run would change, and change nothing")
 	command.Flags().BoolVar(&noWait, "no-wait", false,
-		"return once the run has started; caretaker watch RUN follows it")
-	command.Flags().BoolVar(&yes, "yes", false, "do not ask, also on a terminal")
+		"return once the run has started")
+	command.Flags().BoolVar(&yes, "yes", false, "do not ask on a terminal")
 	command.Flags().StringVar(&request.ExpectedDigest, "expected-digest", "",
-		"run only if the candidates are those of the dry run with this `digest`")
+		"run only if the candidates match this `digest` of a dry run")
 	command.Flags().StringVar(&request.Database, "database", "",
-		"`name` of the database; default the one whose turn it is")
+		"`name` of the database (default the next in rotation)")
 	return command
 }
 
@@ -102,7 +102,7 @@ func runAndWatch(
 			return
 		case <-interrupts:
 		}
-		a.note("\ncancelling run %s; press Ctrl-C again to let it go on", id)
+		a.note("\ncancelling run %s: press Ctrl-C again to stop waiting", id)
 		if _, err := client.CancelRun(ctx, &pb.CancelRunRequest{Id: id}); err != nil {
 			a.note("the run could not be cancelled: %s", a.client.explain(err))
 		}
@@ -170,11 +170,11 @@ func cancelStarted(ctx context.Context, a *app, client api, request *pb.RunBatch
 		err = errors.Join(err, failed)
 	}
 	if err != nil {
-		return fmt.Errorf("interrupted, and the run could not be cancelled; caretaker cancel RUN "+
-			"does it: %w", a.client.explain(err))
+		return fmt.Errorf("interrupted, but the run may continue: cancel it with caretaker cancel "+
+			"RUN: %w", a.client.explain(err))
 	}
-	return fmt.Errorf("interrupted before the run began its work: caretaker runs %s shows what "+
-		"became of it", request.GetWorker())
+	return fmt.Errorf("interrupted before the run started: caretaker runs %s shows whether it "+
+		"ran", request.GetWorker())
 }
 
 // outcome returns the exit code of a finished run.
@@ -192,10 +192,10 @@ func outcome(run *pb.Run) error {
 // notFollowed explains the error of a run that has started and that the command cannot follow.
 func (a *app) notFollowed(id string, err error) error {
 	if status.Code(err) == codes.Unavailable {
-		return fmt.Errorf("the connection to %s ended while run %s was running: the run goes on "+
-			"if its server does, and caretaker watch %s follows it", a.client.server(), id, id)
+		return fmt.Errorf("the connection to %s ended while run %s was running: if the server still "+
+			"runs, so does the run: caretaker watch %s follows it", a.client.server(), id, id)
 	}
-	return fmt.Errorf("run %s was not followed to its end, caretaker watch %s shows it: %w",
+	return fmt.Errorf("run %s was not followed to its end (caretaker watch %s follows it again): %w",
 		id, id, a.client.explain(err))
 }
 
@@ -257,15 +257,15 @@ func cancelCommand(a *app) *cobra.Command {
 	request := &pb.CancelRunRequest{}
 	return &cobra.Command{
 		Use:   "cancel RUN",
-		Short: "Ask a run to stop after the statement in flight",
+		Short: "Stop a run after its current statement",
 		Args:  runArgument(&request.Id),
 		RunE: call(a, api.CancelRun, request, func(out *terminal, r *pb.CancelRunResponse) error {
 			run := r.GetRun()
 			if run.GetState() == pb.RunState_RUN_STATE_RUNNING {
-				out.println("run %s of %s has been asked to stop; caretaker watch %s follows it",
+				out.println("run %s of %s stops after its current statement: caretaker watch %s follows it",
 					run.GetId(), subject(run), run.GetId())
 			} else {
-				out.println("run %s of %s had ended before: %s", run.GetId(), subject(run), state(run))
+				out.println("run %s of %s has already ended: %s", run.GetId(), subject(run), state(run))
 			}
 			return nil
 		}),
@@ -307,9 +307,9 @@ func confirm(
 		return plan, false, nil
 	}
 	if plan.GetCandidatesDigest() == "" && request.GetWorker() != lfk.Name {
-		a.note("not all could be looked at: the run may do more than is shown")
+		a.note("not all candidates were checked: the run may do more than is shown")
 	}
-	a.note("run %s now, for good, on %s, at the server %s? [y/N] ",
+	a.note("run %s now, on %s, on server %s? Deleted rows cannot be restored [y/N] ",
 		request.GetWorker(), extent(plan), a.client.server())
 	if !a.agreed() {
 		return nil, false, errDeclined
@@ -343,15 +343,15 @@ func explainChange(err error, confirmed bool) error {
 	if info.GetReason() != "PLAN_CHANGED" {
 		return err
 	}
-	what := "the candidates are not those of the dry run any more"
+	what := "the candidates have changed since the dry run"
 	if info.GetMetadata()["candidates_digest"] == "" {
-		what = "the candidates could not all be looked at in the time of a run"
+		what = "a run's time limit is too short to check all candidates"
 	}
-	again := "look at a new dry run, and give --expected-digest what it prints as digest"
+	again := "start a new dry run, and give its digest to --expected-digest"
 	if confirmed {
-		again = "caretaker run shows what it would do now, and asks again"
+		again = "run the command again to see the new candidates"
 	}
-	return fmt.Errorf("nothing was done: %s; %s (PLAN_CHANGED, run %s)",
+	return fmt.Errorf("nothing was done, %s: %s (PLAN_CHANGED, run %s)",
 		what, again, info.GetMetadata()["run_id"])
 }
 
@@ -387,4 +387,4 @@ func extent(plan *pb.Run) string {
 }
 
 // errDeclined ends a command if the answer to its question is not yes.
-var errDeclined = errors.New("nothing was done; --yes runs without the question")
+var errDeclined = errors.New("nothing was done: --yes runs without the question")

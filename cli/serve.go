@@ -82,7 +82,8 @@ func migrateAll(ctx context.Context, out *terminal, databases []*repo.Database) 
 		case ok && failed.Refused():
 			return connectionRefused(d.Name, failed)
 		case ok && strings.Contains(err.Error(), "server refused TLS connection"):
-			return fmt.Errorf("%w: sslmode in databases.%s.url asks for TLS, which the server lacks",
+			return fmt.Errorf("%w: sslmode in databases.%s.url requires TLS, which the server does "+
+				"not offer",
 				err, d.Name)
 		case ok && failed.SQLState == "42501":
 			return fmt.Errorf("%w: grant CREATE on the database to the role of databases.%s.url, or run "+

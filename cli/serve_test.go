@@ -55,7 +55,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	sh.want(1, "serve", "databases.main.url is required", "CARETAKER_DATABASES_MAIN_URL")
 	sh.set("CARETAKER_DATABASES_MAIN_URL", databases.Clone(t, devdb.Template{Name: "bare"}))
 	sh.set("CARETAKER_METRICS_LISTEN", "")
-	sh.want(1, "serve", "missing or old in main: run caretaker migrate")
+	sh.want(1, "serve", "missing or outdated in main: run caretaker migrate")
 	sh.migrate()
 	sh.want(0, "migrate", "main: up to date")
 
@@ -67,7 +67,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE", "every minute")
 		sh.set("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
-		sh.want(1, "serve", `CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE: "every minute" is no cron`, "five fields")
+		sh.want(1, "serve", `CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE: "every minute" is not a cron`, "five fields")
 	})
 	t.Run("an address in use", func(t *testing.T) {
 		sh := sh.sub(t)
@@ -122,7 +122,7 @@ func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
 	t.Run("a file of tokens", func(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_AUTH_TOKENS_FILE", saved(t, "tokens.yml", "- {name: a, role: boss}"))
-		sh.want(1, "serve", `auth.tokens_file: `, `"boss" is none of viewer, operator, admin`)
+		sh.want(1, "serve", `auth.tokens_file: `, `"boss" must be viewer, operator or admin`)
 		sh.set("CARETAKER_AUTH_TOKENS_FILE", "/nowhere/tokens.yml")
 		sh.want(1, "serve", "auth.tokens_file: open /nowhere/tokens.yml")
 	})
@@ -178,7 +178,8 @@ func TestServe_StartsBeforeItsDatabase(t *testing.T) {
 	sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
 	r := sh.serving()
 	r.log.field(t, "database unreachable at the start, retrying", "database")
-	r.want(0, "status", "failing", "not known       not known           -    -         -", "class UNREACHABLE: check the database", "backlog of main not known")
+	r.want(0, "status", "failing", "not known       not known           -    -         -", "class "+
+		"UNREACHABLE: check the database", "backlog of main unknown")
 	r.want(1, "run "+worker, "cannot be reached")
 	forward(t, there.Host, home)
 	r.log.field(t, "database usable", "database")
@@ -303,7 +304,8 @@ func TestServe_AnEndpointOfOpenTelemetryThatIsNoneIsAMistake(t *testing.T) {
 	if err := server.Wait(); err == nil || server.ProcessState.ExitCode() != 1 {
 		t.Errorf("got %v, exit %d", err, server.ProcessState.ExitCode())
 	}
-	if !strings.Contains(out.String(), "caretaker: OTEL_EXPORTER_OTLP_ENDPOINT is no URL") || strings.Contains(out.String(), "parse") {
+	if !strings.Contains(out.String(), "caretaker: OTEL_EXPORTER_OTLP_ENDPOINT is not a "+
+		"URL") || strings.Contains(out.String(), "parse") {
 		t.Errorf("said %s", out)
 	}
 }

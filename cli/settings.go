@@ -204,7 +204,8 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("the schema maintenance is missing or old in %s: run caretaker migrate with "+
+		return fmt.Errorf("the schema maintenance is missing or outdated in %s: run caretaker "+
+			"migrate with "+
 			"the same configuration, then start again", format.List(missing))
 	}
 	return nil
@@ -291,7 +292,7 @@ func (a *app) eachDatabase(
 			}
 		}
 		if !found {
-			return usage(fmt.Errorf("there is no database %q in the configuration", name))
+			return usage(fmt.Errorf("database %q is not in the configuration", name))
 		}
 		return nil
 	})

@@ -37,14 +37,14 @@ func pauseCommand(a *app) *cobra.Command {
 	request := &pb.PauseWorkerRequest{}
 	command := &cobra.Command{
 		Use:   "pause WORKER|--all --reason REASON [--for DURATION]",
-		Short: "Keep a worker, or all workers and deferred jobs, from running on any server",
+		Short: "Pause a worker, or all workers and deferred jobs, on every server",
 		RunE: call(a, api.PauseWorker, request, func(out *terminal, r *pb.PauseWorkerResponse) error {
 			return describeWorkers(out, r.GetWorker())
 		}),
 	}
 	workerOrAll(command, &request.Worker)
-	reasonFlag(command, &request.Reason, "why, shown wherever the pause is")
-	durationFlag(command, "for", "`duration` such as 30m or 8h; default until caretaker resume",
+	reasonFlag(command, &request.Reason, "text to show with the pause")
+	durationFlag(command, "for", "`duration` such as 30m or 8h (default until caretaker resume)",
 		&request.Ttl)
 	return command
 }
@@ -124,7 +124,7 @@ func describeDatabases(out *terminal, w *pb.WorkerStatus, each bool) error {
 	}
 	text := fmt.Sprintf("%s has %d databases", w.GetWorker(), len(w.GetDatabases()))
 	if len(problems) > 0 {
-		text += "; in trouble: " + format.List(problems)
+		text += "; failing: " + format.List(problems)
 	}
 	if len(due) > 0 {
 		text += "; due: " + format.List(due)
@@ -188,22 +188,22 @@ func mainIsDown(w *pb.WorkerStatus) bool {
 func remedy(out *terminal, w *pb.WorkerStatus) string {
 	switch w.GetFailing().GetClass() {
 	case pb.FailureClass_FAILURE_CLASS_UNREACHABLE:
-		return "check the database; caretaker reconnects by itself"
+		return "check the database: caretaker reconnects by itself"
 	case pb.FailureClass_FAILURE_CLASS_SCHEMA:
 		if strings.Contains(w.GetConditionDetail()+w.GetFailing().GetMessage(), "42501") {
 			return "grant the missing rights: caretaker doctor --grants prints them, " +
 				"for the owner of the tables"
 		}
-		advice := "run caretaker migrate; else correct the named table, column or privilege"
+		advice := "run caretaker migrate, or correct the named table, column or privilege"
 		if w.GetWorker() == lfk.Name {
-			advice += "; caretaker lfk lint checks the definitions"
+			advice += ": caretaker lfk lint checks the definitions"
 		}
 		return advice
 	case pb.FailureClass_FAILURE_CLASS_LOCK, pb.FailureClass_FAILURE_CLASS_TIMEOUT:
-		return "usually passes by itself, " + nextAttempt(out, w) +
-			"; else look for long transactions in pg_stat_activity"
+		return "usually resolves itself, " + nextAttempt(out, w) +
+			": otherwise check pg_stat_activity for long transactions"
 	case pb.FailureClass_FAILURE_CLASS_DATA:
-		return "correct the rows that the named constraint or condition is about"
+		return "correct the rows that violate the named constraint or condition"
 	case pb.FailureClass_FAILURE_CLASS_LEASE_LOST:
 		return "nothing is lost, " + nextAttempt(out, w)
 	case pb.FailureClass_FAILURE_CLASS_SETTING:
@@ -212,7 +212,7 @@ func remedy(out *terminal, w *pb.WorkerStatus) string {
 		return "restart this server, and report a bug"
 	case pb.FailureClass_FAILURE_CLASS_INTERNAL, pb.FailureClass_FAILURE_CLASS_UNSPECIFIED:
 	}
-	return "see the log of the run; caretaker runs " + w.GetWorker() + " shows its ID"
+	return "see the log of the run: caretaker runs " + w.GetWorker() + " shows its ID"
 }
 
 // nextAttempt returns the time of the worker's next run, and how to run it now.

@@ -34,7 +34,7 @@ func planCommand(a *app) *cobra.Command {
 func describePlan(out *terminal, p *pb.Plan) error {
 	exact := "exact"
 	if !p.GetExact() {
-		exact = "at least: not all rows were counted"
+		exact = "at least, as not all rows were counted"
 	}
 	out.println("%s %d %s", p.GetKind(), p.GetId(), p.GetName())
 	refused, outside, estimate := "", "", ""
@@ -79,7 +79,7 @@ func protectCommand(a *app) *cobra.Command {
 	request, yes := &pb.ProtectTargetRequest{}, false
 	command := &cobra.Command{
 		Use:   "protect user|group ID --reason REASON [--for DURATION]",
-		Short: "Keep a user or group, and the groups above it, from being deleted by caretaker",
+		Short: "Protect a user or group, and the groups above it, from deletion by caretaker",
 		RunE: call(a, protectExisting(a, &yes), request, func(
 			out *terminal, r *pb.ProtectTargetResponse,
 		) error {
@@ -89,8 +89,8 @@ func protectCommand(a *app) *cobra.Command {
 				until = "until " + out.moment(p.GetUntil())
 			}
 			if keptLonger(request, p) {
-				out.println("%s %d is kept as it was, protected %s: longer already, by %s: %s; "+
-					"caretaker unprotect first", p.GetKind(), p.GetId(), until, p.GetBy(), p.GetReason())
+				out.println("%s %d was already protected for longer, %s, by %s: %s: to shorten that, "+
+					"run caretaker unprotect first", p.GetKind(), p.GetId(), until, p.GetBy(), p.GetReason())
 				return nil
 			}
 			out.println("%s %d is protected %s", p.GetKind(), p.GetId(), until)
@@ -98,9 +98,10 @@ func protectCommand(a *app) *cobra.Command {
 		}),
 	}
 	command.Args = targetArguments(&request.Kind, &request.Id, control.KindUser, control.KindGroup)
-	reasonFlag(command, &request.Reason, "why, shown wherever the protection is")
-	durationFlag(command, "for", "`duration` such as 8h or 720h; default for good", &request.Ttl)
-	command.Flags().BoolVar(&yes, "yes", false, "protect it even if it does not exist yet, without asking")
+	reasonFlag(command, &request.Reason, "text to show with the protection")
+	durationFlag(command, "for", "`duration` such as 8h or 720h (default permanently)", &request.Ttl)
+	command.Flags().BoolVar(&yes, "yes", false, "protect without asking, even a target that does "+
+		"not exist yet")
 	return command
 }
 
@@ -118,7 +119,7 @@ func protectExisting(a *app, yes *bool) func(
 		}
 		text := status.Convert(err).Message()
 		if !a.interactive() {
-			return nil, usage(fmt.Errorf("%s; --yes protects a target that does not exist yet", text))
+			return nil, usage(fmt.Errorf("%s: --yes protects a target that does not exist yet", text))
 		}
 		a.note("%s. Protect it before it exists? [y/N] ", text)
 		if !a.agreed() {
@@ -156,7 +157,7 @@ func unprotectCommand(a *app) *cobra.Command {
 			out *terminal, r *pb.UnprotectTargetResponse,
 		) error {
 			p := r.GetProtection()
-			out.println("%s %d is not protected any more: it may be deleted as any other",
+			out.println("%s %d is no longer protected: caretaker may delete it",
 				p.GetKind(), p.GetId())
 			return nil
 		}),
@@ -172,7 +173,8 @@ func protectedCommand(a *app) *cobra.Command {
 		Args:  commandOnly,
 		RunE:  call(a, api.ListProtected, request, describeProtected),
 	}
-	command.Flags().StringVar(&request.Kind, "kind", "", "`kind`: user or group; default both")
+	command.Flags().StringVar(&request.Kind, "kind", "", "only this `kind`: user or group "+
+		"(default both)")
 	pageFlags(command, "more", &request.PageToken)
 	return command
 }

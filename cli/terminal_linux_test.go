@@ -175,7 +175,8 @@ func TestTables_WrapWhatIsToBeReadAsAWhole(t *testing.T) {
 	got := shown(t, 80, func(a *terminal) error {
 		return describeJob(a, &pb.Job{Errors: []*pb.JobError{{Attempt: 3, Error: words}, {Attempt: 4, Error: "short"}}})
 	})
-	assert.Contains(t, strings.Join(strings.Fields(got), " "), "attempt 3, begun -: "+words+" attempt 4, begun -: short")
+	assert.Contains(t, strings.Join(strings.Fields(got), " "), "attempt 3, started -: "+words+" "+
+		"attempt 4, started -: short")
 }
 
 func TestTables_ObeyNothingOfADatabase(t *testing.T) {
@@ -293,9 +294,9 @@ func TestRun_AChangedPlanSaysHowToGoOn(t *testing.T) {
 		asked  bool
 		want   string
 	}{
-		{"d", true, "not those of the dry run any more; caretaker run shows what it would do now"},
-		{"", true, "could not all be looked at"},
-		{"d", false, "look at a new dry run, and give --expected-digest"},
+		{"d", true, "the candidates have changed since the dry run: run the command again"},
+		{"", true, "time limit is too short to check all candidates"},
+		{"d", false, "start a new dry run, and give its digest to --expected-digest"},
 	} {
 		refused := assert.Must(status.New(codes.FailedPrecondition, "expected_digest").WithDetails(&errdetails.ErrorInfo{
 			Reason: "PLAN_CHANGED", Metadata: map[string]string{"run_id": "r7", "candidates_digest": c.digest},

@@ -111,7 +111,8 @@ func readProfile(file, name string) (Client, error) {
 	c, ok := all.Profiles[name]
 	if !ok {
 		known := strings.Join(slices.Sorted(maps.Keys(all.Profiles)), ", ")
-		return c, fmt.Errorf("%s: profile %q not found, known are: %s", file, name, cmp.Or(known, "none"))
+		return c, fmt.Errorf("%s: profile %q not found: known profiles are "+
+			"%s", file, name, cmp.Or(known, "none"))
 	}
 	return c, nil
 }

@@ -63,8 +63,8 @@ func TestReadClient_MistakesAreNamed(t *testing.T) {
 		"profiles: [a]":                  "line 1: cannot unmarshal !!seq",
 		"profiles: {a: x}":               "line 1: cannot unmarshal !!str `x`",
 		"profiles: {a: {address: [x]}}":  "line 1: cannot unmarshal !!seq",
-		"profiles: {a: {}}":              `profile "b" not found, known are: a`,
-		"":                               `profile "b" not found, known are: none`,
+		"profiles: {a: {}}":              `profile "b" not found: known profiles are a`,
+		"":                               `profile "b" not found: known profiles are none`,
 	} {
 		_, err := profiled(t, content).ReadClient("b")
 		assert.That(t, err != nil && strings.Contains(err.Error(), want) &&

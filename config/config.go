@@ -319,7 +319,7 @@ func (c *Config) contradictions() (found []contradiction) {
 		add("tls.client_ca_file", "tls.client_ca_file needs tls.cert_file and tls.key_file")
 	}
 	if c.Auth.Token != "" && c.Auth.TokenFile != "" {
-		add("auth.token_file", "auth.token and auth.token_file: set one of them")
+		add("auth.token_file", "auth.token and auth.token_file: set only one of them")
 	}
 	if len(c.Auth.Certificates) > 0 && c.TLS.ClientCAFile == "" {
 		add("auth.certificates", "auth.certificates needs tls.client_ca_file, whose authorities sign them")
@@ -327,8 +327,8 @@ func (c *Config) contradictions() (found []contradiction) {
 	for _, d := range c.Databases {
 		if d.URL == "" {
 			key := "databases." + d.Name + ".replica_url"
-			add(key, "%s is set without databases.%s.url: set that, too. (Of a database %s_replica the "+
-				"url can be set in the file only)", key, d.Name, d.Name)
+			add(key, "%s is set without databases.%s.url: set that, too. (For a database named "+
+				"%s_replica, set url in the file)", key, d.Name, d.Name)
 		}
 	}
 	if c.Insecure || c.TLS.CertFile != "" || c.Auth.HasTokens() {
@@ -338,10 +338,9 @@ func (c *Config) contradictions() (found []contradiction) {
 		{"listen", c.Listen}, {"web_listen", c.WebListen}, {"metrics_listen", c.MetricsListen},
 	} {
 		if key, address := l[0], l[1]; address != "" && !Loopback(address) {
-			add(key, "%s: %q can be reached from other hosts: configure tls (tls.cert_file, "+
-				"tls.key_file; with tls.client_ca_file and auth.certificates, who may do what) or auth "+
-				"(auth.tokens_file, or auth.token_file for one token), or set insecure: true, or listen "+
-				"on 127.0.0.1", key, address)
+			add(key, "%s: other hosts can reach %q: set tls.cert_file and tls.key_file, or "+
+				"auth.tokens_file or auth.token_file, or listen on 127.0.0.1, or allow it with "+
+				"insecure: true", key, address)
 		}
 	}
 	return found

@@ -26,7 +26,8 @@ func GitLabDatabases() []string { return []string{"main", "ci", "sec"} }
 var databaseName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,30}$`)
 
 // nameRule describes databaseName.
-const nameRule = "a database is called by a small letter and up to 30 small letters, digits and _"
+const nameRule = "a database's name is a lower-case letter and up to 30 lower-case letters, " +
+	"digits and _"
 
 // anyName represents a database name in the keys of [Config.Keys].
 const anyName = "<name>"

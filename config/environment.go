@@ -105,14 +105,15 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 		switch bare := withoutName(name, keys); {
 		case foreign.MatchString(name), near == "" && !section:
 		case bare != "":
-			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key, there is %s", name, bare))
+			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key, use %s", name, bare))
 		case strings.HasPrefix(name, prefix+"DATABASES_") && strings.HasSuffix(name, "_URL"):
-			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key: %s, in capitals here",
+			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key: %s, in capitals here",
 				name, nameRule))
 		case near == "" || section && !strings.HasPrefix(near, sectionOf(name)):
-			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key", name))
+			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key", name))
 		default:
-			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key, did you mean %s?", name, near))
+			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key, did you mean "+
+				"%s?", name, near))
 		}
 	}
 	return values, mistakes

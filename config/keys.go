@@ -170,7 +170,7 @@ func (k Key) set(s string) error {
 func (k Key) setText(s string) error {
 	if words := strings.Fields(k.Field.Tag.Get("of")); len(words) > 0 {
 		if !slices.Contains(words, strings.ToLower(s)) {
-			return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
+			return fmt.Errorf("%q is not one of %s", s, strings.Join(words, ", "))
 		}
 		s = strings.ToLower(s)
 	}
@@ -198,7 +198,7 @@ func (k Key) setMapping(s string) error {
 	words := strings.Fields(k.Field.Tag.Get("of"))
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if name == "" || !slices.Contains(words, values[name]) {
-			return fmt.Errorf("%s: %q is none of %s", name, values[name], strings.Join(words, ", "))
+			return fmt.Errorf("%s: %q is not one of %s", name, values[name], strings.Join(words, ", "))
 		}
 	}
 	k.to.Set(reflect.ValueOf(values))
@@ -226,7 +226,7 @@ func (k Key) number(s string) (int64, error) {
 		return 0, fmt.Errorf("%s is too %s: at most %s", s, high, bound)
 	case k.zero && n == 0:
 	case k.zero && n < 0 && k.kind != integer:
-		return 0, fmt.Errorf("%s is negative: 0 is off", s)
+		return 0, fmt.Errorf("%s is negative: 0 switches it off", s)
 	case n < least:
 		return 0, fmt.Errorf("%s is too %s: %s", s, low, atLeast)
 	}

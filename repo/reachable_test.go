@@ -125,7 +125,7 @@ func TestConditionClass_ReadsWhatConditionHasWritten(t *testing.T) {
 		got, found := dberr.ConditionClass(text)
 		assert.That(t, found && got == want, "%s: %v, %t, want %v", text, got, found, want)
 	}
-	if _, found := dberr.ConditionClass("internal error; the log of this run has it"); found {
+	if _, found := dberr.ConditionClass("internal error: see the log of this run"); found {
 		t.Error("found a condition where there is none")
 	}
 }

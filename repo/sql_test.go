@@ -48,7 +48,7 @@ func sqlConstants(t *testing.T) map[string]string {
 					for i := range spec.Values {
 						name := spec.Names[i].Name
 						_, twice := values[name]
-						assert.That(t, !twice || !strings.HasSuffix(name, "SQL"), "%s is there twice", name)
+						assert.That(t, !twice || !strings.HasSuffix(name, "SQL"), "%s is given twice", name)
 						values[name] = spec.Values[i]
 					}
 				}

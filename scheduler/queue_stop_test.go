@@ -222,7 +222,7 @@ func TestQueue_SaysOnceWhatKeepsItFromItsWorkAndStartsWhenMainIsMigrated(t *test
 	for range 2 {
 		l.work(l.Queue, &jobs{})
 		line := <-said
-		assert.That(t, strings.Contains(line, "jobs cannot be worked"), "%v", line)
+		assert.That(t, strings.Contains(line, "jobs cannot run"), "%v", line)
 		since, err := l.Problem()
 		assert.That(t, err != nil && !since.IsZero(), "%s, %v", since, err)
 		l.stop(l.Queue)
@@ -233,7 +233,7 @@ func TestQueue_SaysOnceWhatKeepsItFromItsWorkAndStartsWhenMainIsMigrated(t *test
 	l.exec(`ALTER TABLE maintenance.away RENAME TO river_migration`)
 	l.until(fate, "completed 1 succeeded")
 	line := <-said
-	assert.That(t, strings.Contains(line, "jobs are worked again"), "%v", line)
+	assert.That(t, strings.Contains(line, "jobs run again"), "%v", line)
 	since := assert.Must(l.Problem())(t)
 	assert.That(t, since.IsZero(), "%s", since)
 }

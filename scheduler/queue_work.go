@@ -93,9 +93,9 @@ func (q *Queue) run(ctx context.Context, kinds []string) {
 		wait, changed := pace.After(err)
 		switch {
 		case err != nil && changed:
-			q.config.Logger.WarnContext(ctx, "jobs cannot be worked, retrying", "error", err.Error())
+			q.config.Logger.WarnContext(ctx, "jobs cannot run, retrying", "error", err.Error())
 		case changed:
-			q.config.Logger.InfoContext(ctx, "jobs are worked again")
+			q.config.Logger.InfoContext(ctx, "jobs run again")
 		}
 		var postponed <-chan struct{}
 		if listens && err == nil {

@@ -52,7 +52,7 @@ func TestQueue_JobEndsAsItsAttemptSays(t *testing.T) {
 		{attempts: 9, do: func(ctx context.Context, l *lab) (job.Result, error) {
 			err := l.main.Jobs.Pool().QueryRow(ctx, `SELECT secret FROM missing`).Scan()
 			return job.Result{}, fmt.Errorf("delete the user: %w", err)
-		}, fate: "retryable 10 failed", also: [2]string{said, "internal error; the log of this job has it"}},
+		}, fate: "retryable 10 failed", also: [2]string{said, "internal error: see the log of this job"}},
 	} {
 		t.Run(c.fate+" "+c.also[1], func(t *testing.T) {
 			l := newLab(assert.Parallel(t))

@@ -96,8 +96,8 @@ func (l limits) fits(request any) error {
 		cause, _ := protowire.ConsumeString(text)
 		return fmt.Errorf("%s: %w", cause, &fault.RefusedError{
 			Reason: invalidArgument,
-			Text: "the request is not a message of this API: check that the client's definitions are " +
-				"those of the server, and that all texts are UTF-8",
+			Text: "the request cannot be decoded: check that the client uses the server's version of " +
+				"the API, and that all texts are UTF-8",
 		})
 	}
 	if size := proto.Size(message); size > l.message {

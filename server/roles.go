@@ -113,7 +113,7 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 	if err != nil || slices.Contains(c.Workers, worker) {
 		return err
 	}
-	about := cmp.Or(cut(worker, maxTarget), "no single worker")
+	about := cmp.Or(cut(worker, maxTarget), "more than one worker")
 	text := "your token is for " + strings.Join(c.Workers, ", ") + " alone, and this is about " +
 		about + ": use a token that is for all workers"
 	return &fault.RefusedError{Reason: "WORKER_NOT_ALLOWED", Text: text, Metadata: map[string]string{
@@ -155,7 +155,7 @@ func notInUse(what string) error {
 func tooLow(role, needed access.Role) error {
 	remedy := ": use a token or a certificate that has it"
 	if role == access.None {
-		remedy = ": your certificate has no role here, auth.certificates gives it one"
+		remedy = ": your certificate has no role: auth.certificates assigns roles"
 	}
 	return &fault.RefusedError{
 		Reason: "ROLE_TOO_LOW",

@@ -138,19 +138,19 @@ func contextError(ctx context.Context, err error) failure {
 	case errors.Is(err, fault.ErrStopping), errors.Is(context.Cause(ctx), fault.ErrStopping):
 		return failure{
 			code: codes.Unavailable, reason: "SERVER_STOPPING",
-			message: "the server is stopping: try again, on another replica at once",
+			message: "the server is stopping: try again, or call another replica",
 			details: retryAfter(retryStopping),
 		}
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return failure{
 			code: codes.DeadlineExceeded, reason: "DEADLINE_EXCEEDED",
-			message: "the deadline passed; a run that has started goes on, WatchRun follows it, " +
+			message: "the deadline passed: a run that has started continues, WatchRun follows it, " +
 				"CancelRun stops it",
 		}
 	case ctx.Err() != nil:
 		return failure{
 			code: codes.Canceled, reason: "CLIENT_GONE",
-			message: "the client hung up; a run that has started goes on",
+			message: "the client disconnected: a run that has started continues",
 		}
 	case errors.Is(err, fault.ErrUnreachable):
 		return unreachable(fault.UnreachableDatabase(err))
@@ -174,7 +174,7 @@ func retryAfter(d time.Duration) []protoadapt.MessageV1 {
 func unreachable(database, why string) failure {
 	f := failure{code: codes.Unavailable, reason: "DATABASE_UNREACHABLE"}
 	if database == "" {
-		f.message = "a database that is needed cannot be reached; GetStatus and the server's log say which"
+		f.message = "a required database is unreachable: GetStatus and the server's log name it"
 		return f
 	}
 	f.metadata = map[string]string{"database": database}
@@ -186,7 +186,7 @@ func unreachable(database, why string) failure {
 // unexpected is the failure for a bug. The call's log line has the error under the same trace_id.
 func unexpected(ctx context.Context) failure {
 	f := failure{
-		code: codes.Internal, reason: "INTERNAL", message: "internal error: the server's log has it",
+		code: codes.Internal, reason: "INTERNAL", message: "internal error: see the server's log",
 	}
 	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
 		f.metadata = map[string]string{"trace_id": span.TraceID().String()}

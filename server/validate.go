@@ -135,8 +135,7 @@ func newPage(kind string, request interface {
 	p := page{size: int(request.GetPageSize()), list: fmt.Sprintf("%016x", hash.Sum64())}
 	switch {
 	case p.size < 0:
-		return p, invalid("page_size", "from 1 to %d, more stands for %d; 0 stands for %d",
-			maxPage, maxPage, defaultPage)
+		return p, invalid("page_size", "must be from 1 to %d, or 0 for %d", maxPage, defaultPage)
 	case p.size == 0:
 		p.size = defaultPage
 	}

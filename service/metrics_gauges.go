@@ -68,20 +68,24 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 	g.reachable = g.number("database.reachable", "1 if the database answers this process and can be written to.")
 	g.running = g.seconds("run.age", "Age of the current run, 0 without one.")
 	g.limit = g.seconds("run.limit", "Time limit of runs, for workers that have one.")
-	g.failing = g.seconds("failing", "For how long runs have failed without a success in between, 0 when the last one did not.")
+	g.failing = g.seconds("failing", "Time since the first failure after the last success, 0 if "+
+		"the last run did not fail.")
 	g.success = g.seconds("last.success.timestamp", "End of the last run that succeeded, as a Unix time.")
-	g.paused = g.seconds("paused", "For how long a pause has been in force, 0 when none is.")
-	g.overdue = g.seconds("fires.overdue", "For how long the oldest fire has waited for any scheduler, 0 when none does.")
+	g.paused = g.seconds("paused", "Age of the current pause, 0 without one.")
+	g.overdue = g.seconds("fires.overdue", "Age of the oldest fire that no scheduler has claimed, "+
+		"0 without one.")
 	g.unsuccessful = g.number("fires.unsuccessful", "Fires since the last success on any database that failed, were missed or found the lease held, of the newest 100.")
 	g.jobs = g.number("queue.jobs", "Deferred jobs that have not ended well, by state.")
-	g.load = g.ratio("load.excess", "By how much the load exceeds the limit that it exceeds most: value by limit, 0 when it exceeds none. Missing while the load cannot be seen.")
-	g.jobsOverdue = g.seconds("queue.oldest.age", "For how long the oldest job has been due, 0 when none is.")
+	g.load = g.ratio("load.excess", "Highest ratio of load to limit, 0 if no load exceeds its "+
+		"limit. Missing while the load cannot be measured.")
+	g.jobsOverdue = g.seconds("queue.oldest.age", "Time since the oldest due job became due, 0 "+
+		"without one.")
 	g.connections = g.number("pool.connections", "Open connections, by state.")
-	g.connectionsMax = g.number("pool.connections.max", "Connections that may be open.")
+	g.connectionsMax = g.number("pool.connections.max", "Maximum number of open connections.")
 	var err1, err2 error
-	g.waits, err1 = meter.Int64ObservableCounter("maintenance.pool.waits", metric.WithDescription("How often a connection had to be waited for."))
+	g.waits, err1 = meter.Int64ObservableCounter("maintenance.pool.waits", metric.WithDescription("Number of waits for a connection."))
 	g.waited, err2 = meter.Float64ObservableCounter("maintenance.pool.wait.duration", metric.WithUnit("s"),
-		metric.WithDescription("For how long connections were waited for."))
+		metric.WithDescription("Time spent waiting for a connection."))
 	g.all, g.errs = append(g.all, g.waits, g.waited), append(g.errs, err1, err2)
 	return g, errors.Join(g.errs...)
 }

@@ -26,7 +26,8 @@ var ErrUnknownProtection = errors.New("unknown protection")
 const maxProtection = 10 * 365 * 24 * time.Hour
 
 // AllowedProtection describes the valid ttl of a protection.
-const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out to protect permanently"
+const AllowedProtection = "must be from 1s to 87600h (ten years): leave it out to protect " +
+	"permanently"
 
 // Protect keeps a user or group and every group above it from being deleted for ttl, or permanently
 // if ttl is 0. See docs/guides/protect-and-audit.md. Only a longer protection replaces one in
@@ -81,7 +82,7 @@ func (s *Service) Unprotect(
 	ended, err := s.Main.Protections.Unprotect(ctx, kind, id)
 	if errors.Is(err, dberr.ErrNotFound) {
 		return Protection{}, fault.Unknown(ErrUnknownProtection, "target", fmt.Sprintf("%s %d", kind, id),
-			"nothing of this kind and id is protected; ListProtected has all")
+			"no protection has this kind and id: ListProtected lists all")
 	}
 	if err != nil {
 		return Protection{}, err

@@ -142,10 +142,10 @@ func (v *verification) check(r control.CheckedReceipt) {
 	case r.Sequence > expected:
 		v.find("receipt %d is missing", expected)
 	case !r.Intact:
-		v.find("receipt %d was changed after it was written, or the one before it was", r.Sequence)
+		v.find("receipt %d, or the one before it, was changed after it was written", r.Sequence)
 	}
 	if !r.KeysIntact {
-		v.find("the keys of receipt %d are not those of its digest", r.Sequence)
+		v.find("the keys of receipt %d do not match its digest", r.Sequence)
 	}
 	v.Sequence, v.Hash = r.Sequence, r.Hash
 	v.checkKnown(r.Sequence, r.Hash)
@@ -155,7 +155,7 @@ func (v *verification) check(r control.CheckedReceipt) {
 func (v *verification) checkKnown(sequence int64, hash string) {
 	for _, k := range v.known {
 		if k.Database == v.Database && k.Sequence == sequence && k.Hash != hash {
-			v.find("receipt %d is not that of the head that was given: the chain was rewritten",
+			v.find("receipt %d differs from the given head: the chain was rewritten",
 				sequence)
 		}
 	}
@@ -167,23 +167,23 @@ func (v *verification) checkEnd(end control.ReceiptHead) {
 	case end.Sequence > v.Sequence:
 		v.find("receipts %d to %d are missing at the end", v.Sequence+1, end.Sequence)
 	case end.Sequence < v.Sequence:
-		v.find("the head says %d, the last receipt is %d: one of them was changed",
+		v.find("the head names receipt %d, but the last receipt is %d: one of them was changed",
 			end.Sequence, v.Sequence)
 	case end.Hash != v.Hash:
-		v.find("the hash of the head is not that of receipt %d", v.Sequence)
+		v.find("the hash of the head differs from that of receipt %d", v.Sequence)
 	}
 	for _, k := range v.known {
 		switch {
 		case k.Database != v.Database:
 		case k.Sequence > v.Sequence:
-			v.find("receipt %d, of the head that was given, is missing: the end was cut off at %d",
+			v.find("receipt %d, which the given head names, is missing: the end was cut off at %d",
 				k.Sequence, v.Sequence)
 		case k.Sequence <= v.Pruned && k.Until.After(time.Now()):
-			v.find("receipt %d, of the head that was given, was to be kept until %s, and has been pruned",
+			v.find("receipt %d, which the given head names, was pruned before %s, the end of its time",
 				k.Sequence, k.Until.UTC().Format(time.RFC3339))
 		case k.Sequence < v.Pruned && k.Sequence > 0:
 			v.Unchecked = append(v.Unchecked,
-				fmt.Sprintf("receipt %d, of a head that was given, has been pruned since", k.Sequence))
+				fmt.Sprintf("receipt %d, which a given head names, has been pruned since", k.Sequence))
 		}
 	}
 }

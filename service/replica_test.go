@@ -141,7 +141,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 	devdb.Eventually(t, "the replica to be left out", func() bool {
 		st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 		assert.That(t, st.Condition != status.ConditionFailing, "condition %s", st.Condition)
-		return strings.Contains(st.ConditionDetail, "read from its primary: the replica was left out")
+		return strings.Contains(st.ConditionDetail, "read from its primary: the replica was skipped")
 	})
 	assert.Equal(t, strings.Count(m.Log.String(), "replica not read"), 1, "lines that the replica was not read")
 }

@@ -198,7 +198,7 @@ func TestStatus_TellsTheNextFireAndThoseThatWereMissed(t *testing.T) {
 	s := c.scheduled("*/10 * * * *")
 	const (
 		next   = "waiting for 2026-11-20T12:"
-		late   = "the fire of 2026-11-20T12:10:00Z has found no scheduler"
+		late   = "no scheduler has claimed the fire of 2026-11-20T12:10:00Z"
 		missed = "the last 3 fires were missed, since 2026-11-20T12:10:00Z"
 	)
 	for _, step := range []struct {

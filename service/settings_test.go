@@ -147,10 +147,10 @@ func TestSettings_DefaultsAreWithinTheirBounds(t *testing.T) {
 func TestSettings_WrongValuesAreNamed(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
-		"load: {max_replica_lag: -1s}":                             `load.max_replica_lag: -1s is negative: 0 is off`,
-		"load: {max_wal_rate: -1}":                                 `load.max_wal_rate: -1 is negative: 0 is off`,
+		"load: {max_replica_lag: -1s}":                             `load.max_replica_lag: -1s is negative: 0 switches it off`,
+		"load: {max_wal_rate: -1}":                                 `load.max_wal_rate: -1 is negative: 0 switches it off`,
 		"load: {max_wal_archive_backlog: 4GB}":                     `load.max_wal_archive_backlog: this limit was removed: delete the key`,
-		"load: {max_lock_wait: -1s}":                               `load.max_lock_wait: -1s is negative: 0 is off`,
+		"load: {max_lock_wait: -1s}":                               `load.max_lock_wait: -1s is negative: 0 switches it off`,
 		"load: {max_autovacuum: 0}":                                `load.max_autovacuum: this limit was removed: delete the key`,
 		"load: {patience: -1s}":                                    `load.patience: -1s is too short: more than 0`,
 		"load: {patience: 0s}":                                     `load.patience: 0s is too short`,
@@ -160,7 +160,7 @@ func TestSettings_WrongValuesAreNamed(t *testing.T) {
 		"ghost_user_migration: {limit: 100001}":                    `limit: 100001 is too large: at most 100000`,
 		"ghost_user_migration: {max_runtime: -1s}":                 `max_runtime: -1s is too short: more than 0`,
 		"ghost_user_migration: {max_runtime: 25h}":                 `max_runtime: 25h is too long: at most 24h`,
-		"ghost_user_migration: {schedule: 0 0 * *}":                `schedule: "0 0 * *" is no cron expression of five fields`,
+		"ghost_user_migration: {schedule: 0 0 * *}":                `schedule: "0 0 * *" is not a cron expression of five fields`,
 		"adjourned_group_deletion: {interval: 25h}":                `interval: 25h is too long: at most 24h`,
 		"adjourned_group_deletion: {batch_size: 0}":                `batch_size: 0 is too small: at least 1`,
 		"inactive_token_deletion: {batch_size: -1}":                `batch_size: -1 is too small: at least 1`,
@@ -169,8 +169,8 @@ func TestSettings_WrongValuesAreNamed(t *testing.T) {
 		"inactive_token_deletion: {continue_after: 24h1s}":         `continue_after: 24h1s is too long: at most 24h`,
 		"inactive_token_deletion: {max_queued: -1}":                `max_queued: -1 is too small`,
 		"inactive_token_deletion: {max_queued: 10000001}":          `max_queued: 10000001 is too large: at most 10000000`,
-		"inactive_token_deletion: {schedule: 0 0 * *}":             `schedule: "0 0 * *" is no cron expression of five fields`,
-		"loose_foreign_keys_cleanup: {rotation: hour}":             `rotation: "hour" is none of minute, all`,
+		"inactive_token_deletion: {schedule: 0 0 * *}":             `schedule: "0 0 * *" is not a cron expression of five fields`,
+		"loose_foreign_keys_cleanup: {rotation: hour}":             `rotation: "hour" is not one of minute, all`,
 		"loose_foreign_keys_cleanup: {batch_size: 99999999999999}": `batch_size: 99999999999999 is too large: at most 10000`,
 		"loose_foreign_keys_cleanup: {max_deletes: 100000001}":     `max_deletes: 100000001 is too large: at most 100000000`,
 		"loose_foreign_keys_cleanup: {max_updates: 1.5}":           `max_updates: "1.5" is not a whole number`,
@@ -190,8 +190,9 @@ func TestSettings_WrongValuesAreNamed(t *testing.T) {
 func TestSettings_AScheduleIsAnExpressionOfFiveFieldsThatFires(t *testing.T) {
 	t.Parallel()
 	for cron, want := range map[string]string{
-		"* * * *": "is no cron", "* * * * * *": "is no cron", "@hourly": "is no cron", "@every 1s": "is no cron", "61 * * * *": "is no cron",
-		"CRON_TZ=Europe/Berlin * * * * *": "is no cron",
+		"* * * *": "is not a cron", "* * * * * *": "is not a cron", "@hourly": "is not a cron",
+		"@every 1s": "is not a cron", "61 * * * *": "is not a cron",
+		"CRON_TZ=Europe/Berlin * * * * *": "is not a cron",
 		"0 0 31 2 *":                      "never fires", "0 0 30 2 *": "never fires", "0 0 31 4,6,9,11 *": "never fires", "0 0 29 2 *": "", "0 0 31 * *": "",
 	} {
 		_, err := configured(t, "workers: {ghost_user_migration: {schedule: '"+cron+"'}}")
@@ -250,7 +251,7 @@ func TestUse_SettingsOfWorkersThatAreLeftOutAreMistakes(t *testing.T) {
 	t.Parallel()
 	c, err := configured(t, "use: loose_foreign_keys\nworkers:\n  ghost_user_migration: {limit: 7}\n"+
 		"  loose_foreign_keys_cleanup: {batch_size: 7}\n")
-	want := "c.yml:3: workers.ghost_user_migration.limit: there is no worker ghost_user_migration with use: loose_foreign_keys"
+	want := "c.yml:3: workers.ghost_user_migration.limit: worker ghost_user_migration is not available with use: loose_foreign_keys"
 	assert.That(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "batch_size"), "got %v", err)
 	names := c.Workers()
 	assert.That(t, names[0] == servicetest.LooseForeignKeys && !slices.Contains(names, "ghost_user_migration"), "workers %v", names)
@@ -282,7 +283,7 @@ func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
 	}
 }
 
-// TestContributing_ShowsTheSixthWorkerAsItIs: tools/sixth_worker.sh builds what is shown.
+// tools/sixth_worker.sh builds the example worker that CONTRIBUTING.md shows.
 func TestContributing_ShowsTheSixthWorkerAsItIs(t *testing.T) {
 	t.Parallel()
 	text := assert.Must(os.ReadFile("../CONTRIBUTING.md"))(t)

@@ -246,7 +246,7 @@ func statusFailureIsThatOfTheNewestRunAlsoOfADeadProcess(e *servicetest.Estate) 
 		{"", "claim users on main: 57014 query_canceled"}:                    status.FailureTimeout,
 		{"", "c.p_id -> p on main: 23514 check_violation, 1 record"}:         status.FailureData,
 		{"", "c.p_id -> p on main: unreachable (53100 disk_full), 1 record"}: status.FailureUnreachable,
-		{"", "internal error; the log of this run has it"}:                   status.FailureInternal,
+		{"", "internal error: see the log of this run"}:                      status.FailureInternal,
 	} {
 		failed(text[0], text[1])
 		wantFailing(t, servicetest.Status(t, s), want, "main", "failed: "+strings.Trim(text[0]+"; "+text[1], "; "))
@@ -306,7 +306,7 @@ func statusATableThatSomebodyHasLocked(e *servicetest.Estate) {
 	release := e.Hold(`LOCK TABLE import_placeholder_user_details`)
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 	assert.That(t, st.BacklogUnknown, "backlog %+v, want that it is not known", st.Backlog)
-	servicetest.WantDetail(t, st, "backlog of main not known: not read since this server was started")
+	servicetest.WantDetail(t, st, "backlog of main unknown: not read since this server started")
 	r := servicetest.RunPlaceholders(t, s, false)
 	servicetest.WantState(t, r, control.RunFailed)
 	if !strings.Contains(r.Error, "55P03 lock_not_available: another transaction holds a lock on a table or row") || !strings.Contains(r.Error, "pg_stat_activity") {
@@ -346,16 +346,16 @@ func statusSaysWhichJobsOfAWorkerFail(e *servicetest.Estate) {
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'retryable' WHERE id IN (1, 2, 5)`)
 	e.EndJob(3, "discarded")
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
-	servicetest.WantDetail(t, st, "waiting for ", "jobs delete_placeholder_user that failed and will be retried: 2 (caretaker jobs --kind delete_placeholder_user --state retryable)",
-		"jobs delete_placeholder_user that were given up: 1 (")
+	servicetest.WantDetail(t, st, "waiting for ", "2 delete_placeholder_user jobs failed and will be retried (caretaker jobs --kind delete_placeholder_user --state retryable)",
+		"1 delete_placeholder_user job given up (")
 	assert.That(t, !strings.Contains(st.ConditionDetail, "delete_user"), "%q speaks of the jobs of another worker", st.ConditionDetail)
-	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "jobs delete_user that failed and will be retried: 1 (")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "1 delete_user job failed and will be retried (")
 
 	// They are counted again each time, up to a thousand.
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 	for _, c := range []struct{ change, shown string }{
-		{fmt.Sprintf(failedJobsSQL, 3), "were given up: 3 ("},
-		{fmt.Sprintf(failedJobsSQL, 998), "were given up: 1001 or more ("},
+		{fmt.Sprintf(failedJobsSQL, 3), "3 delete_placeholder_user jobs given up ("},
+		{fmt.Sprintf(failedJobsSQL, 998), "1,001 delete_placeholder_user jobs or more given up ("},
 	} {
 		e.Exec("main", c.change)
 		servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers), c.shown)

@@ -15,7 +15,8 @@ import (
 // that was never set is probably a typo: [ErrUnknownFlag].
 func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool) error {
 	if len(name) > 128 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || strings.TrimLeft(name, "0123456789_") != name || name == "" {
-		return &fault.InvalidArgumentError{Field: "name", Description: "lower-case letters, digits and underscores, beginning with a letter, at most 128"}
+		return &fault.InvalidArgumentError{Field: "name", Description: "must be up to 128 " +
+			"lower-case letters, digits and underscores, beginning with a letter"}
 	}
 	known, err := s.FeatureFlags(ctx)
 	if err != nil {

@@ -77,10 +77,11 @@ func noFailures() map[string]noFailure {
 			g.DryRun("held_groups=2")
 			g.Run("held_groups=2")
 			servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups),
-				"groups held until the operator decides: 2 (caretaker run adjourned_group_deletion --dry-run lists them)")
+				"2 groups held until the operator decides (caretaker run adjourned_group_deletion "+
+					"--dry-run lists them)")
 		}, [][]string{
-			{"maintenance.run", "dry_run=true", `held=["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`},
-			{"maintenance.run", "dry_run=false", `held=["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`},
+			{"maintenance.run", "dry_run=true", `held=["1 DELETING_USER_MISSING","1 SCHEDULE_LOST"]`},
+			{"maintenance.run", "dry_run=false", `held=["1 DELETING_USER_MISSING","1 SCHEDULE_LOST"]`},
 			{"maintenance.batch", "group_id=11", "outcome=held", "reason=SCHEDULE_LOST", "count.held_groups=1"},
 		}},
 		"a job that waits already": {func(t *testing.T) {
@@ -169,7 +170,7 @@ func TestTrace_WhyARunStoppedIsNotItsReasonAndAUserWhoFailedIsAFailure(t *testin
 	due := e.Value("main", `SELECT to_char(scheduled_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`)
 	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "the unfinished pass resumes at "+due)
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE kind = 'continue_inactive_token_deletion'`)
-	servicetest.WantDetail(t, servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.InactiveTokens), "resumes when a server works its job")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.InactiveTokens), "resumes when a server runs its job")
 	e.Work(s, "continue_inactive_token_deletion")
 	devdb.Eventually(t, "the run of the continuation", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 2 })
 	servicetest.WantSpan(t, spans, "maintenance.run", "reason=continuation", "over_limit=true", "stopped_because=limit reached: max_runtime; more is left")

@@ -122,7 +122,7 @@ func TestLost_NamesTheSignalAndEachHasItsOwnMinute(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 	assert.Require(t, len(lines) == 3, "got %s", text)
-	for i, want := range []string{`msg="telemetry was lost" signal=metrics`, `msg="telemetry was lost" signal=traces`, `msg="OpenTelemetry warning"`} {
+	for i, want := range []string{`msg="telemetry lost" signal=metrics`, `msg="telemetry lost" signal=traces`, `msg="OpenTelemetry warning"`} {
 		assert.That(t, strings.Contains(lines[i], want), "line %d is %s, want %s", i, lines[i], want)
 	}
 	assert.That(t, strings.Contains(lines[0], "OTEL_METRICS_EXPORTER=none") &&

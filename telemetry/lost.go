@@ -34,10 +34,10 @@ func (l *lost) Handle(err error) {
 	case "":
 		l.logger.WarnContext(ctx, "OpenTelemetry warning", "error", err.Error())
 	case "metrics":
-		l.logger.WarnContext(ctx, "telemetry was lost", "signal", signal, "error", err.Error(), "advice",
+		l.logger.WarnContext(ctx, "telemetry lost", "signal", signal, "error", err.Error(), "advice",
 			"OTEL_METRICS_EXPORTER=none sends traces alone; Prometheus has the metrics in any case")
 	default:
-		l.logger.WarnContext(ctx, "telemetry was lost", "signal", signal, "error", err.Error())
+		l.logger.WarnContext(ctx, "telemetry lost", "signal", signal, "error", err.Error())
 	}
 }
 

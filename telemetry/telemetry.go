@@ -240,5 +240,5 @@ func (c errorLog) Println(v ...any) {
 			return
 		}
 	}
-	c.logger.Warn("metrics could not be collected", "error", fmt.Sprint(v...))
+	c.logger.Warn("metrics not collected", "error", fmt.Sprint(v...))
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Adds the worker of CONTRIBUTING.md, service/testdata/sixth_worker, to a copy of the working tree: one folder in
+# Adds the example worker of CONTRIBUTING.md, service/testdata/sixth_worker, to a copy of the working tree: one folder in
 # service, one file in repo/gitlab, one line in the list, one page. Nothing else changes. The copy must build, and the tests
-# that know all workers must pass. Arguments replace those tests: packages and flags of go test.
+# of all packages that know every worker must pass. Arguments replace these tests: packages and flags of go test.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -30,7 +30,7 @@ if [ $# -gt 0 ]; then
 else
 	tests ./service/gitlab/authenticationevent
 	tests ./repo ./service -run 'TestSQL|TestWorkers|TestSettings'
-	# Tests that show or start workers: status, lists, pages, ticks, help, log lines, metrics.
+	# These packages show or start workers: status, lists, pages, schedules, help, log lines, metrics.
 	tests ./server ./web ./scheduler -skip TestFault_
 	tests ./cli -run 'TestServe_ThatHasRunAllWorkers|TestLog_|TestMetrics_|TestClient_|TestRun_|TestRunbook_|TestExplain_'
 fi

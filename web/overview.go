@@ -95,9 +95,9 @@ func (b *board) NotRead() string {
 		return ""
 	}
 	if b.Runs.At.IsZero() {
-		return "Not read just now: lists are empty."
+		return "Out of date: the lists cannot be read."
 	}
-	return "Not read just now: lists are of " + clock(b.Runs.At) + " UTC."
+	return "Out of date: the lists were last read at " + clock(b.Runs.At) + " UTC."
 }
 
 // Down reports whether main does not answer.

@@ -242,7 +242,7 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name str
 	if err := p.templates[name].ExecuteTemplate(&out, "layout", f); err != nil {
 		p.config.Logger.ErrorContext(r.Context(), "page not rendered",
 			"page", name, "error", err.Error())
-		http.Error(w, "this page could not be rendered; the log says why",
+		http.Error(w, "this page could not be rendered: see the server's log",
 			http.StatusInternalServerError)
 		return
 	}
@@ -290,7 +290,7 @@ func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool 
 	case isMissing:
 		p.renderError(w, r, http.StatusConflict, missing.Error()+".")
 	case errors.Is(err, plan.ErrUnknownTarget):
-		p.renderError(w, r, http.StatusNotFound, "It may be gone already: "+err.Error()+".")
+		p.renderError(w, r, http.StatusNotFound, "It may have been deleted: "+err.Error()+".")
 	case isRefused && refused.What != nil:
 		p.renderError(w, r, http.StatusNotFound,
 			"Nothing here has this name or number. Old runs and jobs are deleted after a while.")

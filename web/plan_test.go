@@ -68,7 +68,7 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 	}
 	user, _, _ := f.one()
 	f.main.Close()
-	if answer, body := f.request(http.MethodGet, fmt.Sprintf("/plan/user/%d", user)); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "or not in time") {
+	if answer, body := f.request(http.MethodGet, fmt.Sprintf("/plan/user/%d", user)); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "not answer in time") {
 		t.Errorf("without the database: %s, %s", answer.Status, body)
 	}
 }

@@ -96,8 +96,9 @@ func TestFault_MainDown_IsSaidOnceAndWhatWasKnownIsShown(t *testing.T) {
 	r := f.run(tokens, false)
 	f.page("/", r.ID)
 	f.main.Close()
-	f.eventually("/", "<title>main is down", "does not answer", "failing", "Not read just now", "see above")
-	body := f.page("/", "<title>main is down · caretaker</title>", "does not answer", "failing", r.ID, "Not read just now", "see above")
+	f.eventually("/", "<title>main is down", "does not answer", "failing", "Out of date", "see above")
+	body := f.page("/", "<title>main is down · caretaker</title>", "does not "+
+		"answer", "failing", r.ID, "Out of date", "see above")
 	if n := strings.Count(body, "does not answer"); n > 2 { // the banner, and the script's own banner
 		t.Errorf("that main does not answer is said %d times:\n%s", n, body)
 	}

@@ -146,8 +146,8 @@ func catalog(
 		return nil, err
 	}
 	if c.hiding != "" {
-		return nil, fmt.Errorf("table %s on %s: row-level security may hide rows of it from our role, "+
-			"ALTER ROLE ... BYPASSRLS: %w", c.hiding, d.Name, dberr.ErrForbidden)
+		return nil, fmt.Errorf("table %s on %s: row-level security may hide its rows from the role: "+
+			"give the role BYPASSRLS: %w", c.hiding, d.Name, dberr.ErrForbidden)
 	}
 	for name, r := range c.Tables {
 		if r == nil {

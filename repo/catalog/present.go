@@ -138,7 +138,8 @@ func (p Presence) Unsuitable(ctx context.Context, c Reference, value string) (st
 		return "", err
 	}
 	return fmt.Sprintf("%s.%s of database %s has the type %s, which has no '%s': "+
-		"make it a text, or an enum that has it", c.Table, c.Column, p.Database.Name, column.Type, value), nil
+		"change it to text, or to an enum that has "+
+		"it", c.Table, c.Column, p.Database.Name, column.Type, value), nil
 }
 
 // TablesOf groups columns by table, to request them from a catalogue.

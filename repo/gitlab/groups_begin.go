@@ -256,7 +256,7 @@ func (d Groups) FailGroupRemoval(
 		}
 		return err
 	}
-	return pg.Transaction(ctx, d.db, "note that the group's removal failed", p, record)
+	return pg.Transaction(ctx, d.db, "record that the group's removal failed", p, record)
 }
 
 // Removed counts what the removal of a group has removed.

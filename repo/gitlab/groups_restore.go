@@ -47,7 +47,7 @@ type restoring struct {
 }
 
 // errTooLarge ends a restore that takes longer than the lease lasts.
-var errTooLarge = errors.New("the restore did not end in the time that the lease leaves it")
+var errTooLarge = errors.New("the restore takes longer than the lease allows")
 
 // RestoreGroup restores a due group in one transaction, or changes nothing. It must end within
 // p.Transaction, otherwise the error is [errTooLarge]. A group that no longer exists gives the zero

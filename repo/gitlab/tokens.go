@@ -85,7 +85,7 @@ func (s *foundSetting) judge() TokenSetting {
 	switch {
 	case s.columnType != "" && s.columnType != "object":
 		is := tokenSettingKey + " cannot be read: " + tokenSettingColumn + " is "
-		setting.Invalid = is + s.shown + ", which is no object"
+		setting.Invalid = is + s.shown + ", which is not an object"
 		setting.Redacted = is + "no object"
 	case s.kind == "":
 		setting.Days = defaultTokenDays

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -34,10 +35,14 @@ func (p *Pool) FailedJobs(w *run.Worker, all []jobqueue.FailedJobs) (remarks []s
 			more = " or more"
 		}
 		if f.Waiting > 0 {
-			remarks = append(remarks, fmt.Sprintf("jobs %s that failed and will be retried: %d%s (caretaker jobs --kind %[1]s --state retryable)", f.Kind, f.Waiting, more))
+			remarks = append(remarks, fmt.Sprintf("%s%s failed and will be retried "+
+				"(caretaker jobs --kind %[3]s --state retryable)",
+				format.Pluralize(f.Waiting, f.Kind+" job"), more, f.Kind))
 		}
 		if f.Discarded > 0 {
-			remarks = append(remarks, fmt.Sprintf("jobs %s that were given up: %d%s (caretaker jobs --kind %[1]s --state discarded)", f.Kind, f.Discarded, more))
+			remarks = append(remarks, fmt.Sprintf("%s%s given up "+
+				"(caretaker jobs --kind %[3]s --state discarded)",
+				format.Pluralize(f.Discarded, f.Kind+" job"), more, f.Kind))
 		}
 	}
 	return remarks

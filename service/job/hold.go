@@ -97,7 +97,7 @@ func (h *hold) postpone(r Result) Result {
 }
 
 // ErrSliceOver ends an attempt at its time limit. The next attempt continues.
-var ErrSliceOver = errors.New("the attempt's time is over")
+var ErrSliceOver = errors.New("the attempt timed out")
 
 const (
 	// SliceSnooze is the wait between an attempt that reached its time limit and the next. The

@@ -58,7 +58,8 @@ func oneOf(field, value string, allowed []string) error {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil
 	}
-	return &fault.InvalidArgumentError{Field: field, Description: fmt.Sprintf("%q is none of %s: leave it empty for all", value, strings.Join(allowed, ", "))}
+	return &fault.InvalidArgumentError{Field: field, Description: fmt.Sprintf("%q is not one of "+
+		"%s: leave it empty for all", value, strings.Join(allowed, ", "))}
 }
 
 // RetryJob makes a job run now, with one more attempt if it has used up its own. The job checks

@@ -62,7 +62,8 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 			assert.That(t, !r.OverLimit && r.Error == "" && r.Counts["processed_records"] == 0 &&
 				r.Counts["rescheduled_records"] == 1 && r.Reason == dry.Reason, "%+v", r)
 		}
-		assert.Contains(t, r.Reason, "1 record held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
+		assert.Contains(t, r.Reason, "1 record held, no configured database has their child tables "+
+			"absent: ", "caretaker lfk accept-absent absent")
 		e.Want("main", postponedBy, want+", attempts 0")
 		dueAgain(e, "main")
 	}
@@ -71,7 +72,8 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	// The status reports it once, also that of a server that has not run.
 	for _, server := range []*service.Service{s, e.Service(oneAbsent)} {
 		detail := servicetest.Status(t, server).ConditionDetail
-		assert.Contains(t, detail, "records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
+		assert.Contains(t, detail, "records are held, no configured database has their child tables "+
+			"absent: ", "caretaker lfk accept-absent absent")
 		assert.That(t, strings.Count(detail, "no configured database") == 1, "detail %q, want that it says once why records are held", detail)
 	}
 	if lines := log.Lines("child tables in no database"); len(lines) != 1 || !strings.Contains(lines[0], "children=absent") ||
@@ -126,7 +128,8 @@ d: [{table: q, column: q_id, on_delete: async_delete}]
 gone: [{table: only, column: o_id, on_delete: async_nullify}]
 `, servicetest.Batches(10, 0))
 	r := wantRun(t, s, "processed_records=50 deleted_rows=52 rescheduled_records=1400")
-	assert.Contains(t, r.Reason, "1,400 records held, no configured database has their child tables absent, gone; ")
+	assert.Contains(t, r.Reason, "1,400 records held, no configured database has their child "+
+		"tables absent, gone: ")
 	assert.That(t, !r.OverLimit, "over_limit, though nothing is left but what is held")
 	wantRun(t, s, "")
 }

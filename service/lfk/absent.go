@@ -119,8 +119,8 @@ func (k *worker) absentText(children []string) string {
 		which = "--all"
 	}
 	return strings.Join(append(texts, "no configured database has their child tables "+
-		strings.Join(named, ", ")+more+"; configure the database that has them, or "+
-		"run caretaker lfk accept-absent "+which), "; ")
+		strings.Join(named, ", ")+more+": configure the database that has them, or run caretaker "+
+		"lfk accept-absent "+which), "; ")
 }
 
 // stateAbsent replaces the SQLSTATE in failures of records that are held for an absent child.

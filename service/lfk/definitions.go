@@ -136,7 +136,7 @@ func (f *definitionsFile) children(root *yaml.Node) {
 			continue
 		}
 		if seen[child] {
-			f.problem(child, "is there twice (line %d): write all its entries into one list", name.Line)
+			f.problem(child, "is given twice (line %d): write all its entries into one list", name.Line)
 			continue
 		}
 		seen[child] = true

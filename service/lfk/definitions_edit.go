@@ -77,7 +77,7 @@ func marshal(document *yaml.Node) ([]byte, error) {
 }
 
 // errNotEditable: this code does not edit a file of this form.
-var errNotEditable = errors.New("its form is one that this command does not edit")
+var errNotEditable = errors.New("the command cannot edit a file of this form")
 
 // Add adds a definition to the file: after the others of its child, or where its child belongs by
 // name.
@@ -215,8 +215,9 @@ func KeepOwner(file *os.File, old os.FileInfo) error {
 		return nil
 	}
 	if err := file.Chown(int(was.Uid), int(was.Gid)); err != nil {
-		return fmt.Errorf("%s stays as it was, for a new one could not get its owner %d and group %d "+
-			"(%w): run the command as that user, or as root", old.Name(), was.Uid, was.Gid, reason(err))
+		return fmt.Errorf("%s was not changed, because a new file cannot have its owner %d and "+
+			"group %d (%w): run the command as that user, or as "+
+			"root", old.Name(), was.Uid, was.Gid, reason(err))
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func (e *entry) fields(
 				e.file.problem(where, "is not a key of this mapping: allowed are %s",
 					strings.Join(allowed, ", "))
 			case slices.Contains(seen, name.Value):
-				e.file.problem(where, "is there twice")
+				e.file.problem(where, "is given twice")
 			default:
 				seen = append(seen, name.Value)
 				if !yield(name.Value, followed(value)) {
@@ -140,7 +140,7 @@ func (e *entry) columns(key string, value *yaml.Node) (names []string) {
 // checkKey checks that the columns of a list refer one by one to those of the key.
 func (e *entry) checkKey() {
 	if e.key.Key != nil && e.key.Columns != nil && len(e.key.Key) != len(e.key.Columns) {
-		e.problem("key", "has %s, column has %d: they refer one by one",
+		e.problem("key", "has %s, but column has %d: each column needs one key",
 			format.Pluralize(len(e.key.Key), "column"), len(e.key.Columns))
 	}
 }
@@ -242,7 +242,7 @@ func (e *entry) checkTarget() {
 		given := slices.Contains(e.given, name)
 		switch {
 		case given && e.key.OnDelete != lfk.UpdateColumnTo && e.key.OnDelete != "":
-			e.problem(name, "belongs to on_delete: %s only", lfk.UpdateColumnTo)
+			e.problem(name, "is only for on_delete: %s", lfk.UpdateColumnTo)
 		case !given && e.key.OnDelete == lfk.UpdateColumnTo:
 			e.problem(name, "is required for on_delete: %s", lfk.UpdateColumnTo)
 		}

@@ -181,7 +181,7 @@ func TestLooseForeignKeys_TablesOfSeveralSchemasAreToldApart(t *testing.T) {
 	for table, column := range map[string]string{"stock.orders": "number", `"with.dot"`: "", "sales.parts": "", "public.orders": ""} {
 		assert.Must(e.Keys("").Track(context.Background(), table, column))(t)
 	}
-	if _, err := e.Keys("").Track(context.Background(), `"od.d".orders`); err == nil || !strings.Contains(err.Error(), "dot in its schema's name") {
+	if _, err := e.Keys("").Track(context.Background(), `"od.d".orders`); err == nil || !strings.Contains(err.Error(), "its schema's name has a dot") {
 		t.Errorf("a schema with a dot in its name: %v", err)
 	}
 	e.Exec("main", `DELETE FROM sales.orders WHERE id = 2; DELETE FROM stock.orders WHERE number = 1 OR number IS NULL; DELETE FROM "with.dot"; DELETE FROM sales.leaf`)

@@ -249,8 +249,9 @@ func (c *cleanup) reportLiving(ctx context.Context) {
 			format.Pluralize(c.outcome.living.reused[recorded], "record"), catalog.Argument(table(recorded))))
 	}
 	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.unknown)) {
-		held = append(held, fmt.Sprintf("%s held, because %s has no trigger that shows by which columns they "+
-			"were recorded: name them as key in the definitions, or decide with caretaker lfk reused %s",
+		held = append(held, fmt.Sprintf("%s held, because %s has no trigger that shows which "+
+			"columns they record: list those as key in the definitions, or decide with caretaker lfk "+
+			"reused %s",
 			format.Pluralize(c.outcome.living.unknown[recorded], "record"), table(recorded), catalog.Argument(table(recorded))))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(c.outcome.living.protected)) {

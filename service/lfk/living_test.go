@@ -182,7 +182,7 @@ func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *
 	const (
 		plain  = "{table: p, column: p_id, on_delete: async_delete}"
 		moved  = `BEGIN; CREATE TEMP TABLE k ON COMMIT DROP AS SELECT * FROM p; DELETE FROM p; INSERT INTO p SELECT * FROM k; COMMIT`
-		unsure = "5 records held, because p has no trigger that shows by which columns they were recorded: name them as key in the definitions, " +
+		unsure = "5 records held, because p has no trigger that shows which columns they record: list those as key in the definitions, " +
 			"or decide with caretaker lfk reused p"
 	)
 	e := servicetest.New(servicetest.Parallel(t), "", "main")

@@ -213,7 +213,7 @@ func (o *outcome) with(err error) error {
 // maxPlaces is the maximum number of places in a run's reason and log: those with the most records.
 const maxPlaces = 5
 
-// lockedText returns a text for people: "4 records postponed, others hold locks: ci_builds on ci
+// lockedText returns a text for people: "4 records postponed, locked by other transactions: ci_builds on ci
 // (4)"; or "".
 func (o *outcome) lockedText() string {
 	total, named := 0, []string{}
@@ -232,7 +232,8 @@ func (o *outcome) lockedText() string {
 	if len(places) > maxPlaces {
 		named = append(named, "and "+format.Pluralize(len(places)-maxPlaces, "more table"))
 	}
-	return format.Pluralize(total, "record") + " postponed, others hold locks: " + strings.Join(named, ", ")
+	return format.Pluralize(total, "record") + " postponed, locked by other " +
+		"transactions: " + strings.Join(named, ", ")
 }
 
 // reportLocked reports the records postponed for locks, in one line and, unless the run has another
@@ -243,7 +244,7 @@ func (c *cleanup) reportLocked(ctx context.Context) {
 		return
 	}
 	if !c.x.DryRun {
-		c.x.Log.WarnContext(ctx, "records postponed, others hold locks", "locked", text)
+		c.x.Log.WarnContext(ctx, "records postponed, locked by other transactions", "locked", text)
 	}
 	c.x.Report(func(r *run.Run) { r.Reason = cmp.Or(r.Reason, text) })
 }

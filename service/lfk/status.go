@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/control"
@@ -101,7 +102,7 @@ func (k *worker) backlog(
 	due := lfk.ParentNames(parents)
 	remarks = append(remarks, k.missingDefinitionsRemark(ctx, d, queue.Schema, due)...)
 	if undefined := k.undefined(queue, due, accepted); len(undefined) > 0 {
-		remarks = append(remarks, fmt.Sprintf("records on %s of parents without definitions: %s",
+		remarks = append(remarks, fmt.Sprintf("records on %s belong to parents without definitions: %s",
 			d.Name, strings.Join(undefined, ", ")))
 	}
 	return backlog, strings.Join(remarks, "; "), nil
@@ -153,15 +154,15 @@ const failingPage = 1000
 
 // failingRemark reports failed or held records, which are postponed while runs succeed.
 func failingRemark(d *repo.Database, failing []lfk.FailingRecord) []string {
-	number := strconv.Itoa(len(failing))
+	number := format.Pluralize(len(failing), "record")
 	switch len(failing) {
 	case 0:
 		return nil
 	case failingPage:
 		number += " or more"
 	}
-	return []string{fmt.Sprintf("records on %s that could not be cleaned and will be retried: "+
-		"%s (caretaker lfk dead --failing)", d.Name, number)}
+	return []string{fmt.Sprintf("%s on %s could not be cleaned and will be retried "+
+		"(caretaker lfk dead --failing)", number, d.Name)}
 }
 
 // absentRemark names the children that hold records and have not been accepted. The last run of

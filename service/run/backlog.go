@@ -103,7 +103,7 @@ func (b *backlogs) Get(
 		known.Remark = fmt.Sprintf("backlog of %s not read (%s), last known figures",
 			d.Name, fault.BriefText(err))
 	} else if err != nil {
-		known.Remark = fmt.Sprintf("backlog of %s not known: not read since this server was started (%s)",
+		known.Remark = fmt.Sprintf("backlog of %s unknown: not read since this server started (%s)",
 			d.Name, fault.BriefText(err))
 	}
 	return known
@@ -123,7 +123,7 @@ func (b *backlogs) Renew(w *Worker, d *repo.Database) {
 // readRemark returns why a backlog was not read from the configured replica.
 func readRemark(reader *repo.Reader, d *repo.Database) string {
 	if _, why := reader.Source(); why != "" {
-		return "backlog of " + d.Name + " read from its primary: the replica was left out as " + why
+		return "backlog of " + d.Name + " read from its primary: the replica was skipped because " + why
 	}
 	return ""
 }

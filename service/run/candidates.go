@@ -178,10 +178,10 @@ func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 		run.Candidates, run.MoreCandidates = found.Candidates, found.MoreCandidates
 		run.CandidatesDigest = found.CandidatesDigest
 	})
-	const changed = "the candidates are not those of expected_digest, nothing was done: " +
-		"use the candidates_digest of a new dry run; GetRun with the id %s has the current candidates"
-	const unknown = "the candidates could not all be checked in the time of a run, nothing was done: " +
-		"run %s has those that were; ask again later, or without expected_digest"
+	const changed = "nothing was done, the candidates do not match expected_digest: use the " +
+		"candidates_digest of a new dry run (GetRun %s has the current candidates)"
+	const unknown = "nothing was done, a run's time limit is too short to check all candidates: " +
+		"try again later, or without expected_digest (GetRun %s has those that were checked)"
 	text := changed
 	if found.CandidatesDigest == "" {
 		text = unknown
@@ -222,7 +222,8 @@ func validDigest(w *Worker, req Request) error {
 	case req.DryRun:
 		return &fault.InvalidArgumentError{Field: field, Description: "not for a dry run: compare it with its candidates_digest"}
 	case !digestForm.MatchString(req.ExpectedDigest):
-		return &fault.InvalidArgumentError{Field: field, Description: "is no candidates_digest: 64 characters 0-9, a-f"}
+		return &fault.InvalidArgumentError{Field: field, Description: "is not a candidates_digest: " +
+			"64 characters 0-9, a-f"}
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func (r *Runner) heartbeats(ctx context.Context, x *Execution) {
 		case changed && err != nil:
 			x.Log.WarnContext(ctx, "progress not saved, retrying", "error", err)
 		case changed:
-			x.Log.InfoContext(ctx, "progress is saved again")
+			x.Log.InfoContext(ctx, "progress saved again")
 		}
 		sleep(ctx, countsDelay, nil)
 		if err == nil {

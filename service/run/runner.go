@@ -139,10 +139,10 @@ func unknownWorker(r *Runner, name string) error {
 	for _, w := range r.Workers {
 		names = append(names, w.Name)
 	}
-	advice := "there are " + strings.Join(names, ", ")
+	advice := "known workers are " + strings.Join(names, ", ")
 	if slices.Contains(r.LeftOut, name) {
-		advice = "it is for GitLab's tables, which use: loose_foreign_keys leaves out: set use: gitlab in " +
-			"the configuration and run caretaker migrate, or take one of: " + strings.Join(names, ", ")
+		advice = "it requires use: gitlab: set that in the configuration and run caretaker migrate, " +
+			"or use one of " + strings.Join(names, ", ")
 	}
 	return fault.Unknown(fault.ErrUnknownWorker, "worker", name, fmt.Sprintf("unknown worker %q: %s", name, advice))
 }

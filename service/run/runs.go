@@ -121,13 +121,14 @@ func (r *Runner) RunID(ctx context.Context, field, text string) (string, error) 
 		ids, more = ids[:shownIDs], " and more"
 	}
 	return "", &fault.InvalidArgumentError{Field: field, Description: fmt.Sprintf(
-		"%s begins several run ids, give more characters: %s%s", text, strings.Join(ids, ", "), more)}
+		"%s matches several runs, give more characters: %s%s", text, strings.Join(ids, ", "), more)}
 }
 
 // WithSilence returns a run for display: a running run without heartbeats gets that as its reason.
 func WithSilence(run Run) Run {
 	if !run.SilentSince.IsZero() {
-		run.Reason = fmt.Sprintf("no heartbeat since %s, its process has died, stands still or cannot reach main; without a heartbeat it ends as failed at %s",
+		run.Reason = fmt.Sprintf("no heartbeat since %s: its process has died, hangs or cannot "+
+			"reach main. Without a heartbeat the run fails at %s",
 			run.SilentSince.UTC().Format(time.RFC3339), run.DeadAt.UTC().Format(time.RFC3339))
 	}
 	return run

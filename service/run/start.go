@@ -377,7 +377,8 @@ func requestReused(first Run) error {
 	}
 	return &fault.RefusedError{
 		Reason: "REQUEST_ID_REUSED",
-		Text:   fmt.Sprintf("this request_id has started run %s of %s: choose another one for another request", first.ID, what),
+		Text: fmt.Sprintf("this request_id has already started run %s of %s: choose a new one for "+
+			"each request", first.ID, what),
 		Metadata: map[string]string{
 			"run_id": first.ID, "worker": first.Worker, "database": first.Database,
 			"dry_run": strconv.FormatBool(first.DryRun),

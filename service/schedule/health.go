@@ -43,8 +43,8 @@ func Remark(h control.WorkerFigures) string {
 	since := h.Since.UTC().Format(time.RFC3339)
 	switch {
 	case late > 0:
-		return fmt.Sprintf("the fire of %s has found no scheduler: "+
-			"no server with scheduler.enabled is running", fire.Format(time.RFC3339))
+		return fmt.Sprintf("no scheduler has claimed the fire of %s: start a server with "+
+			"scheduler.enabled", fire.Format(time.RFC3339))
 	case h.Missed == 1:
 		return fmt.Sprintf("the last fire, of %s, was missed", since)
 	case h.Missed > 1:

@@ -177,7 +177,7 @@ func (r *Reporter) queueProblem(ctx context.Context) Problem {
 	since, err := queue.Problem()
 	p := r.describe(ctx, err)
 	if p.Class != "" && p.Class != FailureUnreachable {
-		p.Since, p.Message = since, "jobs are not worked here: "+p.Message
+		p.Since, p.Message = since, "this server runs no jobs: "+p.Message
 	}
 	return p
 }

@@ -22,7 +22,7 @@ func TestProblems_QueueThatWorksNoJobsIsAProblemOfWorkersWithJobs(t *testing.T) 
 	r := New(runner, schedule.New(runner), nil, Config{Queue: brokenQueue{}})
 	found, _ := r.problems(t.Context(), &run.Worker{}, reading{})
 	assert.That(t, len(found) == 1 && found[0].Class == FailureSchema &&
-		strings.HasPrefix(found[0].Message, "jobs are not worked here: "), "%+v", found)
+		strings.HasPrefix(found[0].Message, "this server runs no jobs: "), "%+v", found)
 }
 
 func TestProblems_SchedulerWithoutHeartbeatIsAProblem(t *testing.T) {

@@ -107,7 +107,8 @@ func (s source) parsed() (*pgxpool.Config, error) {
 	_, err := url.Parse(s.url)
 	switch malformed := isURL && (err != nil || strayAt(s.url)); {
 	case malformed:
-		return nil, errors.New("is no valid URL (it is not shown, as it may have a password): in a password " +
+		return nil, errors.New("is not a valid URL (it is not shown, as it may have a password): in " +
+			"a password " +
 			"write % as %25, @ as %40, : as %3A, / as %2F, ? as %3F and # as %23")
 	case !isURL && strings.Contains(before, "://"):
 		return nil, errors.New("is not a URL such as postgres://caretaker@db:5432/gitlab (it is not shown, " +
@@ -119,7 +120,8 @@ func (s source) parsed() (*pgxpool.Config, error) {
 		text := err.Error()
 		return nil, errors.New(text[strings.LastIndex(text, "`: ")+len("`: "):])
 	case err != nil:
-		return nil, errors.New("is no valid connection string (it is not shown, as it may have a password): " +
+		return nil, errors.New("is not a valid connection string (it is not shown, as it may have a " +
+			"password): " +
 			"write NAME=VALUE, and quote values with spaces: 'VALUE'")
 	}
 	return config, nil

@@ -122,11 +122,11 @@ func (a Admin) left(ctx context.Context, q lfk.DeletedRecords, args ...any) erro
 		case errors.Is(err, pgx.ErrNoRows):
 			return nil
 		case err == nil && missing:
-			return a.refuse("%d dead records were not put back, their queue %s does not exist: create it as "+
+			return a.refuse("%d dead records were not queued again, their queue %s does not exist: create it as "+
 				"GitLab's migrations do, or let %s take them: UPDATE maintenance.dead_records SET "+
 				"queue = DEFAULT WHERE queue = %s", n, queue, q.Table().Name, capture.Literal(queue))
 		case err == nil:
-			return a.refuse("%d dead records were not put back, the queue %s cannot take their keys: run "+
+			return a.refuse("%d dead records were not queued again, the queue %s cannot take their keys: run "+
 				"`caretaker lfk lint`", n, queue)
 		}
 		return err

@@ -23,7 +23,7 @@ const (
 	keysAdded        = "column key_values added"
 	partitionCreated = "partition created"
 	queueTaken       = "taken over after a restore (`caretaker lfk orphans` finds what records it may have lost)"
-	sequencesMoved   = "sequences moved on"
+	sequencesMoved   = "sequences advanced"
 )
 
 // createQueueSQL creates GitLab's queue, with key_values for keys that are not one integer: then

@@ -205,7 +205,7 @@ func TestInstallQueue_RepairsWhatARestoreHasLeftBehind(t *testing.T) {
 	if _, err := b.sql.Exec(context.Background(), `DELETE FROM p WHERE id = 4`); err == nil {
 		t.Error("the sequence is not behind")
 	}
-	b.install("managed by caretaker, sequences moved on")
+	b.install("managed by caretaker, sequences advanced")
 	b.exec(`DELETE FROM p WHERE id = 4`)
 	b.install(admin.QueueOurs)
 	// The application's schema alone.
@@ -302,7 +302,7 @@ func TestRetryDeadRecords_SaysWhatBecomesOfThoseWhoseQueueIsGone(t *testing.T) {
 	b.exec("UPDATE maintenance.dead_records SET queue = 'loose_foreign_keys_user_deleted_records', owner = 7 WHERE id > 1")
 	n, err := b.RetryDeadRecords(t.Context(), admin.DeadRecordFilter{})
 	assert.Equal(t, n, 1)
-	b.wantRefusal(err, "2 dead records were not put back, their queue loose_foreign_keys_user_deleted_records does not exist")
+	b.wantRefusal(err, "2 dead records were not queued again, their queue loose_foreign_keys_user_deleted_records does not exist")
 	_, advised, _ := strings.Cut(err.Error(), "take them: ")
 	b.exec(advised)
 	n, err = b.RetryDeadRecords(t.Context(), admin.DeadRecordFilter{})

@@ -160,20 +160,21 @@ func (r tracking) checkRoot(t relation, q lfk.DeletedRecords) error {
 	case t.Schema == "maintenance":
 		return r.refuse("%s is caretaker's own: only tables of the application can be tracked", t)
 	case t.Partition:
-		return r.refuse("%s is a partition of %s: track that, and its partitions with it", t, t.Parent)
+		return r.refuse("%s is a partition of %s: track that table, which includes its "+
+			"partitions", t, t.Parent)
 	case t.Kind != kindTable && t.Kind != kindPartitioned:
 		return r.refuse("%s is a view or a foreign table: only tables can be tracked", t)
 	case !t.ParentHere && !q.Managed:
 		return r.refuse("%s is not in the application schema, and GitLab's queue has no other tables: "+
 			"connect with another search_path", t)
 	case !t.ParentHere && strings.Contains(t.Schema, "."):
-		return r.refuse("%s cannot be tracked: with the dot in its schema's name it could not be told "+
-			"from a table of another schema", t)
+		return r.refuse("%s cannot be tracked: its schema's name has a dot, so its records would be "+
+			"ambiguous", t)
 	case t.ParentHere && t.Name == q.Table().Name:
 		return r.refuse("%s is the queue itself", t)
 	case t.Protected:
-		return r.refuse("%s is write-protected here, a leftover of a split database: track it where "+
-			"it lives", t)
+		return r.refuse("%s is write-protected here, a leftover of a split database: track it in "+
+			"the database that writes it", t)
 	}
 	return nil
 }
@@ -216,8 +217,8 @@ func (r tracking) choose(
 	// it.
 	all, err := readFunctions(ctx, tx)
 	if err == nil && !all.have(f, q) {
-		err = r.refuse("the function %s is missing, or inserts nothing: make it with `caretaker lfk install`, "+
-			"or, where the queue is GitLab's, with GitLab's migrations", f.sql(q))
+		err = r.refuse("the function %s is missing, or inserts nothing: create it with `caretaker "+
+			"lfk install`, or, where the queue is GitLab's, with GitLab's migrations", f.sql(q))
 	}
 	return f, err
 }

@@ -87,14 +87,15 @@ func (r tracking) step(
 				step.trigger = t.Name
 			}
 		case form == FormRight && same:
-			return step, false, r.refuse("%s is tracked by %s as it was of another type: run `caretaker "+
+			return step, false, r.refuse("%s is tracked by %s when it had another type: run `caretaker "+
 				"lfk untrack %s` first", rel, lfk.ColumnList(key), catalog.Argument(r.table))
 		case form == FormRight && len(key) > 1:
-			return step, false, r.refuse("%s is tracked by %s: say --column %s, or `caretaker "+
+			return step, false, r.refuse("%s is tracked by %s: give --column %s, or `caretaker "+
 				"lfk untrack %s` first", rel, lfk.ColumnList(key), columnsArgument(key),
 				catalog.Argument(r.table))
 		case form == FormRight:
-			return step, false, r.refuse("%s is tracked by its column %s: say --column %s, or `caretaker "+
+			return step, false, r.refuse("%s is tracked by its column %s: give --column %s, or "+
+				"`caretaker "+
 				"lfk untrack %s` first",
 				rel, lfk.ColumnList(key), columnsArgument(key), catalog.Argument(r.table))
 		case t.Name == name:

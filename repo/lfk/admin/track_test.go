@@ -142,7 +142,8 @@ func TestTrack_ADifferentTriggerIsLeftAlone(t *testing.T) {
 	b.exec("DROP TRIGGER q_loose_fk_trigger ON q")
 	b.track("q", "number")
 	for _, column := range []string{"", "id"} {
-		b.refuses("q", column, "public.q is tracked by its column number: say --column number, or `caretaker lfk untrack q` first")
+		b.refuses("q", column, "public.q is tracked by its column number: give --column number, or "+
+			"`caretaker lfk untrack q` first")
 	}
 }
 
@@ -259,7 +260,8 @@ func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
 	}
 	untrack()
 	refused()
-	b.refuses("p", "", "records of public.p are pending or dead", "if the records hold ids, add --column id; otherwise let loose_foreign_keys_cleanup work them off")
+	b.refuses("p", "", "records of public.p are pending or dead", "if the records hold ids, add "+
+		"--column id; otherwise let loose_foreign_keys_cleanup process them")
 	b.track("p", "id")
 	untrack()
 	b.exec(`INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)

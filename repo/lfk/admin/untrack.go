@@ -122,7 +122,7 @@ func leftRecords(
 
 // drain returns the advice about remaining records.
 func drain(t relation) string {
-	return fmt.Sprintf("let loose_foreign_keys_cleanup work them off first, dead ones after "+
+	return fmt.Sprintf("let loose_foreign_keys_cleanup process them first, dead ones after "+
 		"`caretaker lfk retry --table %s`", catalog.Argument(t.String()))
 }
 
@@ -216,8 +216,8 @@ func (a Admin) trackedBelow(
 	switch {
 	case err != nil || len(below) > 0:
 	case copied:
-		err = a.refuse("%s is tracked by a trigger of %s that fires for each row of all its partitions: "+
-			"untrack that", target, target.Parent)
+		err = a.refuse("%s is tracked by a trigger of %s that fires for each row of all its "+
+			"partitions: untrack %[2]s", target, target.Parent)
 	default:
 		err = a.refuse("%s is not tracked", target)
 	}

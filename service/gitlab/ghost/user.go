@@ -113,8 +113,8 @@ func (u *user) work(ctx context.Context) (err error) {
 }
 
 // activeAgain is the message for a user who is no longer blocked.
-const activeAgain = "the user is active again, and is deleted all the same: the row of the queue " +
-	"decides. Delete that row to keep the user"
+const activeAgain = "the user is active again but is deleted, because a queue row requests it: " +
+	"delete the row of the queue to keep the user"
 
 // candidate records what a run would do with the user.
 func (u *user) candidate(action, reason string) {

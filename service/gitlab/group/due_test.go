@@ -262,9 +262,9 @@ func holdsGroupsWhoseUserIsMissing(g *servicetest.Groups) {
 func holdsWhatIsBeingDeletedByAUserWithoutRights(g *servicetest.Groups) {
 	plant(g, "10 mark=1@15 state=4")
 	r := g.Run("held_groups=1")
-	want := "groups are held (DELETION_IN_PROGRESS: 1), warnings in the log name them"
+	want := "1 group held: 1 DELETION_IN_PROGRESS (warnings in the log name them)"
 	assert.That(g.T, r.Reason == want, "reason %q, want %q", r.Reason, want)
-	servicetest.WantDetail(g.T, servicetest.StatusOf(g.T, g.Service, servicetest.AdjournedGroups), "of the last run, "+r.ID+": groups are held (DELETION_IN_PROGRESS: 1)")
+	servicetest.WantDetail(g.T, servicetest.StatusOf(g.T, g.Service, servicetest.AdjournedGroups), "of the last run, "+r.ID+": 1 group held: 1 DELETION_IN_PROGRESS")
 	g.WantMarked("10")
 	g.WantLog(1, "group needs attention", "group_id=10", "reason=DELETION_IN_PROGRESS")
 	g.QueueJob(10, 1)

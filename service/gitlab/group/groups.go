@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -246,12 +247,11 @@ func (r *workerRun) reportHeld() {
 	}
 }
 
-// heldByReason returns the number of held groups as "reason: n", in the order of reasons.
+// heldByReason returns the number of held groups as "n REASON", in the order of reasons.
 func (r *workerRun) heldByReason() (held []string) {
-	for reason, n := range r.held {
-		held = append(held, fmt.Sprintf("%s: %d", reason, n))
+	for _, reason := range slices.Sorted(maps.Keys(r.held)) {
+		held = append(held, fmt.Sprintf("%d %s", r.held[reason], reason))
 	}
-	slices.Sort(held)
 	return held
 }
 
@@ -262,12 +262,16 @@ func (r *workerRun) notDone(failed int64) string {
 		texts = append(texts, format.Pluralize(failed, "group")+" failed")
 	}
 	if held := r.heldByReason(); len(held) > 0 {
-		texts = append(texts, "groups are held ("+strings.Join(held, ", ")+")")
+		total := 0
+		for _, n := range r.held {
+			total += n
+		}
+		texts = append(texts, format.Pluralize(total, "group")+" held: "+strings.Join(held, ", "))
 	}
 	if len(texts) == 0 {
 		return ""
 	}
-	return strings.Join(texts, ", ") + ", warnings in the log name them"
+	return strings.Join(texts, ", ") + " (warnings in the log name them)"
 }
 
 // about returns the keys of the one log line of a group. It has the id twice: as group_id, the key

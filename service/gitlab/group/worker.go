@@ -223,7 +223,8 @@ func (k *worker) backlog(
 	b.AtLeast = b.AtLeast || !all
 	if b.Dead > 0 {
 		remarks = append(remarks,
-			fmt.Sprintf("groups held until the operator decides: %d (caretaker run %s --dry-run lists them)", b.Dead, Name))
+			fmt.Sprintf("%s held until the operator decides (caretaker run %s --dry-run lists them)",
+				format.Pluralize(b.Dead, "group"), Name))
 	}
 	return b, strings.Join(remarks, "; "), err
 }

@@ -177,7 +177,7 @@ func (k *inactiveTokens) backlog(
 	case goesOn.After(b.ReadAt):
 		remark = "the unfinished pass resumes at " + goesOn.UTC().Format(time.RFC3339)
 	case !goesOn.IsZero():
-		remark = "the unfinished pass resumes when a server works its job " +
+		remark = "the unfinished pass resumes when a server runs its job " +
 			jobqueue.ContinueInactiveTokenDeletion{}.Kind()
 	}
 	ours := `{"reason": "` + jobqueue.TokenDeletionReason + `"}`

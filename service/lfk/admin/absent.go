@@ -55,7 +55,7 @@ func (l Admin) AcceptAbsent(
 		others, err = lfkrepo.NotTables(ctx, repo.Kernels(l.Databases), l.childTables())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("what is absent is known only if every configured database answers: %w",
+		return nil, fmt.Errorf("absent tables are known only if every configured database answers: %w",
 			err)
 	}
 	known, err := l.AbsentChildren(ctx)

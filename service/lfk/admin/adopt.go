@@ -151,8 +151,8 @@ func (a *Adoption) checkAction(asked string) error {
 	if asked != "" {
 		why = "not " + asked
 	}
-	return fmt.Errorf("%s: %s has on_delete: %s for %s, %s: correct the definition, or say "+
-		"--on-delete %[3]s if that is meant", a.Database, a.admin.Definitions.File, a.key.OnDelete,
+	return fmt.Errorf("%s: %s has on_delete: %s for %s, %s: correct the definition, or confirm it "+
+		"with --on-delete %[3]s", a.Database, a.admin.Definitions.File, a.key.OnDelete,
 		a.key, why)
 }
 
@@ -170,8 +170,8 @@ func (a *Adoption) action(asked string) (string, error) {
 		"r": "is ON DELETE RESTRICT: it keeps parents that have children from being deleted",
 		"n": "sets some of its columns to NULL", "d": "sets its columns to their defaults",
 	}
-	return "", fmt.Errorf("%s: %s %s, which no loose foreign key does: say with --on-delete "+
-		"async_delete or async_nullify what is to become of the children",
+	return "", fmt.Errorf("%s: %s %s, which no loose foreign key does: choose --on-delete "+
+		"async_delete or async_nullify",
 		a.Database, a.real.Name, does[a.real.OnDelete])
 }
 
@@ -190,15 +190,16 @@ func (a *Adoption) checkDatabases(ctx context.Context) error {
 	parents, parentsErr := all.databasesOf(ctx, a.key.Parent)
 	children, childrenErr := all.databasesOf(ctx, a.key.Table)
 	if err := errors.Join(parentsErr, childrenErr); err != nil {
-		return fmt.Errorf("which databases have the tables is known only if every one answers: %w", err)
+		return fmt.Errorf("the databases of the tables are known only if every one answers: %w", err)
 	}
 	if len(parents) < 2 || len(children) < 2 {
 		return nil
 	}
-	return sharedError(fmt.Sprintf("%s: %s is in %s, and %s in %s: a deletion in one of them would be carried out in "+
-		"all that have %[4]s. If each has keys of its own this foreign key must stay. Only if no key is "+
-		"used in two databases: write the definition, track %[2]s in each, send SIGHUP to every server, then "+
-		"drop %[6]s yourself", a.Database, a.key.Parent, run.DatabaseNames(parents), a.key.Table,
+	return sharedError(fmt.Sprintf("%s: %s is in %s, and %s in %s: a deletion in one would delete "+
+		"children in all that have %[4]s. Keep this foreign key if two databases may use the same "+
+		"key. Otherwise write the definition, track %[2]s in each, send SIGHUP to every server, "+
+		"then drop %[6]s "+
+		"yourself", a.Database, a.key.Parent, run.DatabaseNames(parents), a.key.Table,
 		run.DatabaseNames(children), a.real.Name))
 }
 
@@ -222,8 +223,8 @@ func (a *Adoption) check(ctx context.Context) error {
 		}
 	}
 	if slices.Contains([]string{"c", "n", "d"}, a.real.OnUpdate) {
-		a.Warnings = append(a.Warnings, a.real.Name+" has an action ON UPDATE, which a loose foreign "+
-			"key has not: the keys of "+a.key.Parent+" must not change any more")
+		a.Warnings = append(a.Warnings, a.real.Name+" has an action ON UPDATE, which loose foreign "+
+			"keys do not support: the keys of "+a.key.Parent+" must no longer change")
 	}
 	return errors.Join(refused...)
 }
@@ -241,7 +242,7 @@ func refuses(f lfk.Finding) bool {
 func (a *Adoption) Prepare(ctx context.Context) error {
 	if !a.defined {
 		if err := a.admin.Definitions.Add(a.key); err != nil {
-			return withEntry(fmt.Errorf("%w: write it yourself", err), a.key)
+			return withEntry(fmt.Errorf("%w: add it with an editor", err), a.key)
 		}
 	}
 	if !a.tracked {

@@ -45,7 +45,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	case len(databases) == 0:
 		return nil, l.unknownTable(ctx, r.Table)
 	case len(databases) > 1:
-		return nil, fmt.Errorf("%s is in %s: say with --database which is meant", r.Table,
+		return nil, fmt.Errorf("%s is in %s: name one with --database", r.Table,
 			run.DatabaseNames(databases))
 	}
 	all, err := admin.New(databases[0].Database).RealKeys(ctx, r.Table)
@@ -114,12 +114,12 @@ func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 		return admin.RealKey{}, fmt.Errorf("%w of %s%s", ErrUnknownKey, named, hint)
 	case 1:
 		if of := found[0].CopyOf; of != "" {
-			return found[0], fmt.Errorf("%s of %s is a copy of the foreign key of %s: name that",
+			return found[0], fmt.Errorf("%s of %s is a copy of the foreign key of %s: name %[3]s",
 				found[0].Name, named, of)
 		}
 		return found[0], nil
 	}
-	return found[0], fmt.Errorf("%s has the foreign keys %s: say with --constraint which is meant",
+	return found[0], fmt.Errorf("%s has the foreign keys %s: name one with --constraint",
 		named, strings.Join(names, ", "))
 }
 

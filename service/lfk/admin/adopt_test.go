@@ -191,7 +191,8 @@ func TestAdopt_RefusesTablesThatSeveralDatabasesHave(t *testing.T) {
 	admin.Only = "east"
 	_, err := admin.PlanAdoption(t.Context(), ofC)
 	assert.Require(t, err != nil, "adopted")
-	assert.Contains(t, err.Error(), "east: p is in main, east, and c in main, east: a deletion in one of them would be carried out in all")
+	assert.Contains(t, err.Error(), "east: p is in main, east, and c in main, east: a deletion in "+
+		"one would delete children in all")
 	keys := e.Keys(servicetest.OneChild)
 	const beside = "warning fk_beside_definition "
 	tracked := []string{beside + "main fk on public.c", beside + "east fk on public.c", "warning key_in_several_databases  c.p_id -> p", "error trigger_missing main public.p"}
@@ -244,7 +245,7 @@ func TestTrack_AsksForTheDatabaseOnlyIfThereIsAChoice(t *testing.T) {
 	e.Exec("ci", "CREATE TABLE p (id int PRIMARY KEY); CREATE VIEW seen AS SELECT 1 AS id")
 	keys := e.Keys("")
 	_, err := keys.Track(ctx, "p", "")
-	servicetest.WantError(t, err, "p is in main, ci: say with --database in which to track it")
+	servicetest.WantError(t, err, "p is in main, ci: name one with --database")
 	_, err = keys.Track(ctx, "nowhere", "")
 	servicetest.WantError(t, err, "unknown table nowhere in main, ci")
 	_, err = keys.Track(ctx, "seen", "")
@@ -326,7 +327,7 @@ func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
 		want  []admin.Retried
 		err   string
 	}{
-		{&one, "", nil, "there is a dead record 1 in main, ci: say with --database"},
+		{&one, "", nil, "there is a dead record 1 in main, ci: name one with --database"},
 		{&nine, "", nil, "unknown dead record 9"},
 		{nil, "r", nil, "unknown table r in main, ci"},
 		{&three, "", []admin.Retried{{Database: "main", Records: 1}}, ""},

@@ -107,7 +107,7 @@ func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, e
 	case len(holders) == 0:
 		return done, l.noDeadRecord(ctx, id, table)
 	case id != nil && len(holders) > 1:
-		return done, fmt.Errorf("there is a dead record %d in %s: say with --database which to retry",
+		return done, fmt.Errorf("there is a dead record %d in %s: name one with --database",
 			*id, run.DatabaseNames(holders))
 	}
 	for _, d := range holders {

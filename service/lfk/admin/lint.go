@@ -167,11 +167,12 @@ func (l *lint) queue(d lfk.Inspected) {
 		l.at(d.Name, queue).fail("queue_old", "has no column key_values, which keys other than one "+
 			"integer need: run `caretaker lfk install --database %s`, which adds it", d.Name)
 	case len(d.QueueFaults) > 0:
-		l.at(d.Name, queue).fail("queue_shape", "%s: bring it into GitLab's form",
+		l.at(d.Name, queue).fail("queue_shape", "%s: give it the columns of GitLab's queue",
 			strings.Join(d.QueueFaults, ", "))
 	}
 	for _, table := range slices.Sorted(maps.Keys(d.Routed)) {
-		l.at(d.Name, d.Queue.Schema+"."+table).fail("queue_shape", "%s: bring it into GitLab's form",
+		l.at(d.Name, d.Queue.Schema+"."+table).fail("queue_shape", "%s: give it the columns of "+
+			"GitLab's queue",
 			strings.Join(d.Routed[table], ", "))
 	}
 	for _, function := range d.OldFunctions {
@@ -210,12 +211,12 @@ func (l *lint) sequences(d lfk.Inspected) {
 		if s.OfQueue {
 			fails = "every deletion from a tracked table fails"
 		}
-		repair := fmt.Sprintf("`caretaker lfk install --database %s`, which moves it on", d.Name)
+		repair := fmt.Sprintf("`caretaker lfk install --database %s`, which advances it", d.Name)
 		if !d.Queue.Exists || s.OfQueue && !d.Queue.Managed {
 			repair = s.Repair()
 		}
-		at.fail(CodeSequenceBehind, "%s (23505), because the next number of the sequence %s is not above %d, "+
-			"the highest that is taken: run %s", fails, s.Sequence, s.Highest, repair)
+		at.fail(CodeSequenceBehind, "%s (23505), because the next number of the sequence %s is not "+
+			"above %d, the highest one in use: run %s", fails, s.Sequence, s.Highest, repair)
 	}
 }
 
@@ -275,12 +276,12 @@ func (l *lint) pending(d lfk.Inspected) {
 		switch children := l.acceptedOf(d, name); {
 		case l.hasDefinitions(d, name):
 		case len(children) > 0:
-			l.at(d.Name, name).fail("pending_without_definition", "its records are pending for ever, "+
+			l.at(d.Name, name).fail("pending_without_definition", "its records are pending forever, "+
 				"because its child tables were accepted as absent: delete them from "+
 				"%s.loose_foreign_keys_deleted_records, or %s",
 				d.Queue.Schema, revokeCommand(children))
 		default:
-			l.at(d.Name, name).fail("pending_without_definition", "its records are pending for ever: add "+
+			l.at(d.Name, name).fail("pending_without_definition", "its records are pending forever: add "+
 				"a definition for it, or, if it was renamed or is a partition, run `caretaker lfk orphans --fix`, "+
 				"and delete them from %s.loose_foreign_keys_deleted_records", d.Queue.Schema)
 		}

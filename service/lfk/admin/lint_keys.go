@@ -24,9 +24,10 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 		func(r admin.Relation) bool { return r.Trigger != nil && !r.Trigger.Idle })
 	if len(parent.Columns) < len(parent.Key) {
 		if tracked {
-			at.fail("key_type", "has no column %s, which its trigger records: so deletions fail: if it was "+
-				"renamed, run `caretaker lfk track %s --column` with the new names in the order of %s; "+
-				"otherwise run `caretaker lfk untrack %[2]s`", missingColumn(parent), catalog.Argument(at.object),
+			at.fail("key_type", "has no column %s, which its trigger records, so deletions fail: run "+
+				"`caretaker lfk untrack %s`, or, if the column was renamed, `caretaker lfk track %[2]s "+
+				"--column` with the new names in the order of "+
+				"%s", missingColumn(parent), catalog.Argument(at.object),
 				strings.Join(parent.Key, ","))
 		}
 		return
@@ -110,7 +111,8 @@ func (l *lint) keyFaults(d lfk.Inspected) {
 		for i, column := range key.Columns {
 			if at := slices.Index(parent.Key, column); key.Key == nil && at >= 0 && at != i {
 				l.at(d.Name, key.String()).warn("key_order", "%s refers to %s of %s, which also has a column %[1]s: "+
-					"write the columns in the order of the key %s, or say with key what each refers to",
+					"write the columns in the order of the key %s, or list the columns that they refer to "+
+					"as key",
 					column, parent.Key[i], key.Parent, lfkrepo.ColumnList(parent.Key))
 				break
 			}

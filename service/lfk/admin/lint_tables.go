@@ -157,8 +157,8 @@ func (l *lint) parents(d lfk.Inspected) {
 	for _, name := range l.CleanedParents(d) {
 		parent, at := d.Parents[name], l.at(d.Name, name)
 		if parent.PartitionOf != "" {
-			at.warn("parent_missing", "is a partition of %s, for which its "+
-				"deletions are recorded: name that in the definitions", parent.PartitionOf)
+			at.warn("parent_missing", "is a partition of %s, and its deletions are recorded under "+
+				"that name: use %[1]s in the definitions", parent.PartitionOf)
 			continue
 		}
 		track := trackCommand(d.Name, parent.Key, name)
@@ -213,8 +213,8 @@ func (at spot) trigger(parent, code string, t *admin.Trigger, track string) {
 		at.fail(code, "its trigger %s calls %s, which inserts nothing, or into a queue that does not exist: "+
 			"run `caretaker lfk install`, or, where the queue is GitLab's, restore the function as GitLab's migrations make it", t.Name, t.Function)
 	case code == "trigger_missing":
-		at.fail(code, "its trigger %s calls %s, which notes no "+
-			"deletions: drop or rename it and run %s", t.Name, t.Function, track)
+		at.fail(code, "its trigger %s calls %s, which records no deletions: drop or rename it and "+
+			"run %s", t.Name, t.Function, track)
 	case code == "trigger_form":
 		at.fail(code, "its trigger %s calls %s(%s), which is not "+
 			"the function for %s: run `caretaker lfk untrack %s` and %s",
@@ -224,7 +224,7 @@ func (at spot) trigger(parent, code string, t *admin.Trigger, track string) {
 			"replicas only: run %s", t.Name, track)
 	case code == "trigger_replication":
 		at.fail(code, "a subscription fills %s, and its trigger %s does not fire for rows that logical "+
-			"replication deletes: run %s, which replaces it by one for each row", parent, t.Name, track)
+			"replication deletes: run %s, which replaces it with one for each row", parent, t.Name, track)
 	case t.Fires == "O":
 		at.warn("trigger_not_always", "its trigger %s does not fire while "+
 			"session_replication_role is replica: if rows are deleted so, ALTER TABLE %s ENABLE ALWAYS "+
@@ -257,8 +257,9 @@ func (l *lint) triggers(d lfk.Inspected) {
 			continue
 		}
 		if named := t.Named(); named != "" && named != recorded {
-			l.at(d.Name, t.Relation()).fail("trigger_form", "its trigger %s is for %s, which this table is "+
-				"not, nor a partition of it: run `caretaker lfk untrack %s`", t.Name, named, argument)
+			l.at(d.Name, t.Relation()).fail("trigger_form", "its trigger %s is for %s, and this table "+
+				"is neither that table nor its partition: run `caretaker lfk untrack "+
+				"%s`", t.Name, named, argument)
 			continue
 		}
 		seen = append(seen, recorded)

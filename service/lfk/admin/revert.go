@@ -77,9 +77,9 @@ func (a *Adoption) explain(err error) error {
 	if !admin.Violated(err) {
 		return err
 	}
-	return fmt.Errorf("rows of %s refer to rows of %s that are gone, so %s cannot be checked: put records "+
-		"of them into the queue with `caretaker lfk orphans %s --fix`, let the worker clean "+
-		"them, then run this command again", a.key.Table, a.key.Parent, a.real.Name,
+	return fmt.Errorf("rows of %s refer to rows of %s that no longer exist, so %s cannot be "+
+		"checked: queue them with `caretaker lfk orphans %s --fix`, let the worker clean them, then "+
+		"run this command again", a.key.Table, a.key.Parent, a.real.Name,
 		catalog.ReferenceArgument(a.key.Table, a.key.Columns))
 }
 
@@ -109,7 +109,7 @@ func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
 	}
 	if a.defined {
 		if err := a.admin.Definitions.Remove(a.key); err != nil {
-			return nil, withEntry(fmt.Errorf("%w: remove it yourself", err), a.key)
+			return nil, withEntry(fmt.Errorf("%w: remove it with an editor", err), a.key)
 		}
 	}
 	for _, k := range a.admin.Definitions.Keys {

@@ -109,15 +109,15 @@ func (a Audit) Tasks(ctx context.Context) (tasks []*Task, err error) {
 func childFault(key lfk.Definition, child *admin.Child) string {
 	switch {
 	case len(child.MissingColumns) > 0:
-		return fmt.Sprintf("%s has no column %s: caretaker lfk lint says what to do", key.Table,
+		return fmt.Sprintf("%s has no column %s: caretaker lfk lint shows what to do", key.Table,
 			strings.Join(child.MissingColumns, ", "))
 	case len(child.Mismatches) > 0:
-		return child.Mismatches[0] + ": caretaker lfk lint says what to do"
+		return child.Mismatches[0] + ": caretaker lfk lint shows what to do"
 	case !child.Indexed:
-		return "no index finds its keys: caretaker lfk lint says which it needs"
+		return "no index finds its keys: caretaker lfk lint shows which index is missing"
 	case !child.Ordered:
-		return fmt.Sprintf("orphans of %s need an index on (%s), in this order: make one, or write the "+
-			"definition's columns and its key in the order of an index that there is", key.Table,
+		return fmt.Sprintf("orphans of %s need an index on (%s), in this order: create one, or "+
+			"write the definition's column and key in the order of an existing index", key.Table,
 			strings.Join(key.Columns, ", "))
 	}
 	return ""
@@ -132,14 +132,15 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 			continue
 		}
 		if seen.PartitionOf != "" {
-			partition = fmt.Sprintf("%s is a partition of %s: name that in the definitions", t.Key.Parent,
+			partition = fmt.Sprintf("%s is a partition of %s: use that name in the "+
+				"definitions", t.Key.Parent,
 				seen.PartitionOf)
 			continue
 		}
 		// All databases must record the parent by the same key.
 		if t.key != nil && !slices.Equal(t.key, seen.Key) {
-			return fmt.Sprintf("%s is known by %s on %s and by %s elsewhere: track it by the same key "+
-				"everywhere", t.Key.Parent, lfk.ColumnList(seen.Key), d.database.Name,
+			return fmt.Sprintf("%s is tracked by %s on %s and by %s elsewhere: track it by the same "+
+				"key everywhere", t.Key.Parent, lfk.ColumnList(seen.Key), d.database.Name,
 				lfk.ColumnList(t.key)), nil
 		}
 		if fault := t.mapColumns(seen.Key); fault != "" {
@@ -188,7 +189,7 @@ func needsValues(p admin.Parent) bool {
 func (t *Task) mapColumns(recorded []string) (fault string) {
 	places, err := t.Key.Places(recorded)
 	if err != nil {
-		return err.Error() + ": `caretaker lfk lint` says what to do"
+		return err.Error() + ": `caretaker lfk lint` shows what to do"
 	}
 	t.order = make([]int, len(places))
 	for i, place := range places {
@@ -225,8 +226,8 @@ type Page struct {
 const maxRows = 100_000
 
 // ErrBusy means that the parent of a definition has too many waiting records to compare with.
-var ErrBusy = errors.New("its parent has more than 10,000 waiting records: " +
-	"go on when loose_foreign_keys_cleanup has worked them off")
+var ErrBusy = errors.New("its parent has more than 10,000 pending records: try again when " +
+	"loose_foreign_keys_cleanup has processed them")
 
 // limits bound the reads.
 func limits() fencing.Limits { return fencing.Limits{Statement: 10 * time.Second, Lock: time.Second} }

@@ -78,7 +78,7 @@ func tooManyWaitingRecordsEndIt(e *servicetest.Estate) {
 	found := searched(e.T, search)
 	got := fmt.Sprint(found.Queued, found.More, found.AtLeast)
 	assert.Require(e.T, got == "1000 true true" &&
-		strings.Contains(found.Fault, "more than 10,000 waiting records"), "%+v", found)
+		strings.Contains(found.Fault, "more than 10,000 pending records"), "%+v", found)
 	search.Fix.End(e.T.Context())
 	// The worker keeps its place, and does not fail.
 	r := audited(e.T, e.Service(servicetest.OneChild, fixing(1000, 1000)))
@@ -134,7 +134,7 @@ c:
 	assert.That(e.T, len(found) == 1 && found[0].Keys == 2, "%+v", found)
 	search.Which = func(*orphans.Task) bool { return false }
 	_, err := search.Run(e.T.Context())
-	if !errors.Is(err, orphans.ErrNoTask) || !strings.Contains(err.Error(), "there are c.p_id -> p if type = P on main, c.p_id -> q") {
+	if !errors.Is(err, orphans.ErrNoTask) || !strings.Contains(err.Error(), "candidates are c.p_id -> p if type = P on main, c.p_id -> q") {
 		e.T.Errorf("%v", err)
 	}
 }

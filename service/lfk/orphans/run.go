@@ -84,8 +84,8 @@ func (w *working) begin(ctx context.Context, tasks []*Task) (places []orphans.Au
 func (w *working) end(ctx context.Context) error {
 	switch {
 	case len(w.late) > 0:
-		reason := "older transactions are open, or more than 10,000 records of the parent are waiting: " +
-			"the rest is left to the next run for " +
+		reason := "older transactions are open, or more than 10,000 records of the parent are " +
+			"pending: the next run continues with " +
 			strings.Join(w.late, ", ")
 		w.x.Limit(reason, reason)
 	case !w.x.DryRun:
@@ -175,7 +175,7 @@ func (w *working) ends(err error) bool {
 // fail records the error of a definition.
 func (w *working) fail(ctx context.Context, t *Task, err error) {
 	text := fault.PublicText(err)
-	w.x.Log.ErrorContext(ctx, "definition could not be audited", "definition", t.Key.String(),
+	w.x.Log.ErrorContext(ctx, "definition not audited", "definition", t.Key.String(),
 		"child_database", t.Database(), "error", err)
 	w.failed = append(w.failed, t.Key.String()+" on "+t.Database()+": "+text)
 }

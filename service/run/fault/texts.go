@@ -29,17 +29,17 @@ func textOf(err error) string {
 	case errors.As(err, &refused):
 		return refused.Public()
 	case errors.Is(err, dberr.ErrUnreachable):
-		return "a database is unreachable; the log of this run names it"
+		return "a database is unreachable: the log of this run names it"
 	case errors.Is(err, dberr.ErrLeaseLost):
 		return dberr.ErrLeaseLost.Error()
 	case errors.Is(err, dberr.ErrJobLost):
-		return "job lost: another attempt works the job"
+		return "job lost: another attempt runs the job"
 	case errors.As(err, &stopped):
 		return strings.ToLower(stopped.Reason.String())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "stopped before its end"
 	}
-	return "internal error; the log of this run has it"
+	return "internal error: see the log of this run"
 }
 
 // RedactedText returns a run's error for traces, without row values. err is the source of text.

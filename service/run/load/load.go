@@ -252,8 +252,11 @@ type Excess struct {
 	began time.Time
 }
 
+// severeRatio is the ratio of value to limit from which runs write nothing.
+const severeRatio = 4
+
 // Severe reports whether the excess is so large that runs write nothing.
-func (e *Excess) Severe() bool { return e.ratio >= 4 }
+func (e *Excess) Severe() bool { return e.ratio >= severeRatio }
 
 // String returns a text for the reason of a run and the detail of a condition.
 func (e *Excess) String() string {

@@ -11,13 +11,13 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
-// ExpiredEvents are the authentication events from before a time, the oldest first, as many as Limit.
+// ExpiredEvents selects at most Limit authentication events from before a time, oldest first.
 type ExpiredEvents struct {
 	Before time.Time
 	Limit  int
 }
 
-// AuthenticationEvents says what is missing in the application schema, "" if nothing is.
+// AuthenticationEvents returns which table or column is missing in the application schema, or "".
 func (u Users) AuthenticationEvents(ctx context.Context) (missing string, err error) {
 	essential := catalog.ReferencesOf("authentication_events", "id created_at")
 	p, err := catalog.Present(ctx, u.db, essential)
@@ -27,8 +27,8 @@ func (u Users) AuthenticationEvents(ctx context.Context) (missing string, err er
 	return p.Missing(ctx, essential...), nil
 }
 
-// deleteExpiredEventsSQL looks at the $2 oldest events and deletes those from before $1. Ids grow with
-// time, so nothing behind a page without such an event is old enough: no index on the time is needed.
+// deleteExpiredEventsSQL reads the $2 oldest events and deletes those from before $1. Ids grow with
+// time, so later events are younger, and the statement needs no index on the time.
 const deleteExpiredEventsSQL = `
 WITH {guard},
 oldest AS MATERIALIZED (
@@ -42,7 +42,7 @@ changed AS (
 )
 SELECT EXISTS (SELECT FROM guard) AND {noted}, (SELECT count(*) FROM changed)`
 
-// DeleteExpiredEvents deletes expired events and says how many; 0: there are no more.
+// DeleteExpiredEvents deletes expired events and returns their number, 0 if none remain.
 func (u Users) DeleteExpiredEvents(
 	ctx context.Context, p fencing.Permit, e ExpiredEvents,
 ) (deleted int64, err error) {
@@ -55,12 +55,13 @@ func (u Users) DeleteExpiredEvents(
 	return deleted, err
 }
 
+// countExpiredEventsSQL counts those of the $2 oldest events that are from before $1.
 const countExpiredEventsSQL = `
 SELECT count(*), min(created_at), clock_timestamp()
 FROM (SELECT created_at FROM authentication_events ORDER BY id LIMIT $2) oldest
 WHERE created_at < $1::timestamptz`
 
-// CountExpiredEvents counts expired events and writes nothing.
+// CountExpiredEvents counts expired events without changing them.
 func (u Users) CountExpiredEvents(
 	ctx context.Context, e ExpiredEvents, l fencing.Limits,
 ) (b control.Backlog, err error) {

@@ -1,12 +1,12 @@
-// Package authenticationevent is the worker authentication_event_cleanup: it deletes authentication events
-// that are older than keep_days.
+// Package authenticationevent is the worker authentication_event_cleanup, which deletes
+// authentication events that are older than keep_days.
 //
-// Due are the rows of authentication_events in main that were made more than keep_days before the run
-// began, the oldest first.
+// Rows of authentication_events in main are due if they were created more than keep_days before the
+// start of the run. The oldest come first.
 //
-// One batch is one statement: of the batch_size oldest events it deletes those that are due. The run ends
-// when a batch finds none, or at max_deletes: the next run goes on. A failure ends the run; what is
-// committed stays.
+// One batch is one statement. It deletes the due events among the batch_size oldest ones. The run
+// ends when a batch deletes none, or at max_deletes, and the next run continues. A failure ends the
+// run. Committed deletions are kept.
 package authenticationevent
 
 import (
@@ -22,27 +22,27 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Name is the worker's name everywhere: its key, lease, label and page.
+// Name is the worker's name in settings, leases, labels and pages.
 const Name = "authentication_event_cleanup"
 
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"30 1 * * *" catch_up:"true"`
-	// KeepDays is for how many days events are kept.
+	// KeepDays is the number of days for which events are kept.
 	KeepDays int `key:"keep_days" default:"365" max:"36500"`
-	// BatchSize is how many events one statement deletes.
+	// BatchSize is the maximum number of events that one statement deletes.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
-	// MaxDeletes is how many events a run deletes.
+	// MaxDeletes is the maximum number of events that a run deletes.
 	MaxDeletes int `key:"max_deletes" default:"100000" max:"100000000"`
 }
 
-// cleanup is the worker; the package comment is its design.
+// cleanup is the worker. The package comment describes its design.
 type cleanup struct {
 	run.Deps
 	config Config
 }
 
-// New makes the worker. It has no jobs.
+// New returns the worker, which has no jobs.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	c := &cleanup{d, config}
 	return &run.Worker{
@@ -56,10 +56,10 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	}, nil, nil
 }
 
-// table is where the events are.
+// table contains the events.
 const table = "authentication_events"
 
-// expired are the events that are due at a time.
+// expired selects the events that are due at a time.
 func (c *cleanup) expired(now time.Time, limit int) gitlab.ExpiredEvents {
 	return gitlab.ExpiredEvents{Before: now.AddDate(0, 0, -c.config.KeepDays), Limit: limit}
 }
@@ -85,7 +85,7 @@ func (c *cleanup) work(ctx context.Context, x *run.Execution) error {
 	return nil
 }
 
-// deleteBatch deletes up to batch_size of the events that are left to the run.
+// deleteBatch deletes at most batch_size events, and at most left.
 func (c *cleanup) deleteBatch(
 	ctx context.Context, x *run.Execution, left int,
 ) (deleted int64, err error) {
@@ -99,7 +99,7 @@ func (c *cleanup) deleteBatch(
 	return x.Database.Users.DeleteExpiredEvents(ctx, permit.Permit, events)
 }
 
-// countAll counts what a run would delete.
+// countAll counts the events that a run would delete.
 func (c *cleanup) countAll(ctx context.Context, x *run.Execution, left int) (int64, error) {
 	b, err := x.Database.Users.CountExpiredEvents(ctx, c.expired(x.Now(), left), run.ReadLimits())
 	return b.Due, err

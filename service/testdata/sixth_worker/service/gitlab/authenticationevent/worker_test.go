@@ -25,8 +25,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// TestEvents_YoungOnesStay: an event is due on the day after keep_days.
-func TestEvents_YoungOnesStay(t *testing.T) {
+// An event is due one day after keep_days.
+func TestEvents_KeepsYoungOnes(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "main", "main")
 	e.Exec("main", `INSERT INTO authentication_events (result, user_name, created_at)
