@@ -59,7 +59,7 @@ type Config struct {
 	WebListen string `key:"web_listen" example:"127.0.0.1:8080" off:""`
 	// WebActions lets operators and admins start, stop and protect on the status page, with the checks
 	// and the audit of the API. If it is not set, it is true when web_listen is a loopback address.
-	WebActions string `key:"web_actions" of:"true false" example:"true"`
+	WebActions *bool `key:"web_actions" example:"true"`
 	// WebTraceURL is the address of a trace, such as https://jaeger.example/trace/{trace_id}.
 	WebTraceURL string `key:"web.trace_url" example:"https://jaeger.example/trace/{trace_id}"`
 	// Insecure allows addresses that other hosts can reach without tls and auth.
@@ -252,10 +252,10 @@ func (c *Config) keys(databases []string, into ...any) []Key {
 
 // ActsOnPage reports whether clients can make changes on the status page.
 func (c *Config) ActsOnPage() bool {
-	if c.WebActions == "" {
+	if c.WebActions == nil {
 		return Loopback(c.WebListen)
 	}
-	return c.WebActions == "true"
+	return *c.WebActions
 }
 
 // Check returns an error for invalid addresses.

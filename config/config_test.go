@@ -346,3 +346,20 @@ func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
 		assert.That(t, reflect.DeepEqual(got, want), "%s: got %+v, want %+v", environ, got, want)
 	}
 }
+
+func TestActsOnPage_IsOnForALoopbackAddressUnlessItIsSet(t *testing.T) {
+	t.Parallel()
+	yes, no := true, false
+	for _, c := range []struct {
+		listen string
+		set    *bool
+		want   bool
+	}{
+		{"127.0.0.1:8080", nil, true}, {"0.0.0.0:8080", nil, false}, {"", nil, false},
+		{"0.0.0.0:8080", &yes, true}, {"127.0.0.1:8080", &no, false},
+	} {
+		if got := (&Config{WebListen: c.listen, WebActions: c.set}).ActsOnPage(); got != c.want {
+			t.Errorf("%s: got %t", c.listen, got)
+		}
+	}
+}
