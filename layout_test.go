@@ -18,7 +18,7 @@ const maxNames, maxMethods = 60, 40
 // ceilings are how many lines of Go, tests aside, each part may have, with all folders below it
 // that are no part themselves. A commit that raises one reports why in its message.
 var ceilings = map[string]int{
-	"cli": 7930, "server": 2680, "web": 2600, "scheduler": 1150, "config": 1350, "access": 660, "telemetry": 510, "internal": 455,
+	"cli": 7980, "server": 2680, "web": 2600, "scheduler": 1150, "config": 1350, "access": 660, "telemetry": 510, "internal": 455,
 	"service": 1620, "service/run": 5010, "service/schedule": 600, "service/job": 800, "service/bulk": 1350,
 	"service/status": 1160, "service/lfk": 4660, "service/lfk/admin": 2430, "service/lfk/orphans": 1020, "service/gitlab": 4700,
 	"repo": 600, "repo/internal": 2640, "repo/dberr": 400, "repo/fencing": 350, "repo/spans": 560, "repo/reasons": 100,

@@ -27,7 +27,8 @@ func between(least, most int) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return fmt.Errorf("missing argument %s", strings.Fields(command.Use)[len(args)+1])
+			name := strings.Trim(strings.Fields(command.Use)[len(args)+1], "()")
+			return fmt.Errorf("missing argument %s", name)
 		case len(args) > most:
 			return fmt.Errorf("unexpected argument %q: %s", args[most], command.UseLine())
 		}
@@ -112,13 +113,19 @@ func nearFlag(command *cobra.Command, name string) string {
 			names = append(names, f.Name)
 		}
 	})
+	return didYouMean(nearest(name, names), "--")
+}
+
+// nearest returns the most similar name, or else one that begins with the given one. It returns ""
+// without any.
+func nearest(name string, names []string) string {
 	near := format.Nearest(name, names)
 	for _, n := range names {
 		if near == "" && len(name) > 2 && strings.HasPrefix(n, name) {
 			near = n
 		}
 	}
-	return didYouMean(near, "--")
+	return near
 }
 
 // didYouMean asks whether near was meant. It returns "" without a name.
@@ -258,6 +265,12 @@ func pageFlags(command *cobra.Command, more string, token *string) {
 			limit = 0
 			return nil
 		})
+		command.Args = cobra.MatchAll(command.Args, func(*cobra.Command, []string) error {
+			if flags.Changed("all") && (flags.Changed("limit") || flags.Changed("page-size")) {
+				return errors.New("give --limit or --all, not both")
+			}
+			return nil
+		})
 	}
 	flags.Var(&limit, "page-size", "same as --limit")
 	_ = flags.MarkHidden("page-size")
@@ -265,8 +278,17 @@ func pageFlags(command *cobra.Command, more string, token *string) {
 		"scripts)")
 }
 
-// watchFlag adds --watch.
+// watchFlag adds --watch, whose interval needs an equals sign. Without that it is an argument.
 func watchFlag(command *cobra.Command) {
+	accepts := command.Args
+	command.Args = func(c *cobra.Command, args []string) error {
+		for _, arg := range args {
+			if _, err := duration(arg); err == nil && c.Flags().Changed("watch") {
+				return fmt.Errorf("unexpected argument %q%s", arg, didYouMean(arg, "--watch="))
+			}
+		}
+		return accepts(c, args)
+	}
 	command.Flags().Duration("watch", 0,
 		"repeat at this interval until Ctrl-C")
 	command.Flags().Lookup("watch").NoOptDefVal = "2s"
@@ -300,10 +322,24 @@ func enumFlag[E interface {
 		cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// duration parses a duration such as 30m, 24h or 7d. Days have 24 hours.
+func duration(text string) (time.Duration, error) {
+	number, isDays := strings.CutSuffix(text, "d")
+	if !isDays {
+		return time.ParseDuration(text)
+	}
+	const longest = 100_000
+	days, err := strconv.ParseUint(number, 10, 32)
+	if err != nil || days > longest {
+		return 0, fmt.Errorf("%q is not a number of days", text)
+	}
+	return time.Duration(days) * 24 * time.Hour, nil
+}
+
 // durationFlag adds a flag for a positive duration.
 func durationFlag(command *cobra.Command, name, help string, to **durationpb.Duration) {
 	command.Flags().Func(name, help, func(text string) error {
-		d, err := time.ParseDuration(text)
+		d, err := duration(text)
 		if err != nil || d <= 0 {
 			return fmt.Errorf("%q is not a positive duration such as 30m or 8h", text)
 		}
@@ -327,7 +363,7 @@ func timesFlags(command *cobra.Command, since, until **timestamppb.Timestamp) {
 // timeFlag adds a flag for a time: RFC 3339, or a positive duration before now such as 24h.
 func timeFlag(command *cobra.Command, name, help string, to **timestamppb.Timestamp) {
 	command.Flags().Func(name, help, func(text string) error {
-		if ago, err := time.ParseDuration(text); err == nil && ago > 0 {
+		if ago, err := duration(text); err == nil && ago > 0 {
 			*to = timestamppb.New(time.Now().Add(-ago))
 			return nil
 		}

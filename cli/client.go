@@ -23,7 +23,6 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -287,7 +286,7 @@ func nearName(info *errdetails.ErrorInfo, message string) string {
 	if field == "" || !listed {
 		return ""
 	}
-	return didYouMean(format.Nearest(info.GetMetadata()[field], strings.Split(names, ", ")), "")
+	return didYouMean(nearest(info.GetMetadata()[field], strings.Split(names, ", ")), "")
 }
 
 // explainTransport is explain for errors that the server did not write.

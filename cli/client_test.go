@@ -54,7 +54,7 @@ func TestRun_ADryRunWorksWhileTheWorkerIsPausedAndSaysSo(t *testing.T) {
 	sh.defined(oneKey)
 	r := sh.serving()
 	r.want(0, "pause "+worker+" --reason repairs")
-	r.want(0, "run "+worker+" --dry-run", "succeeded", "reason  WORKER_PAUSED: "+worker+" is paused by ", "repairs; end the pause with caretaker resume "+worker)
+	r.want(0, "run "+worker+" --dry-run", "succeeded", "note    WORKER_PAUSED: "+worker+" is paused by ", "repairs; end the pause with caretaker resume "+worker)
 	r.want(3, "run "+worker, "skipped")
 	r.want(0, "resume "+worker)
 	assert.Lacks(t, r.want(0, "run "+worker+" --dry-run"), "PAUSED")
@@ -84,6 +84,12 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	assert.Lacks(t, r.want(0, "runs", id[:13]+"  "), id)
 	r.want(0, "runs --state succeeded --worker "+worker, id[:13])
 	r.want(0, "watch "+id[:13], "succeeded")
+	r.want(0, "runs --since 1d", id[:13], "nothing to do")
+	r.want(0, "runs --state failed", "no runs\n")
+	r.want(0, "fires", "no fires\n")
+	r.want(0, "jobs", "no jobs\n")
+	r.want(0, "protected", "no protections\n")
+	r.want(2, "run loose_foreign_keys", "did you mean "+worker+"?")
 	assert.Lacks(t, r.want(0, "runs --state failed"), id[:13])
 	r.want(0, "run "+worker)
 	r.want(0, "runs --limit 1", "older runs: give a larger --limit, or --all")
@@ -158,6 +164,12 @@ func TestClient_UsageIsExit2(t *testing.T) {
 	}
 	for command, mistake := range map[string]string{
 		"cancel":                              "missing argument RUN",
+		"lfk adopt":                           "missing argument TABLE.COLUMN...\n",
+		"runs --limit 2 --all":                "give --limit or --all, not both",
+		"status --watch 1s":                   `unexpected argument "1s", did you mean --watch=1s?`,
+		"runs " + worker + " --watch 1s":      `unexpected argument "1s", did you mean --watch=1s?`,
+		"jobs --watch 1s":                     `unexpected argument "1s", did you mean --watch=1s?`,
+		"runs --since 1x":                     "nor a duration such as 24h",
 		"rum":                                 `unknown command "rum", did you mean run or runs?`,
 		"help rum":                            `unknown command "rum", did you mean run or runs?`,
 		"lfk lnit":                            `unknown command "lnit", did you mean lint or list?`,

@@ -57,7 +57,7 @@ func describeJobs(out *terminal, answer *pb.ListJobsResponse) error {
 		col("ATTEMPT", dropFirst), col("DUE", timestamp, dropSecond), col("RUN", dropFirst),
 		col("OUTCOME", cut),
 	}
-	return printTable(out, columns, answer.GetJobs(), func(j *pb.Job) []any {
+	return printList(out, "no jobs", columns, answer.GetJobs(), func(j *pb.Job) []any {
 		return []any{
 			j.GetId(), j.GetKind(), arguments(j), jobState(j),
 			fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()), j.GetScheduledAt(),
@@ -315,7 +315,7 @@ func describeOutside(out *terminal, answer *pb.ListOutsideResponse) error {
 		col("ID"), col("KIND", dropSecond), col("PATH"), col("LEFT BY", dropSecond),
 		col("AT", timestamp, dropSecond), col("DONE", timestamp), col("BY", dropSecond),
 	}
-	return printTable(out, columns, answer.GetPaths(), func(p *pb.OutsidePath) []any {
+	return printList(out, "no paths", columns, answer.GetPaths(), func(p *pb.OutsidePath) []any {
 		var by any = runID{"run ", p.GetRunId()}
 		if p.GetJobId() != 0 {
 			by = fmt.Sprint("job ", p.GetJobId())

@@ -66,7 +66,7 @@ func describeRuns(out *terminal, answer *pb.ListRunsResponse) error {
 		col("RUN"), col("WORKER", cut), col("TRIGGER", dropFirst), col("STATE", colored),
 		col("STARTED", timestamp, dropSecond), col("TOOK", dropFirst), col("RESULT", cut),
 	}
-	return printTable(out, columns, answer.GetRuns(), func(r *pb.Run) []any {
+	return printList(out, "no runs", columns, answer.GetRuns(), func(r *pb.Run) []any {
 		trigger := enumText(r.GetTrigger(), "TRIGGER_")
 		return []any{runID{id: r.GetId()}, subject(r), trigger, state(r), r.GetStartedAt(), took(r), result(r)}
 	})
@@ -82,6 +82,9 @@ func noteMore(out *terminal, what string, answer any) {
 
 // result returns the counts of a run and the reason for its end, in one line.
 func result(run *pb.Run) string {
+	if nothingToDo(run) {
+		return nothing
+	}
 	parts := []string{counts(run), asCommands(run.GetReason()), asCommands(run.GetError())}
 	if run.GetOverLimit() && !strings.Contains(run.GetReason(), "limit") {
 		parts = append(parts, "a limit was reached")
@@ -109,7 +112,7 @@ func describeFires(out *terminal, answer *pb.ListFiresResponse) error {
 		col("FIRE", timestamp), col("WORKER", cut), col("OUTCOME", colored), col("LATE", dropSecond),
 		col("BY", cut, dropSecond), col("RUN"), col("REASON", cut, dropSecond),
 	}
-	return printTable(out, columns, answer.GetFires(), func(f *pb.Fire) []any {
+	return printList(out, "no fires", columns, answer.GetFires(), func(f *pb.Fire) []any {
 		late := none
 		if f.GetLate() != nil {
 			late = f.GetLate().AsDuration().Round(time.Millisecond).String()

@@ -12,6 +12,7 @@ import (
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // progressEvery is the interval of progress lines if the output is not a terminal.
@@ -206,17 +207,36 @@ func took(run *pb.Run) string {
 	return d.Round(time.Millisecond).String()
 }
 
+// nothing is the result of a run with nothing to do.
+const nothing = "nothing to do"
+
+// nothingToDo reports whether a run has succeeded without any change, and without a reason for it.
+func nothingToDo(run *pb.Run) bool {
+	return run.GetState() == pb.RunState_RUN_STATE_SUCCEEDED && counts(run) == "" &&
+		(run.GetReason() == "" || whilePaused(run)) && !run.GetOverLimit() &&
+		len(run.GetCandidates()) == 0
+}
+
+// whilePaused reports whether a dry run took place although its worker is paused. Its reason then
+// names the pause.
+func whilePaused(run *pb.Run) bool {
+	return run.GetDryRun() && strings.HasPrefix(run.GetReason(), fault.ReasonPaused)
+}
+
 // describeRun prints a finished run.
 func describeRun(out *terminal, run *pb.Run) error {
 	out.printColored(state(run), "%s %s in %s", subject(run), state(run), took(run))
-	done := counts(run)
-	if done == "" && run.GetState() == pb.RunState_RUN_STATE_SUCCEEDED {
-		done = "nothing to do"
+	done, why := counts(run), "reason"
+	if nothingToDo(run) {
+		done = nothing
+	}
+	if whilePaused(run) {
+		why = "note"
 	}
 	out.fields(
 		"run", run.GetId(),
 		"counts", done,
-		"reason", asCommands(run.GetReason()),
+		why, asCommands(run.GetReason()),
 		"error", asCommands(run.GetError()),
 		"digest", run.GetCandidatesDigest(),
 		"trace", run.GetTraceId())

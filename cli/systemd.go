@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/caretaker-go/caretaker/telemetry"
 	"golang.org/x/sys/unix"
 )
 
@@ -46,7 +48,8 @@ func (i *instance) reload(ctx context.Context) {
 	i.access.Reload()
 	n, err := i.service.ReloadDefinitions()
 	if err != nil {
-		i.logger.ErrorContext(ctx, "definitions not reloaded", "error", err.Error())
+		i.logger.ErrorContext(ctx, "definitions not reloaded", "error", err.Error(),
+			telemetry.NoStack())
 		return
 	}
 	i.logger.InfoContext(ctx, "definitions reloaded", "definitions", n)

@@ -84,6 +84,16 @@ func printTable[T any](out *terminal, columns []column, items []T, row func(T) [
 	return nil
 }
 
+// printList is printTable for a list, which may be empty: then it prints a sentence.
+func printList[T any](
+	out *terminal, empty string, columns []column, items []T, row func(T) []any,
+) error {
+	if len(items) == 0 {
+		return out.write(empty + "\n")
+	}
+	return printTable(out, columns, items, row)
+}
+
 // runID is the ID of a run after some text. A table shows its first characters: as many as the runs
 // of the table differ in, at least leastID. With --output wide it shows all.
 type runID struct{ before, id string }

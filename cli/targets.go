@@ -185,7 +185,8 @@ func describeProtected(out *terminal, answer *pb.ListProtectedResponse) error {
 		col("KIND"), col("ID"), col("SINCE", timestamp, dropSecond), col("UNTIL", timestamp),
 		col("BY", cut), col("REASON", cut),
 	}
-	return printTable(out, columns, answer.GetProtections(), func(p *pb.Protection) []any {
-		return []any{p.GetKind(), p.GetId(), p.GetSince(), p.GetUntil(), p.GetBy(), p.GetReason()}
-	})
+	return printList(out, "no protections", columns, answer.GetProtections(),
+		func(p *pb.Protection) []any {
+			return []any{p.GetKind(), p.GetId(), p.GetSince(), p.GetUntil(), p.GetBy(), p.GetReason()}
+		})
 }

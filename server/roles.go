@@ -144,7 +144,7 @@ func (s *Server) workerOf(ctx context.Context, request any) (string, error) {
 func notInUse(what string) error {
 	return &fault.RefusedError{
 		Reason: "NOT_IN_USE", Metadata: map[string]string{"what": what},
-		Text: fmt.Sprintf("%s not found: the configuration has use: %s; for a GitLab database "+
+		Text: fmt.Sprintf("%s not in use: the configuration has use: %s; for a GitLab database "+
 			"set use: %s, run caretaker migrate and start the servers again",
 			what, service.UseLooseForeignKeys, service.UseGitLab),
 	}

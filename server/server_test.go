@@ -321,7 +321,7 @@ func TestErrors_WhatIsNotUsedHereSaysSo(t *testing.T) {
 		if err := s.allowed(t.Context(), access.Client{Role: access.Admin}, method, nil); err != nil {
 			refused = append(refused, path.Base(method))
 			said := f.failure(clientError(t.Context(), err), codes.FailedPrecondition, "NOT_IN_USE")
-			assert.Contains(t, said.Message(), "use: gitlab")
+			assert.Contains(t, said.Message(), "not in use: ", "set use: gitlab, run caretaker migrate")
 		}
 	}
 	slices.Sort(refused)

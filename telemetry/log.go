@@ -55,6 +55,9 @@ func isTerminal(to io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
+// NoStack is an attribute of an error whose cause is an input, such as a file. Its line has no stack.
+func NoStack() slog.Attr { return slog.Any(stackKey, []uintptr(nil)) }
+
 // readable writes durations as 1.5s instead of nanoseconds, times in UTC, and stacks as text.
 func readable(_ []string, a slog.Attr) slog.Attr {
 	switch a.Value.Kind() { //nolint:exhaustive // the others are readable
@@ -63,7 +66,11 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 	case slog.KindTime:
 		return slog.Time(a.Key, a.Value.Time().UTC())
 	}
-	if callers, ok := a.Value.Any().([]uintptr); ok {
+	callers, ok := a.Value.Any().([]uintptr)
+	switch {
+	case ok && len(callers) == 0:
+		return slog.Attr{}
+	case ok:
 		return slog.String(a.Key, stack(callers))
 	}
 	return a

@@ -59,9 +59,9 @@ func TestStack_IsOfErrorsOnlyAndOnlyOnce(t *testing.T) {
 	if got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.WarnContext(ctx, "a", "error", whereItArose()) }); got["stack"] != nil {
 		t.Errorf("a warning has %v", got["stack"])
 	}
-	given := []uintptr{}
-	got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "stack", given) })
-	assert.Equal(t, got["stack"], "")
+	got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", NoStack()) })
+	_, has := got["stack"]
+	assert.That(t, !has, "got %v", got)
 }
 
 func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {
