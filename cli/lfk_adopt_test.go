@@ -101,7 +101,7 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sh.want(0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
 	const shared = "aa: &list\n  - {table: customers, column: other_id, on_delete: async_delete}\norders: *list\n"
 	assert.NoError(t, os.WriteFile(file, []byte(shared), 0o600))
-	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "its form is one that this command does not edit: write it yourself", "- table: customers")
+	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "its form is one that this command does not edit: add these lines with an editor", "- table: customers")
 }
 
 // TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint: nothing is dropped with it, and the command adds its own.

@@ -22,13 +22,21 @@ func TestLfkUntrack_DeletesRecordsThatNoDefinitionNeeds(t *testing.T) {
 	// Without its definition, an adopted foreign key still needs the records.
 	before := fileText(t, file)
 	sh.defined("")
+	const key = "adopted_without_definition  main  public.lines.account,number: is an adopted foreign key to public.invoices without a definition"
+	sh.want(1, "lfk lint", "error    "+key, "1 error, 0 warnings", "or run `caretaker lfk revert public.lines.account,number`")
+	sh.want(1, "doctor", "definitions: adopted_without_definition:", "public.lines.account,number: is an adopted foreign key")
+	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "")
+	sh.want(1, "lfk lint", key, "set workers.loose_foreign_keys_cleanup.definitions to the file that has its definition")
+	sh.want(1, "doctor", "definitions: adopted_without_definition:", "public.lines.account,number: is an adopted foreign key")
+	sh.defined("")
 	sh.want(1, "lfk untrack invoices --yes", "records of public.invoices are pending or dead, and without its trigger")
 	sh.defined(before)
 	execute(t, sql, `TRUNCATE loose_foreign_keys_deleted_records; DELETE FROM maintenance.dead_records`)
+	sh.want(2, "lfk untrack invoice", "did you mean invoices?")
 	sh.want(0, "lfk revert lines.account,number", "lines_invoice is a real foreign key", "caretaker lfk untrack invoices")
 	execute(t, sql, more+`; ALTER TABLE invoices RENAME TO bills; ALTER TABLE bills RENAME TO invoices`)
 	const records = "records of invoices are pending or dead, and no definition needs them"
-	sh.want(1, "lfk lint", "pending_without_definition  main  public.invoices: its records are pending forever: add a definition for it, "+
+	sh.want(1, "lfk lint", "pending_without_definition  main  public.invoices: its records are pending for ever: add a definition for it, "+
 		"or run `caretaker lfk untrack public.invoices`, which deletes the records")
 	sh.want(1, "lfk untrack invoices", "nothing was dropped: "+records+": add a definition, or run this command again with --yes")
 	sh.want(0, "lfk untrack invoices --yes", "main: dropped trigger invoices_loose_fk_trigger on public.invoices\n",
