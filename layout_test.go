@@ -18,12 +18,12 @@ const maxNames, maxMethods = 60, 40
 // ceilings are how many lines of Go, tests aside, each part may have, with all folders below it
 // that are no part themselves. A commit that raises one reports why in its message.
 var ceilings = map[string]int{
-	"cli": 7980, "server": 2680, "web": 2600, "scheduler": 1150, "config": 1350, "access": 660, "telemetry": 510, "internal": 455,
+	"cli": 8060, "server": 2680, "web": 2600, "scheduler": 1150, "config": 1350, "access": 660, "telemetry": 510, "internal": 455,
 	"service": 1620, "service/run": 5010, "service/schedule": 600, "service/job": 800, "service/bulk": 1350,
-	"service/status": 1160, "service/lfk": 4660, "service/lfk/admin": 2430, "service/lfk/orphans": 1020, "service/gitlab": 4700,
+	"service/status": 1160, "service/lfk": 4710, "service/lfk/admin": 2620, "service/lfk/orphans": 1020, "service/gitlab": 4700,
 	"repo": 600, "repo/internal": 2640, "repo/dberr": 400, "repo/fencing": 350, "repo/spans": 560, "repo/reasons": 100,
 	"repo/catalog": 1480, "repo/rowset": 950, "repo/control": 2020, "repo/jobqueue": 900, "repo/protection": 830,
-	"repo/lfk": 3100, "repo/lfk/capture": 400, "repo/lfk/admin": 3400, "repo/lfk/orphans": 350, "repo/gitlab": 4520,
+	"repo/lfk": 3100, "repo/lfk/capture": 400, "repo/lfk/admin": 3520, "repo/lfk/orphans": 350, "repo/gitlab": 4520,
 }
 
 // TestLayout: no package has more names and no type more methods than a reader can keep apart, and no part grows by itself.

@@ -111,6 +111,7 @@ func lfkAdmin(worker *lfk.Config, database string) (keys admin.Admin, err error)
 	}
 	if worker.DefinitionsFile != "" {
 		keys.Definitions, err = lfk.LoadDefinitions(worker.DefinitionsFile)
+		keys.Unread = err != nil
 	}
 	return keys, err
 }
@@ -221,16 +222,21 @@ func (l *lfkCommands) untrack() *cobra.Command {
 			if err := l.agreeToOrphans(ctx, keys, args[0], yes); err != nil {
 				return err
 			}
+			keys.Discard = true
 			done, err := keys.Untrack(ctx, args[0])
 			return reportDatabases(l, err, done, func(d admin.Untracked) {
 				for _, t := range d.Triggers {
 					l.println("%s: dropped trigger %s", d.Database, t)
 				}
+				if d.Discarded > 0 {
+					l.println("%s: deleted %s of %s, which no definition needs", d.Database,
+						format.Pluralize(int(d.Discarded), "record"), d.Table)
+				}
 			})
 		}),
 	}
-	command.Flags().BoolVar(&yes, "yes", false,
-		"untrack the parent of definitions and adopted foreign keys without asking")
+	command.Flags().BoolVar(&yes, "yes", false, "untrack the parent of definitions and adopted foreign "+
+		"keys, and delete records that no definition needs, without asking")
 	return command
 }
 
@@ -248,7 +254,13 @@ func (l *lfkCommands) agreeToOrphans(
 		names = orphaned.Adopted
 	}
 	if len(names) == 0 {
-		return nil
+		if !orphaned.Discarded || yes {
+			return nil
+		}
+		const records = "records of %s are pending or dead, and no definition needs them"
+		return l.agree(fmt.Sprintf("nothing was dropped: "+records+": add a definition, or run this "+
+			"command again with --yes, which deletes the records", table),
+			"untrack %s and delete its records? "+strings.ToUpper(records[:1])+records[1:]+" [y/N] ", table, table)
 	}
 	orphans := fmt.Sprintf("without its triggers, deletions from %s orphan the rows of %s", table,
 		format.List(names))

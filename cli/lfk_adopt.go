@@ -279,7 +279,7 @@ func eachNamed[T any](
 	return errors.Join(err, l.json(done))
 }
 
-// reference is the argument TABLE.COLUMN or TABLE.COLUMN,COLUMN. Each name may have PostgreSQL
+// reference is the argument TABLE.COLUMN, TABLE.COLUMN,COLUMN or TABLE.(COLUMN, COLUMN). Each name may have PostgreSQL
 // quotes: "Price.List"."Customer.Id".
 type reference struct {
 	table   string
@@ -292,7 +292,12 @@ func parseReference(argument string) (reference, error) {
 	parts := outsideQuotes(argument, '.')
 	last := len(parts) - 1
 	r := reference{table: strings.Join(parts[:last], ".")}
-	for _, name := range outsideQuotes(parts[last], ',') {
+	columns := parts[last]
+	// Lists print several columns as (a, b).
+	if n := len(columns); n > 1 && columns[0] == '(' && columns[n-1] == ')' {
+		columns = columns[1 : n-1]
+	}
+	for _, name := range outsideQuotes(columns, ',') {
 		name = strings.TrimSpace(name)
 		if n := len(name); n > 1 && name[0] == '"' && name[n-1] == '"' {
 			name = strings.ReplaceAll(name[1:n-1], `""`, `"`)

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo/lfk"
@@ -28,7 +30,7 @@ func (l *lfkCommands) candidates() listing[admin.Candidate] {
 			case c.Refused != "":
 				adoptable = "no: " + c.Refused
 			case c.Started:
-				adoptable = "started"
+				adoptable = "yes, its definition is written"
 			}
 			return []any{
 				c.Database, c.Constraint, c.Table + "." + lfk.ColumnList(c.Columns), c.Parent, c.OnDelete,
@@ -46,18 +48,28 @@ func (l *lfkCommands) adoptAll(ctx context.Context, keys admin.Admin, f *adoptin
 		return err
 	}
 	skipped, added, started := []admin.Candidate{}, []admin.Candidate{}, []admin.Candidate{}
+	noQueue := ""
 	for _, c := range all {
 		switch {
 		case c.Refused != "":
 			l.note("skipped: %s: %s of %s: %s", c.Database, c.Constraint, c.Table, c.Refused)
 			skipped = append(skipped, c)
+			if c.NoQueue {
+				noQueue = c.Database
+			}
 		case c.Started:
 			started = append(started, c)
 		default:
 			added = append(added, c)
 		}
 	}
-	if len(added)+len(started) == 0 {
+	switch {
+	case len(added)+len(started) > 0:
+	case noQueue != "":
+		return fmt.Errorf("%s has no queue of deleted records: run `caretaker lfk install` first", noQueue)
+	case len(skipped) > 0:
+		l.text("no foreign keys to adopt: %d skipped", len(skipped))
+	default:
 		l.text("no foreign keys to adopt")
 	}
 	// Nothing is dropped for the new definitions, so these come before the question.
@@ -107,8 +119,12 @@ func (l *lfkCommands) adoptEach(
 				l.text("%s: %s: now a loose foreign key", a.Database, a.Definition)
 			}
 		default:
-			err = l.prepare(ctx, a)
-			f.pending = append(f.pending, a.Constraint)
+			if err = l.prepare(ctx, a); err == nil {
+				f.pending = append(f.pending, a.Constraint)
+			}
+		}
+		if unwritten, ok := errors.AsType[*admin.UnwrittenError](err); ok {
+			return alsoUnwritten(ctx, keys, unwritten, all[n+1:])
 		}
 		if err != nil {
 			return err
@@ -116,4 +132,20 @@ func (l *lfkCommands) adoptEach(
 		*done = append(*done, a)
 	}
 	return nil
+}
+
+// alsoUnwritten adds the definitions of the remaining foreign keys to an error, so that the operator
+// can write all of them at once.
+func alsoUnwritten(
+	ctx context.Context, keys admin.Admin, unwritten *admin.UnwrittenError, remaining []admin.Candidate,
+) error {
+	for _, c := range remaining {
+		keys.Only = c.Database
+		a, err := keys.PlanAdoption(ctx, c.Request(operator()))
+		if err != nil {
+			return errors.Join(unwritten, err)
+		}
+		unwritten.And(a)
+	}
+	return unwritten
 }

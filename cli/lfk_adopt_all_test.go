@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -74,7 +75,7 @@ func TestLfkAdopt_AllAdoptsWhatCanBeAdopted(t *testing.T) {
 	const skipped = "skipped: main: bare_order of bare: " + noIndex + "\n"
 	code, out, errOut := sh.caretaker("lfk", "adopt", "--all")
 	assert.That(t, code == 0 && strings.Contains(errOut, skipped) && strings.Contains(errOut, "it drops c1_order, "), "exit %d\n%s%s", code, out, errOut)
-	sh.want(0, "lfk adopt --list", "started\n")
+	sh.want(0, "lfk adopt --list", "yes, its definition is written\n")
 	sh.want(1, "lfk adopt --all", skipped, "nothing was dropped: send SIGHUP to every server, so that it knows the definitions")
 	out = sh.want(0, "lfk adopt --all --yes", skipped)
 	assert.Equal(t, strings.Count(out, "now a loose foreign key"), 9, out)
@@ -82,4 +83,31 @@ func TestLfkAdopt_AllAdoptsWhatCanBeAdopted(t *testing.T) {
 	sh.want(0, "lfk adopt --all --yes -o json", `"adopted": [],`, `"constraint": "bare_order",`)
 	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "")
 	sh.want(1, "lfk adopt --list", "no definitions file configured: set workers.loose_foreign_keys_cleanup.definitions")
+}
+
+func TestLfkAdopt_AllSkipsStartedReversionsAndPrintsWhatItCannotWrite(t *testing.T) {
+	sh := newShell(t)
+	sql := sh.configured("main")
+	sh.migrate()
+	file := sh.defined("")
+	execute(t, sql, `CREATE TABLE p (id uuid PRIMARY KEY); INSERT INTO p VALUES (gen_random_uuid());
+		CREATE TABLE a (p_id uuid CONSTRAINT a_p REFERENCES p ON DELETE CASCADE); CREATE INDEX ON a (p_id);
+		CREATE TABLE b (p_id uuid CONSTRAINT b_p REFERENCES p ON DELETE CASCADE); CREATE INDEX ON b (p_id)`)
+	sh.want(0, "lfk install")
+	// The command does not edit aliases, as it does not write a file without the right to.
+	assert.NoError(t, os.WriteFile(file, []byte("a: &list\n  - {table: p, column: other_id, on_delete: async_delete}\nx: *list\n"), 0o600))
+	code, out, errOut := sh.caretaker("lfk", "adopt", "--all")
+	assert.Equal(t, code, 1, out+errOut)
+	assert.Contains(t, errOut, "add these lines with an editor, then run this command again")
+	const lines = "  - table: p\n    column: p_id\n    on_delete: async_delete\n"
+	assert.Contains(t, errOut, "a:\n"+lines+"b:\n"+lines)
+	assert.Lacks(t, errOut, "SIGHUP")
+	assert.NoError(t, os.WriteFile(file, nil, 0o600))
+	sh.want(0, "lfk adopt --all")
+	sh.want(0, "lfk adopt --all --yes", "loose from now on")
+	execute(t, sql, "DELETE FROM p")
+	sh.want(1, "lfk revert a.p_id", "records of the parent are pending")
+	const started = "its reversion has started: run `caretaker lfk revert a.p_id` to finish it, or `caretaker lfk adopt a.p_id` to undo it"
+	sh.want(0, "lfk adopt --list", "no: "+started)
+	sh.want(0, "lfk adopt --all --yes", "skipped: main: a_p of a: "+started, "no foreign keys to adopt: 1 skipped")
 }

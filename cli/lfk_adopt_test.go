@@ -105,7 +105,7 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	const shared = "aa: &list\n  - {table: customers, column: other_id, on_delete: async_delete}\norders: *list\n"
 	assert.NoError(t, os.WriteFile(file, []byte(shared), 0o600))
 	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "the command cannot edit a file "+
-		"of this form: add it with an editor", "- table: customers")
+		"of this form: add these lines with an editor", "- table: customers")
 }
 
 // TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint: nothing is dropped with it, and the command adds its own.

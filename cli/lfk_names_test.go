@@ -1,6 +1,11 @@
 package cli_test
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
+)
 
 func TestLfk_UnknownNamesSuggestTheSimilarOnes(t *testing.T) {
 	sh := newShell(t)
@@ -19,4 +24,39 @@ func TestLfk_UnknownNamesSuggestTheSimilarOnes(t *testing.T) {
 		"shop.orders has no column custmer_id (did you mean customer_id?): correct the definition or the table",
 		"parent_missing  -  shop.custmers: is in no configured database (did you mean shop.customers?), so its definitions",
 		"shop.ordrs is in no configured database (did you mean shop.orders?), so records of shop.customers are held")
+}
+
+func TestLfk_TakesNamesAsListsPrintThem(t *testing.T) {
+	sh := newShell(t)
+	sql := sh.configured("main")
+	sh.migrate()
+	file := sh.defined("# kept\n")
+	execute(t, sql, `CREATE SCHEMA billing; CREATE TABLE billing.invoices (account_id uuid, invoice_number int, PRIMARY KEY (account_id, invoice_number));
+		CREATE TABLE billing.invoice_lines (account_id uuid, invoice_number int,
+			CONSTRAINT line_invoice FOREIGN KEY (account_id, invoice_number) REFERENCES billing.invoices ON DELETE CASCADE);
+		CREATE INDEX ON billing.invoice_lines (account_id, invoice_number)`)
+	// Before the queue is there, it is the only thing that is missing.
+	out := sh.want(0, "lfk adopt --list", "run `caretaker lfk install --database main`")
+	assert.Lacks(t, out, "GitLab")
+	sh.want(1, "lfk adopt --all", "skipped: main: line_invoice", "main has no queue of deleted records: run `caretaker lfk install` first")
+	sh.want(0, "lfk install")
+	const name = "billing.invoice_lines.(account_id, invoice_number)"
+	want := func(code int, part string, command ...string) {
+		t.Helper()
+		got, out, errOut := sh.caretaker(append([]string{"lfk"}, command...)...)
+		assert.That(t, got == code && strings.Contains(out+errOut, part), "%q: exit %d\n%s%s", command, got, out, errOut)
+	}
+	want(0, "send SIGHUP", "adopt", name)
+	assert.Equal(t, fileText(t, file)[:7], "# kept\n")
+	want(0, "loose from now on", "adopt", name, "--yes")
+	want(0, "no orphans", "orphans", name)
+	want(0, "is a real foreign key", "revert", `billing.invoice_lines.("account_id", "invoice_number")`)
+	assert.Contains(t, fileText(t, file), "# kept\n")
+	want(2, "billing.invoice_lines is a table: write TABLE.COLUMN", "adopt", "billing.invoice_lines")
+	_, _, errOut := sh.caretaker("lfk", "revert", "billing.invoice_lines.account_id,invoice_numbr")
+	assert.Contains(t, errOut, "did you mean")
+	assert.Lacks(t, errOut, "never adopted")
+	sh.defined("billing.invoice_lines: [{table: billing.invoices, column: [account_id, invoice_number], on_delete: async_delete}]")
+	want(2, "did you mean billing.invoice_lines.(account_id, invoice_number)?", "orphans", "billing.invoice_lines.(account_id, invoice_numbr)")
+	want(2, "has no column invoice_numbr: did you mean invoice_number?", "track", "billing.invoices", "--column", "account_id,invoice_numbr")
 }

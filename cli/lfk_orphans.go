@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/internal/format"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/lfk/orphans"
 )
@@ -45,6 +46,9 @@ func (l *lfkCommands) orphans() *cobra.Command {
 			}
 			found, err := search.Run(ctx)
 			if errors.Is(err, orphans.ErrNoTask) {
+				if len(args) > 0 {
+					err = suggestion(err, args[0], keys.Definitions.Keys)
+				}
 				return usage(fmt.Errorf("%w: `caretaker lfk lint` checks the definitions", err))
 			}
 			if err != nil {
@@ -63,6 +67,18 @@ func (l *lfkCommands) orphans() *cobra.Command {
 		"parent `table`, if the column refers to several")
 	flags.IntVar(&limit, "limit", 100_000, "maximum `number` of missing parents")
 	return command
+}
+
+// suggestion adds the definition with the most similar name to an error about an unknown one.
+func suggestion(err error, argument string, keys []lfk.Definition) error {
+	var names []string
+	for _, k := range keys {
+		names = append(names, k.Table+"."+lfk.ColumnList(k.Columns))
+	}
+	if near := format.Nearest(argument, names); near != "" {
+		return fmt.Errorf("%w: did you mean %s?", err, near)
+	}
+	return err
 }
 
 // search returns the search that the arguments select.

@@ -15,7 +15,7 @@ var fragments = []string{
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
-	"createFunctionSQL", "createRowTriggerSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableRowTriggerSQL", "enableTriggerSQL", "functionBodySQL", "insertsSQL", "moveFunctionSQL", "namedQueueSQL", "tracedBodySQL", "BaseTypeSQL", "comparedSQL", "KeyClassSQL", "userTriggerSQL", "forgetSQL", "countedSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
+	"createFunctionSQL", "createRowTriggerSQL", "createTriggerSQL", "compositeSQL", "forgetDiscardedSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableRowTriggerSQL", "enableTriggerSQL", "functionBodySQL", "insertsSQL", "moveFunctionSQL", "namedQueueSQL", "tracedBodySQL", "BaseTypeSQL", "comparedSQL", "KeyClassSQL", "userTriggerSQL", "forgetSQL", "countedSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
 	"livingPartSQL", "livingSeveralSQL", "livingSQL", "plainRecordedSQL", "recordedSQL", "reusedRecordsSQL",
 	"ProtectedSQL", "NamedSQL", "UniqueKeysSQL", "keepsRowsSQL", "keepsSQL", "detachingSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.

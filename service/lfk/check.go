@@ -54,6 +54,14 @@ func (d Inspected) Is(name, recorded string) bool {
 	return catalog.RecordedName(name, d.Queue.Schema) == recorded
 }
 
+// Tracks reports whether a trigger records deletions from a table, by its recorded name.
+func (d Inspected) Tracks(recorded string) bool {
+	return slices.ContainsFunc(d.Triggers, func(t admin.Trigger) bool {
+		form, _ := t.Form()
+		return form != admin.FormForeign && t.Recorded() == recorded
+	})
+}
+
 // cleaned reports whether a parent, by its recorded name, has a definition with a child to
 // clean. The child may be in an uninspected database. Until such a child is known, the queue
 // requires no records.

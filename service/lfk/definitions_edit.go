@@ -19,9 +19,13 @@ import (
 // the entries, but not blank lines. The result is read again. It must differ from the old
 // definitions only by the edited entry. Else the file does not change: the operator must edit it.
 
-// Entry returns a definition as lines of the file, below its child table.
-func Entry(key lfk.Definition) string {
-	text, err := marshal(mapping(key.Table, sequence(entryNode(key))))
+// Entry returns definitions as lines of the file, below their child tables.
+func Entry(keys ...lfk.Definition) string {
+	root := &yaml.Node{Kind: yaml.MappingNode}
+	for _, key := range keys {
+		add(root, key)
+	}
+	text, err := marshal(root)
 	if err != nil {
 		return err.Error()
 	}
@@ -109,18 +113,26 @@ func (d *Definitions) edit(want []lfk.Definition, change func(root *yaml.Node)) 
 	if err := yaml.Unmarshal(content, &document); err != nil {
 		return err
 	}
+	header := []byte{}
 	if len(document.Content) == 0 {
+		// The file has nothing but comments, which the document leaves out.
+		if header = bytes.TrimSpace(content); len(header) > 0 {
+			header = append(header, "\n\n"...)
+		}
 		document = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
 	}
 	root := followed(document.Content[0])
 	if isNull(root) {
 		*root = yaml.Node{Kind: yaml.MappingNode, HeadComment: root.HeadComment}
 	}
+	first := takeHeader(&document, root)
 	change(root)
+	giveHeader(&document, root, first)
 	edited, err := marshal(&document)
 	if err != nil {
 		return err
 	}
+	edited = append(header, edited...)
 	file := definitionsFile{Definitions: Definitions{File: d.File}}
 	file.read(edited)
 	if len(file.problems) > 0 || !sameKeys(file.Keys, want) {
@@ -131,6 +143,27 @@ func (d *Definitions) edit(want []lfk.Definition, change func(root *yaml.Node)) 
 	}
 	*d = file.Definitions
 	return nil
+}
+
+// takeHeader removes and returns the comment at the start of the file, if the first child has it.
+func takeHeader(document, root *yaml.Node) (comment string) {
+	if document.HeadComment == "" && root.HeadComment == "" && len(root.Content) > 0 {
+		comment, root.Content[0].HeadComment = root.Content[0].HeadComment, ""
+	}
+	return comment
+}
+
+// giveHeader puts the comment back at the start of the file.
+func giveHeader(document, root *yaml.Node, comment string) {
+	switch {
+	case comment == "":
+	case len(root.Content) == 0:
+		document.HeadComment = comment
+	case root.Content[0].HeadComment == "":
+		root.Content[0].HeadComment = comment
+	default:
+		root.Content[0].HeadComment = comment + "\n" + root.Content[0].HeadComment
+	}
 }
 
 // add adds an entry after the others of its child, or its child before the next one by name.

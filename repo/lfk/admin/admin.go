@@ -42,6 +42,8 @@ type Admin struct {
 	schema string
 	// progress is called by [Admin.Inspect] for each child, if not nil.
 	progress func(done, total int)
+	// unneeded: no definition needs the records of a table to untrack.
+	unneeded bool
 }
 
 // New returns the Admin of a database, which must be migrated.
@@ -50,6 +52,12 @@ func New(d *pg.Database) Admin { return Admin{database: d} }
 // withoutTimeout lets a transaction take as long as it needs, at most 24 hours.
 func (a Admin) withoutTimeout() Admin {
 	a.timeout = 24 * time.Hour
+	return a
+}
+
+// Unneeded returns a whose Untrack also drops the triggers of a table whose records no definition needs, whatever their keys are.
+func Unneeded(a Admin) Admin {
+	a.unneeded = true
 	return a
 }
 

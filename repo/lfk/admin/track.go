@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 	"github.com/caretaker-go/caretaker/repo/lfk"
@@ -223,6 +224,10 @@ func (r tracking) choose(
 	return f, err
 }
 
+// columnNamesSQL reads the names of a table's columns.
+const columnNamesSQL = `
+SELECT attname::text FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped`
+
 // key returns the requested columns. Without a request it returns id. An unknown or repeated name
 // is refused, and so are more than [lfk.MaxKeyColumns] names.
 func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]catalog.KeyColumn, error) {
@@ -246,7 +251,13 @@ func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]catalog.Key
 		case len(r.columns) == 0:
 			return nil, r.refuse("%s has no column id: name the key with --column", t)
 		default:
-			return nil, r.misnamed("%s has no column %s", t, name)
+			hint := ""
+			if all, err := list(ctx, tx, pgx.RowTo[string], columnNamesSQL, t.OID); err == nil {
+				if near := format.Nearest(name, all); near != "" {
+					hint = ": did you mean " + near + "?"
+				}
+			}
+			return nil, r.misnamed("%s has no column %s%s", t, name, hint)
 		}
 	}
 	return columns, nil

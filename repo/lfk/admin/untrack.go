@@ -113,10 +113,10 @@ const compositeSQL = ` AND cardinality(r.key_values) > 1`
 // leftRecords reports whether a table has remaining records that match which. which: an additional
 // condition in SQL, "" for all records.
 func leftRecords(
-	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, t relation, which string,
+	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, recorded, which string,
 ) (left bool, err error) {
 	sql := fill(leftRecordsSQL, "{queue}", quotedQueue(q), "{which}", which)
-	err = tx.QueryRow(ctx, sql, q.Partitions, t.String()).Scan(&left)
+	err = tx.QueryRow(ctx, sql, q.Partitions, recorded).Scan(&left)
 	return left, err
 }
 
@@ -132,14 +132,14 @@ func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop
 	composite := func(t Trigger) bool {
 		return strings.HasPrefix(t.Function, valuesFunctionPrefix) && len(t.Arguments) > 2
 	}
-	if target.Partition || !slices.ContainsFunc(drop, composite) {
+	if a.unneeded || target.Partition || !slices.ContainsFunc(drop, composite) {
 		return nil
 	}
 	q, err := a.usableQueue(ctx, tx)
 	if err != nil || !q.Wide {
 		return err
 	}
-	if left, err := leftRecords(ctx, tx, q, target, compositeSQL); err != nil || !left {
+	if left, err := leftRecords(ctx, tx, q, target.String(), compositeSQL); err != nil || !left {
 		return err
 	}
 	return a.refuse("records of %s are pending or dead, and without its trigger the "+
@@ -162,7 +162,7 @@ func (r tracking) checkLeft(
 	if byID && catalog.UniqueKeys(indexes) < 2 {
 		return nil
 	}
-	if left, err := leftRecords(ctx, tx, p.queue, p.root, ""); err != nil || !left {
+	if left, err := leftRecords(ctx, tx, p.queue, p.root.String(), ""); err != nil || !left {
 		return err
 	}
 	decide := ""

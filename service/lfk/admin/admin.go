@@ -7,10 +7,8 @@ import (
 	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
-	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -44,6 +42,10 @@ type Admin struct {
 	Schema string
 	// Definitions. nil means none are configured.
 	Definitions *lfk.Definitions
+	// Unread: the definitions cannot be read, so they may need any record.
+	Unread bool
+	// Discard lets Untrack delete the records that no definition needs.
+	Discard bool
 	// Schedule of the worker, of five fields, UTC. "" means no schedule.
 	Schedule string
 	// Progress shows what takes time, as text for people. nil means nothing.
@@ -132,100 +134,6 @@ func (l Admin) knownTable(ctx context.Context, table string) error {
 		err = l.unknownTable(ctx, table)
 	}
 	return err
-}
-
-// Untracked is the result of Untrack in one database.
-type Untracked struct {
-	Database string `json:"database"`
-	admin.Untracked
-	// Unfed lists the definitions that get no more records.
-	Unfed []string `json:"unfed"`
-}
-
-// Untrack drops the triggers that record deletions from a table, or from one partition, in all
-// databases that track it.
-func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
-	done := []Untracked{}
-	var refused []error
-	known := false
-	err := l.each(ctx, func(d *repo.Database) error {
-		untracked, err := admin.New(d.Database).Untrack(ctx, table)
-		no, ok := errors.AsType[*admin.RefusedError](err)
-		known = known || !ok || !no.NoTable
-		if ok {
-			refused = append(refused, err)
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		schema, err := d.ApplicationSchema(ctx)
-		unfed := []string{}
-		if untracked.Parent != "" {
-			unfed = l.fedBy(untracked.Table, schema)
-		}
-		done = append(done, Untracked{d.Name, untracked, unfed})
-		return err
-	})
-	switch {
-	case err != nil || len(done) > 0:
-	case !known:
-		err = l.unknownTable(ctx, table)
-	default:
-		err = errors.Join(refused...)
-	}
-	return done, err
-}
-
-// Orphaned lists the keys whose children a table's deletions orphan once it is not tracked.
-type Orphaned struct {
-	// Definitions of the table, and adopted foreign keys to it, as commands name them.
-	Definitions, Adopted []string
-}
-
-// OrphanedBy returns what untracking a table would orphan. For a partition, the keys of its table
-// count, too. A database that does not track the table counts as one without keys.
-func (l Admin) OrphanedBy(ctx context.Context, table string) (o Orphaned, err error) {
-	err = l.each(ctx, func(d *repo.Database) error {
-		recorded, err := admin.New(d.Database).Recorded(ctx, table)
-		if _, refused := errors.AsType[*admin.RefusedError](err); refused {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		schema, err := d.ApplicationSchema(ctx)
-		for _, name := range l.fedBy(recorded, schema) {
-			if !slices.Contains(o.Definitions, name) {
-				o.Definitions = append(o.Definitions, name)
-			}
-		}
-		var keys []capture.AdoptedKey
-		if err == nil {
-			keys, err = d.Capture.AdoptedKeys(ctx)
-		}
-		for _, k := range keys {
-			if k.RecordedParent() == recorded {
-				o.Adopted = append(o.Adopted, k.Named())
-			}
-		}
-		return err
-	})
-	return o, err
-}
-
-// fedBy returns the definitions of a parent by its recorded name. schema is the application's.
-func (l Admin) fedBy(recorded, schema string) []string {
-	names := []string{}
-	if l.Definitions == nil {
-		return names
-	}
-	for _, k := range l.Definitions.Keys {
-		if catalog.RecordedName(k.Parent, schema) == recorded {
-			names = append(names, k.String())
-		}
-	}
-	return names
 }
 
 // selected returns the databases to work on.

@@ -124,9 +124,9 @@ func (a *Adoption) checkDropped() error {
 	if a.defined {
 		return nil
 	}
-	return withEntry(fmt.Errorf("%s: %s was dropped, but %s has no definition for it: run `caretaker lfk revert "+
+	return errors.Join(withEntry(fmt.Errorf("%s: %s was dropped, but %s has no definition for it: run `caretaker lfk revert "+
 		"%s`, or write the definition again", a.Database, a.real.Name,
-		a.admin.Definitions.File, catalog.ReferenceArgument(a.key.Table, a.key.Columns)), a.key)
+		a.admin.Definitions.File, catalog.ReferenceArgument(a.key.Table, a.key.Columns)), a.key)...)
 }
 
 // same returns the action that equals the constraint's. "" means none.
@@ -233,6 +233,7 @@ func (a *Adoption) check(ctx context.Context) error {
 func refuses(f lfk.Finding) bool {
 	harmless := []string{
 		"trigger_missing", "trigger_disabled", "trigger_replication", "pending_without_definition", "fk_blocks_deletion",
+		CodeAdoptedUndefined,
 		"function_old", "child_missing", "default_partition_missing",
 	}
 	return f.Severity == lfk.SeverityError && !slices.Contains(harmless, f.Code)
@@ -242,7 +243,7 @@ func refuses(f lfk.Finding) bool {
 func (a *Adoption) Prepare(ctx context.Context) error {
 	if !a.defined {
 		if err := a.admin.Definitions.Add(a.key); err != nil {
-			return withEntry(fmt.Errorf("%w: add it with an editor", err), a.key)
+			return &UnwrittenError{err: err, keys: []lfkrepo.Definition{a.key}}
 		}
 	}
 	if !a.tracked {
@@ -291,11 +292,33 @@ func (a *Adoption) Drop(ctx context.Context) error {
 	})
 }
 
-// withEntry adds the lines of a definition to an error, each as an error of its own.
-func withEntry(err error, key lfkrepo.Definition) error {
+// UnwrittenError means that definitions could not be written to their file.
+type UnwrittenError struct {
+	err  error
+	keys []lfkrepo.Definition
+}
+
+// Error returns the reason, what to do, and the lines to add.
+func (e *UnwrittenError) Error() string { return errors.Join(e.Unwrap()...).Error() }
+
+// Unwrap returns the reason with what to do, and each line to add as an error of its own.
+func (e *UnwrittenError) Unwrap() []error {
+	return withEntry(fmt.Errorf("%w: add these lines with an editor, then run this command again", e.err),
+		e.keys...)
+}
+
+// And adds the definition of another adoption that the file needs.
+func (e *UnwrittenError) And(a *Adoption) {
+	if !a.defined {
+		e.keys = append(e.keys, a.key)
+	}
+}
+
+// withEntry returns an error and the lines of definitions, each as an error of its own.
+func withEntry(err error, keys ...lfkrepo.Definition) []error {
 	all := []error{err}
-	for line := range strings.Lines(lfk.Entry(key)) {
+	for line := range strings.Lines(lfk.Entry(keys...)) {
 		all = append(all, errors.New(strings.TrimSuffix(line, "\n")))
 	}
-	return errors.Join(all...)
+	return all
 }

@@ -43,7 +43,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	case err != nil:
 		return nil, err
 	case len(databases) == 0:
-		return nil, l.unknownTable(ctx, r.Table)
+		return nil, l.unknownReference(ctx, r)
 	case len(databases) > 1:
 		return nil, fmt.Errorf("%s is in %s: name one with --database", r.Table,
 			run.DatabaseNames(databases))
@@ -61,6 +61,17 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 		return nil, err
 	}
 	return l.adoption(databases[0], schema, key, r), nil
+}
+
+// unknownReference returns the error for a foreign key of a table that no selected database has. A
+// column that makes it the name of a table is probably that table's.
+func (l Admin) unknownReference(ctx context.Context, r AdoptRequest) error {
+	if whole := r.Table + "." + r.Columns[0]; len(r.Columns) == 1 {
+		if databases, err := l.databasesOf(ctx, whole); err == nil && len(databases) > 0 {
+			return fmt.Errorf("%w: %s is a table: write TABLE.COLUMN", ErrUnknownKey, whole)
+		}
+	}
+	return l.unknownTable(ctx, r.Table)
 }
 
 // adoption returns the adoption of a foreign key, without steps. schema is the application's.

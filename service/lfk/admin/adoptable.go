@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -32,6 +33,8 @@ type Candidate struct {
 	Started bool `json:"started"`
 	// Refused is why it cannot be adopted. "" means it can.
 	Refused string `json:"refused,omitempty"`
+	// NoQueue: the database has no queue of deleted records yet.
+	NoQueue bool `json:"-"`
 
 	adoption *Adoption
 }
@@ -85,6 +88,11 @@ func (l Admin) candidates(ctx context.Context, d *repo.Database) (found []Candid
 		}
 		if err := a.define(""); err != nil {
 			c.Refused = strings.TrimPrefix(err.Error(), d.Name+": ")
+		}
+		if k.Adopted {
+			reference := catalog.ReferenceArgument(c.Table, c.Columns)
+			c.Refused = fmt.Sprintf("its reversion has started: run `caretaker lfk revert %s` to finish it, or "+
+				"`caretaker lfk adopt %[1]s` to undo it", reference)
 		}
 		found = append(found, c)
 	}
@@ -149,6 +157,7 @@ func attribute(all []Candidate, d lfk.Inspected, findings []lfk.Finding) {
 			if !refuses(f) || known[f.Object] && !slices.Contains(objects[i], f.Object) {
 				continue
 			}
+			c.NoQueue = c.NoQueue || f.Code == "queue_missing"
 			advice := f.Advice
 			if f.Object != c.adoption.key.String() {
 				advice = f.Object + ": " + advice

@@ -11,8 +11,10 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/catalog"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
+	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
@@ -45,6 +47,9 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 // lint is Lint with all that it has read. It returns nil for no findings at all.
 func (l Admin) lint(ctx context.Context) (*lint, error) {
 	if l.Definitions == nil {
+		if check, err := undefinedAdoptions(ctx, l); len(check.result.Findings) > 0 {
+			return check, err
+		}
 		return nil, errors.New("no definitions to check: set " +
 			"workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
@@ -69,6 +74,9 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 			return err
 		}
 		check.Seen = append(check.Seen, lfk.Inspected{Name: d.Name, Inspection: inspection})
+		if err := check.readAdopted(ctx, d); err != nil {
+			return err
+		}
 		if seen == nil {
 			seen, err = l.main().Children.SeenChildren(ctx)
 		}
@@ -101,6 +109,7 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 		check.keyFaults(d)
 		check.triggers(d)
 		check.pending(d)
+		check.undefined(d)
 	}
 	check.missing(sync.OnceValue(func() tableNames { return l.tables(ctx) }))
 	check.shared()
@@ -114,8 +123,10 @@ type lint struct {
 	// others has remarks on children that are no tables.
 	others map[string]string
 	// gone are the children that databases no longer have.
-	gone   lfk.DroppedChildren
-	result Lint
+	gone lfk.DroppedChildren
+	// adopted are the adopted foreign keys by database.
+	adopted map[string][]capture.AdoptedKey
+	result  Lint
 }
 
 // unchecked returns the selected databases that could not be inspected.
@@ -274,12 +285,16 @@ func indexColumns(key lfkrepo.Definition) string {
 func (l *lint) pending(d lfk.Inspected) {
 	for _, name := range d.Pending {
 		switch children := l.acceptedOf(d, name); {
-		case l.hasDefinitions(d, name):
+		case l.hasDefinitions(d, name), l.needsDefinition(d, name):
 		case len(children) > 0:
 			l.at(d.Name, name).fail("pending_without_definition", "its records are pending forever, "+
 				"because its child tables were accepted as absent: delete them from "+
 				"%s.loose_foreign_keys_deleted_records, or %s",
 				d.Queue.Schema, revokeCommand(children))
+		case d.Queue.Managed && d.Tracks(name):
+			l.at(d.Name, name).fail("pending_without_definition", "its records are pending for ever: add "+
+				"a definition for it, or run `caretaker lfk untrack %s`, which deletes the records",
+				catalog.Argument(name))
 		default:
 			l.at(d.Name, name).fail("pending_without_definition", "its records are pending forever: add "+
 				"a definition for it, or, if it was renamed or is a partition, run `caretaker lfk orphans --fix`, "+

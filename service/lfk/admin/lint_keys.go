@@ -38,7 +38,7 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 			at.fail("key_type", "its key %s is of type %s, but only %s can be recorded: "+
 				"remove its definitions", c.Name, c.Exact, recordable(d))
 		case c.Class == repo.ClassInteger:
-		case !d.Queue.Managed:
+		case !ownQueue(d):
 			at.fail("key_type", "its key %s is of type %s, but only %s can be recorded in "+
 				"GitLab's queue: remove its definitions", c.Name, c.Exact, integerKinds)
 		case asInteger:
@@ -51,11 +51,14 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 
 // recordable returns the types that a queue accepts.
 func recordable(d lfk.Inspected) string {
-	if d.Queue.Managed {
+	if ownQueue(d) {
 		return allKinds
 	}
 	return integerKinds
 }
+
+// ownQueue reports whether a database has a queue of our own, or none yet.
+func ownQueue(d lfk.Inspected) bool { return d.Queue.Managed || !d.Queue.Exists }
 
 // missingColumn returns the first column of the key that is missing from the table.
 func missingColumn(parent admin.Parent) string {

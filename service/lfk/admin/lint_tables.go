@@ -253,7 +253,7 @@ func (l *lint) triggers(d lfk.Inspected) {
 			shown, table.Schema = recorded, t.ParentSchema
 		}
 		argument := catalog.Argument(table.Written())
-		if slices.Contains(seen, recorded) || l.hasDefinitions(d, recorded) {
+		if slices.Contains(seen, recorded) || l.hasDefinitions(d, recorded) || l.needsDefinition(d, recorded) {
 			continue
 		}
 		if named := t.Named(); named != "" && named != recorded {

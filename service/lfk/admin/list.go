@@ -149,12 +149,8 @@ func (o *overview) listed(k lfkrepo.Definition, i int) ListedKey {
 		unrecorded := slices.ContainsFunc(o.untracked[d.Name], func(name string) bool {
 			return d.Is(name, recorded)
 		})
-		triggered := slices.ContainsFunc(d.Triggers, func(t admin.Trigger) bool {
-			form, _ := t.Form()
-			return form != admin.FormForeign && t.Recorded() == recorded
-		})
 		switch _, here := d.Parents[k.Parent]; {
-		case triggered && !unrecorded:
+		case d.Tracks(recorded) && !unrecorded:
 			listed.Tracked = append(listed.Tracked, d.Name)
 		case here:
 			listed.Untracked = append(listed.Untracked, d.Name)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/caretaker-go/caretaker/repo/catalog"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
@@ -20,7 +21,9 @@ var ErrPending = errors.New("records of the parent are pending")
 // nothing.
 func (l Admin) PlanReversion(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	a, err := l.find(ctx, r)
-	if errors.Is(err, ErrUnknownKey) {
+	// Without a suggestion, the error ends with the name.
+	named := r.Table + "." + lfkrepo.ColumnList(r.Columns)
+	if errors.Is(err, ErrUnknownKey) && strings.HasSuffix(err.Error(), " of "+named) {
 		err = fmt.Errorf("%w: caretaker has never adopted it", err)
 	}
 	if err != nil {
@@ -109,7 +112,7 @@ func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
 	}
 	if a.defined {
 		if err := a.admin.Definitions.Remove(a.key); err != nil {
-			return nil, withEntry(fmt.Errorf("%w: remove it with an editor", err), a.key)
+			return nil, errors.Join(withEntry(fmt.Errorf("%w: remove these lines with an editor", err), a.key)...)
 		}
 	}
 	for _, k := range a.admin.Definitions.Keys {
