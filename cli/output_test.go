@@ -275,7 +275,7 @@ func TestStatus_MissingRightsAreGrantedNotMigrated(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
 		"c.p_id -> p on main: 42501 insufficient_privilege": "class SCHEMA: grant the missing rights: caretaker doctor --grants prints them",
-		"c.p_id -> p on main: 42703 undefined_column":       "class SCHEMA: run caretaker migrate; else correct",
+		"c.p_id -> p on main: 42703 undefined_column":       "class SCHEMA: run caretaker migrate, or correct",
 	} {
 		var out strings.Builder
 		failing := &pb.Failing{Class: pb.FailureClass_FAILURE_CLASS_SCHEMA, Message: message}

@@ -273,7 +273,7 @@ func (p *pages) renderError(w http.ResponseWriter, r *http.Request, code int, te
 func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if !p.refused(w, r, err) {
 		p.renderError(w, r, http.StatusServiceUnavailable,
-			"A database does not answer, or not in time. This page could not be loaded.")
+			"A database does not answer in time. This page could not be loaded.")
 	}
 }
 
