@@ -104,7 +104,7 @@ func TestLfkAdopt_AllSkipsStartedReversionsAndPrintsWhatItCannotWrite(t *testing
 	assert.Lacks(t, errOut, "SIGHUP")
 	assert.NoError(t, os.WriteFile(file, nil, 0o600))
 	sh.want(0, "lfk adopt --all")
-	sh.want(0, "lfk adopt --all --yes", "loose from now on")
+	sh.want(0, "lfk adopt --all --yes", "now a loose foreign key")
 	execute(t, sql, "DELETE FROM p")
 	sh.want(1, "lfk revert a.p_id", "records of the parent are pending")
 	const started = "its reversion has started: run `caretaker lfk revert a.p_id` to finish it, or `caretaker lfk adopt a.p_id` to undo it"

@@ -48,7 +48,7 @@ func TestLfk_TakesNamesAsListsPrintThem(t *testing.T) {
 	}
 	want(0, "send SIGHUP", "adopt", name)
 	assert.Equal(t, fileText(t, file)[:7], "# kept\n")
-	want(0, "loose from now on", "adopt", name, "--yes")
+	want(0, "now a loose foreign key", "adopt", name, "--yes")
 	want(0, "no orphans", "orphans", name)
 	want(0, "is a real foreign key", "revert", `billing.invoice_lines.("account_id", "invoice_number")`)
 	assert.Contains(t, fileText(t, file), "# kept\n")

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,18 +21,6 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/telemetry"
 )
-
-// Terminal is a pseudo-terminal: what a person types goes into keys.
-func Terminal(t *testing.T) (keys, screen *os.File) {
-	t.Helper()
-	keys = assert.Must(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)
-	fd := int(keys.Fd())
-	assert.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
-	n := assert.Must(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
-	screen = assert.Must(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0))(t)
-	t.Cleanup(func() { _, _ = screen.Close(), keys.Close() })
-	return keys, screen
-}
 
 // shown returns what a terminal of that width shows.
 func shown(t *testing.T, width uint16, do func(*terminal) error, environment ...string) string {
