@@ -46,7 +46,7 @@ func permitted(ctx context.Context, x *run.Execution) (run.Permit, error) {
 }
 
 // failure is why a run has failed before it ends early.
-const failure = "c.p_id -> p on main: P0001 raise_exception, 1 records"
+const failure = "c.p_id -> p on main: P0001 raise_exception, 1 record"
 
 // misuses are the works of workers that do not release their permits, or end early.
 func misuses(t *testing.T) works {

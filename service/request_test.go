@@ -321,7 +321,7 @@ func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
 			e.WantLease("main", 1, false)
 			next := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, next, control.RunFailed)
-			assert.That(t, strings.Contains(next.Error, "d.missing -> o on main: 42703 undefined_column, 1 records"), "error %q", next.Error)
+			assert.That(t, strings.Contains(next.Error, "d.missing -> o on main: 42703 undefined_column, 1 record"), "error %q", next.Error)
 			e.WantQueue("main", "1")
 		})
 	}

@@ -91,3 +91,9 @@ func TestDryRun_IsMarkedEverywhereAndSaysWould(t *testing.T) {
 	f.page("/runs/"+r.ID, "What a run would do", "A run would", "Run exactly these", "expected_digest="+r.CandidatesDigest)
 	f.page("/workers/"+tokens, "would be: ")
 }
+
+func TestCounts_OfOneAreSingular(t *testing.T) {
+	t.Parallel()
+	got := counts(map[string]int64{"deleted_rows": 1, "held_groups": 0, "processed_records": 2})
+	assert.Equal(t, fmt.Sprint(got), "[{deleted row 1 } {processed records 2 }]")
+}

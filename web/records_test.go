@@ -54,10 +54,10 @@ func TestRuns_WithoutWorkAreFoldedAndThoseWithFailuresAreNotGreen(t *testing.T) 
 	f.insertRuns(4, 1, "succeeded", `{"scheduled_jobs": 1}`)
 	f.insertRuns(5, 1, "succeeded", `{"failed_users": 2, "held_groups": 1}`)
 	body := f.page("/runs", "<summary>3 runs without work</summary>", `<span class="tag good">succeeded`, `<span class="tag warn">succeeded`,
-		`<b>2</b> <a href="/workers/`+tokens+`/deferred">failed users</a>`, `<b>1</b> <a href="/workers/`+tokens+`/dead">held groups</a>`)
+		`<b>2</b> <a href="/workers/`+tokens+`/deferred">failed users</a>`, `<b>1</b> <a href="/workers/`+tokens+`/dead">held group</a>`)
 	assert.Equal(t, strings.Count(body, `<td data-label="Started">`), 2, "runs that are not folded")
 	f.page("/workers/"+tokens, "<summary>3 runs without work</summary>")
-	f.page("/runs/01900000-0000-7000-8000-000000000005", `<span class="tag warn">succeeded`, `<a href="/workers/`+tokens+`/dead">held groups</a>`)
+	f.page("/runs/01900000-0000-7000-8000-000000000005", `<span class="tag warn">succeeded`, `<a href="/workers/`+tokens+`/dead">held group</a>`)
 	one := run.Run{State: "succeeded"}
 	assert.Equal(t, len(fold([]run.Run{one}, true)), 1, "rows")
 	assert.That(t, fold([]run.Run{one}, true)[0].Idle == nil, "one run is folded")

@@ -56,6 +56,9 @@ func (r runRow) Tone() string {
 func (r runRow) AllFigures() (all []count) {
 	for _, name := range slices.Sorted(maps.Keys(r.Counts)) {
 		c := count{Name: plain(name), Value: r.Counts[name]}
+		if c.Value == 1 {
+			c.Name = strings.TrimSuffix(c.Name, "s")
+		}
 		first, _, _ := strings.Cut(name, "_")
 		switch of := "/workers/" + url.PathEscape(r.Worker); {
 		case c.Value == 0:

@@ -167,7 +167,7 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 	e.AddDown()
 	r := servicetest.RunBatch(t, e.Service(oneAbsent), "main")
 	servicetest.WantState(t, r, "failed")
-	assert.Contains(t, r.Error, "absent.p_id -> p on down: unreachable, 1 records")
+	assert.Contains(t, r.Error, "absent.p_id -> p on down: unreachable, 1 record")
 	servicetest.WantCounts(t, r, "deleted_rows=1 rescheduled_records=1")
 	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
 	assert.That(t, errors.Is(err, dberr.ErrUnreachable), "accepted while a database does not answer: %v", err)

@@ -196,7 +196,7 @@ func TestShards_ADatabaseThatWasNeverSeenMayHaveEveryChild(t *testing.T) {
 	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
 	e.Deleted("main", "p", 51, 51)
 	wantFailedRun(t, e.Service("d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"),
-		"d.p_id -> p on shop: unreachable, 1 records", "rescheduled_records=1")
+		"d.p_id -> p on shop: unreachable, 1 record", "rescheduled_records=1")
 }
 
 func TestShards_WhatADatabaseHasIsSavedWhenItChangesAndOnceAnHour(t *testing.T) {

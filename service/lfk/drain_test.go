@@ -100,7 +100,7 @@ func TestLooseForeignKeysCleanup_WhatARunPutsOffIsNotItsOwnAgain(t *testing.T) {
 		CREATE FUNCTION due() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			UPDATE loose_foreign_keys_deleted_records SET consume_after = clock_timestamp() WHERE primary_key_value = 4; RETURN NULL; END $$;
 		CREATE TRIGGER due AFTER DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 1) EXECUTE FUNCTION due()`)
-	wantFailedRun(t, e.Service(servicetest.OneChild), "c.p_id -> p on main: 23514 check_violation, 1 records",
+	wantFailedRun(t, e.Service(servicetest.OneChild), "c.p_id -> p on main: 23514 check_violation, 1 record",
 		"processed_records=1 deleted_rows=1 rescheduled_records=2")
 	e.WantQueue("main", "2 3 4")
 	e.Want("main", `SELECT bool_and(consume_after <= clock_timestamp()) FROM loose_foreign_keys_deleted_records`, "true")

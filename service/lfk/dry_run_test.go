@@ -204,7 +204,7 @@ func TestDryRun_IsReadOnlyForTheServerToo(t *testing.T) {
 	e.Deleted("main", "p", 1, 1)
 	r := servicetest.DryRun(t, e.Service("c: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: x}]}]\n"+
 		"d: [{table: p, column: p_id, on_delete: async_delete}]\n"))
-	servicetest.WantFailed(t, r, "c.p_id -> p on main: unreachable (25006 read_only_sql_transaction), 1 records")
+	servicetest.WantFailed(t, r, "c.p_id -> p on main: unreachable (25006 read_only_sql_transaction), 1 record")
 	got := definitions(r)
 	assert.That(t, got == "c.p_id -> p async_delete 0, d.p_id -> p async_delete 1", "definitions %s", got)
 	e.Want("main", `SELECT count(*) FROM written`, "0")

@@ -32,7 +32,7 @@ func makeDue(e *servicetest.Estate) {
 func TestLooseForeignKeysCleanup_AValueOutOfRangeCostsItsOwnRecordAndNeverKillsIt(t *testing.T) {
 	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 100)
 	e.Mine("c", "OLD.p_id = 42", "22003")
-	const failure = "c.p_id -> p on main: 22003 numeric_value_out_of_range, 1 records"
+	const failure = "c.p_id -> p on main: 22003 numeric_value_out_of_range, 1 record"
 	s := e.Service(servicetest.OneChild)
 	wantFailedRun(t, s, failure, "processed_records=99 deleted_rows=297 rescheduled_records=1")
 	e.Want("main", failuresByKey, "42 0 1 c.p_id -> p 22003")
@@ -55,7 +55,7 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 		e.Want("main", `SELECT failures || ' ' || setbacks FROM maintenance.record_failures`, fmt.Sprintf("%d %d", i+1, i+1))
 		makeDue(e)
 	}
-	wantFailedRun(t, s, "c.p_id -> p on main: P0001 raise_exception, 1 records", "dead_records=1")
+	wantFailedRun(t, s, "c.p_id -> p on main: P0001 raise_exception, 1 record", "dead_records=1")
 	e.WantQueue("main", "")
 	e.Want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
 	e.Want("main", `SELECT concat_ws(' ', fully_qualified_table_name, primary_key_value, definition, sqlstate, failures, recorded_at) FROM maintenance.dead_records`,
@@ -93,14 +93,14 @@ func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testi
 	const isolated, uncounted, all, locked = "2:1 1/1", "2:1 0/1", "1:1 0/1, 2:1 0/1, 3:1 0/1", "1:1, 2:1, 3:1"
 	cases := []struct{ code, failure, left string }{
 		// A fault of the row is isolated and counted.
-		{"P0001", "P0001 raise_exception, 1 records", isolated},
-		{"23514", "23514 check_violation, 1 records", isolated},
-		{"22012", "22012 division_by_zero, 1 records", isolated},
-		{"XX001", "XX001 data_corrupted, 1 records", isolated},
+		{"P0001", "P0001 raise_exception, 1 record", isolated},
+		{"23514", "23514 check_violation, 1 record", isolated},
+		{"22012", "22012 division_by_zero, 1 record", isolated},
+		{"XX001", "XX001 data_corrupted, 1 record", isolated},
 		// So is a value that may be a row's or the definition's, but it is not counted.
-		{"22003", "22003 numeric_value_out_of_range, 1 records", uncounted},
-		{"22007", "22007 invalid_datetime_format, 1 records", uncounted},
-		{"22008", "22008 datetime_field_overflow, 1 records", uncounted},
+		{"22003", "22003 numeric_value_out_of_range, 1 record", uncounted},
+		{"22007", "22007 invalid_datetime_format, 1 record", uncounted},
+		{"22008", "22008 datetime_field_overflow, 1 record", uncounted},
 		// The schema or the database is not the rows' fault: nothing is split, nothing counted.
 		{"42501", "42501 insufficient_privilege (see caretaker doctor), 3 records", all},
 		{"3F000", "3F000 invalid_schema_name, 3 records", all},
@@ -166,7 +166,7 @@ d:
   - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: no number}]}
   - {table: o, column: p_id, on_delete: async_delete, conditions: [{column: gone, value: 1}]}
 `), "main")
-	servicetest.WantFailed(t, r, "c.p_id -> p on main: 42703 undefined_column, 2 records; d.p_id -> o on main: 42703 undefined_column, 1 records; "+
+	servicetest.WantFailed(t, r, "c.p_id -> p on main: 42703 undefined_column, 2 records; d.p_id -> o on main: 42703 undefined_column, 1 record; "+
 		"d.p_id -> p on main: 22P02 invalid_text_representation, 2 records")
 	e.Want("main", `SELECT bool_and(failures = 0 AND setbacks = 1) FROM maintenance.record_failures`, "true")
 	e.Want("main", `SELECT count(*) FROM d`, "1")
@@ -246,14 +246,14 @@ func TestLooseForeignKeysCleanup_OnlyIsolatedFailuresKill(t *testing.T) {
 		SELECT partition, id, 9, 25, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	e.Mine("c", "true", "42501")
 	s := e.Service(servicetest.OneChild)
-	wantFailedRun(t, s, "c.p_id -> p on main: 42501 insufficient_privilege (see caretaker doctor), 1 records", "rescheduled_records=1")
+	wantFailedRun(t, s, "c.p_id -> p on main: 42501 insufficient_privilege (see caretaker doctor), 1 record", "rescheduled_records=1")
 	e.Want("main", failuresByKey, "1 9 26 c.p_id -> p 42501")
 	e.Want("main", minutesLeft, "1:60")
 
 	e.Exec("main", `DROP TRIGGER mine ON c; DROP FUNCTION explode_c`)
 	e.Mine("c", "true", "23514")
 	makeDue(e)
-	wantFailedRun(t, s, "c.p_id -> p on main: 23514 check_violation, 1 records", "dead_records=1")
+	wantFailedRun(t, s, "c.p_id -> p on main: 23514 check_violation, 1 record", "dead_records=1")
 }
 
 func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T) {
@@ -280,7 +280,7 @@ func TestLooseForeignKeysCleanup_FailedComesBeforeLocked(t *testing.T) {
 	e.Mine("c", "OLD.p_id = 1", "P0001")
 	lock := e.Connect("main")
 	assert.Must(lock.Exec(t.Context(), `BEGIN; SELECT FROM d WHERE p_id < 3 FOR UPDATE`))(t)
-	wantFailedRun(t, e.Service(cAndD), "c.p_id -> p on main: P0001 raise_exception, 1 records",
+	wantFailedRun(t, e.Service(cAndD), "c.p_id -> p on main: P0001 raise_exception, 1 record",
 		"processed_records=1 deleted_rows=3 rescheduled_records=2")
 	e.Want("main", minutesLeft, "1:2 2:1")
 	e.Want("main", failuresByKey, "1 2 2 c.p_id -> p P0001, 2 1 1 x x")
@@ -316,7 +316,7 @@ func TestFault_LooseForeignKeysCleanup_OneRowThatTakesForEverIsAFaultOfItsOwn(t 
 	e.Exec("main", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1000); RETURN OLD; END';
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 2) EXECUTE FUNCTION slow()`)
 	wantFailedRun(t, e.Service("c: [{table: p, column: p_id, on_delete: async_delete, delete_limit: 1}]\n"),
-		"c.p_id -> p on main: 57014 query_canceled, 1 records", "processed_records=1 deleted_rows=1 rescheduled_records=1")
+		"c.p_id -> p on main: 57014 query_canceled, 1 record", "processed_records=1 deleted_rows=1 rescheduled_records=1")
 	e.Want("main", failuresByKey, "2 1 1 c.p_id -> p 57014")
 }
 

@@ -221,7 +221,7 @@ func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {
 	e.Exec("main", `DELETE FROM p`)
 	e.Mine("c", "OLD.b = 2", "P0001")
 	const definitions = "c: [{table: p, column: [p_id, b], on_delete: async_delete}]"
-	const failure = "c.(p_id, b) -> p on main: P0001 raise_exception, 1 records"
+	const failure = "c.(p_id, b) -> p on main: P0001 raise_exception, 1 record"
 	s, keys := e.Service(definitions), e.Keys(definitions)
 	wantFailedRun(t, s, failure, "processed_records=1 deleted_rows=1 rescheduled_records=1")
 	failing, err := keys.Failing(context.Background(), "p")

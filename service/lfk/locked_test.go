@@ -180,7 +180,7 @@ func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
 		e.Hold(`SELECT FROM ` + child + ` WHERE p_id = 9 FOR UPDATE`)
 		definitions += child + ": [{table: p_of_" + child + ", column: p_id, " + entry + "}]\n"
 		failures = append(failures, fmt.Sprintf("%s.p_id -> p_of_%[1]s on main: KEPT_BY_TRIGGER: trigger veto of %[1]s "+
-			"(let it pass these rows, or disable it), 1 records", child))
+			"(let it pass these rows, or disable it), 1 record", child))
 	}
 	s := e.Service(definitions, unhurried)
 	r := wantFailedRun(t, s, strings.Join(failures, "; "), "processed_records=72 rescheduled_records=8 deleted_rows=162 updated_rows=54")
@@ -260,7 +260,7 @@ func TestLooseForeignKeysCleanup_ARowWhoseUpdateATriggerTakesBackIsKept(t *testi
 		if c.kept > 0 {
 			e.Exec("main", fmt.Sprintf(`CREATE TRIGGER back BEFORE UPDATE ON c%d FOR EACH ROW WHEN (OLD.p_id = 99) EXECUTE FUNCTION back()`, i))
 			failures = append(failures, fmt.Sprintf("c%d.p_id -> p%[1]d on main: KEPT_BY_TRIGGER: trigger back of c%[1]d "+
-				"(let it pass these rows, or disable it), 1 records", i))
+				"(let it pass these rows, or disable it), 1 record", i))
 		}
 		e.Deleted("main", fmt.Sprint("p", i), 1, 100)
 		definitions += fmt.Sprintf("c%d: [{table: p%[1]d, column: p_id, on_delete: %s}]\n", i, c.action)

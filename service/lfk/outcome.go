@@ -97,7 +97,7 @@ func (t *tally) add(f *failure, records int) {
 func (t *tally) err() error {
 	var texts []string
 	for text, n := range t.records {
-		texts = append(texts, fmt.Sprintf("%s, %d records", text, n))
+		texts = append(texts, text+", "+format.Pluralize(n, "record"))
 	}
 	if len(texts) == 0 {
 		return nil
