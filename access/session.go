@@ -27,25 +27,33 @@ func setSession(w http.ResponseWriter, token string, maxAge int) {
 // FormAge is how long a form can be sent after its page was read.
 const FormAge = 12 * time.Hour
 
-// Forms signs the forms of pages, so that only a page that this process sent to a client can change
-// something in the client's name.
+// FormField is the field of a form that has its token.
+const FormField = "form"
+
+// Forms signs the forms of pages, so that only a page that a server sent to a client can change
+// something in the client's name. Without a token of the client, it is a page of this process.
 type Forms struct{ key []byte }
 
 // NewForms returns Forms with a key of its own.
 func NewForms() Forms { return Forms{[]byte(rand.Text())} }
 
-// Sign returns the token of a form that a client gets at a time.
-func (f Forms) Sign(c Client, at time.Time) string {
+// Sign returns the token of a form in the answer to a request of a client.
+func (f Forms) Sign(r *http.Request, c Client, at time.Time) string {
+	key := f.key
+	if token := sent(r); token != "" {
+		key = []byte(token) // which all servers of the client know
+	}
 	seconds := strconv.FormatInt(at.Unix(), 10)
-	mac := hmac.New(sha256.New, f.key)
-	_, _ = mac.Write([]byte(seconds + "\n" + c.Role.String() + "\n" + c.Name))
+	mac := hmac.New(sha256.New, key)
+	_, _ = mac.Write([]byte("form\n" + seconds + "\n" + c.Role.String() + "\n" + c.Name))
 	return seconds + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// Signed reports whether a form's token is of this process, for this client, and not too old.
-func (f Forms) Signed(token string, c Client, now time.Time) bool {
+// Signed reports whether a client's request has the token of a form that is not too old.
+func (f Forms) Signed(r *http.Request, c Client, now time.Time) bool {
+	token := r.PostFormValue(FormField)
 	text, _, _ := strings.Cut(token, ".")
 	seconds, err := strconv.ParseInt(text, 10, 64)
 	at := time.Unix(seconds, 0)
-	return err == nil && hmac.Equal([]byte(token), []byte(f.Sign(c, at))) && now.Sub(at) < FormAge
+	return err == nil && hmac.Equal([]byte(token), []byte(f.Sign(r, c, at))) && now.Sub(at) < FormAge
 }

@@ -324,6 +324,11 @@ func (c *Config) contradictions() (found []contradiction) {
 	if len(c.Auth.Certificates) > 0 && c.TLS.ClientCAFile == "" {
 		add("auth.certificates", "auth.certificates needs tls.client_ca_file, whose authorities sign them")
 	}
+	if c.WebActions != nil && *c.WebActions && c.WebListen != "" && !Loopback(c.WebListen) &&
+		c.TLS.ClientCAFile == "" && !c.Auth.HasTokens() {
+		add("web_actions", "web_actions on an address that other hosts can reach requires "+
+			"auth.tokens_file, auth.token_file or tls.client_ca_file")
+	}
 	for _, d := range c.Databases {
 		if d.URL == "" {
 			key := "databases." + d.Name + ".replica_url"

@@ -9,10 +9,12 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -168,11 +170,11 @@ func (a actPage) Command() string {
 		switch value := a.Target.Get(name); {
 		case value == "":
 		case name == "database" || name == "expected_digest":
-			words = append(words, "--"+strings.ReplaceAll(name, "_", "-")+" "+value)
+			words = append(words, "--"+strings.ReplaceAll(name, "_", "-")+" "+argument(value))
 		case value == "*":
 			words = append(words, "--all")
 		default:
-			words = append(words, value)
+			words = append(words, argument(value))
 		}
 	}
 	for _, i := range a.Inputs {
@@ -181,6 +183,14 @@ func (a actPage) Command() string {
 		}
 	}
 	return strings.Join(words, " ")
+}
+
+// argument quotes a text for a shell, unless that is needless.
+func argument(text string) string {
+	if regexp.MustCompile(`^[\w.:/@-]+$`).MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // newActPage returns the page of the action that a request names. It refuses unknown actions and
@@ -218,7 +228,7 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 		page.Why = fmt.Sprintf("This needs the role %s, and you have %s. Ask for it, or use the command.",
 			needed, client.Role)
 	default:
-		page.Form = p.forms.Sign(client, time.Now())
+		page.Form = p.forms.Sign(r, client, time.Now())
 	}
 	return page, nil
 }
@@ -243,7 +253,6 @@ const maxForm = 64 << 10
 
 // act makes the call of an action, and then redirects to the page that shows the result.
 func (p *pages) act(w http.ResponseWriter, r *http.Request) {
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := r.ParseForm(); err != nil {
 		p.renderError(w, r, http.StatusBadRequest, "The form cannot be read: "+err.Error()+".")
 		return
@@ -255,7 +264,7 @@ func (p *pages) act(w http.ResponseWriter, r *http.Request) {
 		p.renderError(w, r, http.StatusNotFound, sentence(err.Error()))
 	case page.Form == "":
 		p.renderError(w, r, http.StatusForbidden, page.Why)
-	case !p.forms.Signed(r.PostFormValue("form"), client, time.Now()):
+	case !p.forms.Signed(r, client, time.Now()):
 		p.renderError(w, r, http.StatusForbidden,
 			"The form is too old, or from another server. Go back, reload the page and try again.")
 	default:
@@ -301,6 +310,9 @@ func fill(request proto.Message, values url.Values) error {
 		field := m.Descriptor().Fields().ByName(protoreflect.Name(name))
 		if field == nil || text == "" {
 			continue
+		}
+		if !utf8.ValidString(text) {
+			return fmt.Errorf("%s: is not UTF-8", name)
 		}
 		switch {
 		case field.Kind() == protoreflect.StringKind && field.IsList():

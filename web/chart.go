@@ -188,8 +188,11 @@ func newDatabaseRow(
 			backlog.set(s.At, bin{all: float64(*s.Pending), text: text})
 		}
 		if s.P50 != nil && s.P99 != nil {
-			row.P50, row.P99 = lasted(seconds(s.P50)), lasted(seconds(s.P99))
-			times.set(s.At, bin{*s.P99, *s.P50, "p50 " + row.P50 + ", p99 " + row.P99})
+			p50, p99 := lasted(seconds(s.P50)), lasted(seconds(s.P99))
+			if now.Sub(s.At) < status.SampleStep {
+				row.P50, row.P99 = p50, p99
+			}
+			times.set(s.At, bin{*s.P99, *s.P50, "p50 " + p50 + ", p99 " + p99})
 		}
 		if s.Load != nil {
 			text := fmt.Sprintf("%.0f%% of the limit", 100**s.Load)

@@ -19,7 +19,7 @@ func (s *Site) handler(listening net.Addr) http.Handler {
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("X-Frame-Options", "DENY")
-		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
@@ -32,6 +32,7 @@ func (s *Site) handler(listening net.Addr) http.Handler {
 				"the change there", http.StatusForbidden)
 			return
 		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		if !isPublic(r.URL.Path) {
 			var admitted bool
 			if r, admitted = s.admit(w, r); !admitted {

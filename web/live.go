@@ -162,7 +162,7 @@ func (p *pages) send(
 			"page", "live", "error", err.Error())
 		return false
 	}
-	html := strings.ReplaceAll(string(bytes.Map(printable, out.Bytes())), "\n", "\ndata: ")
+	html := strings.NewReplacer("\r", " ", "\n", "\ndata: ").Replace(string(bytes.Map(printable, out.Bytes())))
 	text := "data: " + html + "\n\n"
 	if current.State != running {
 		text += "event: end\ndata: " + current.State + "\n\n"

@@ -241,9 +241,9 @@ func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if p.hasJobs() {
-		page.Jobs = read(r.Context(), p.recent, "jobs of "+id, readEvery,
+		page.Jobs = read(r.Context(), p.recent, "jobs of "+page.Run.ID, readEvery,
 			func(ctx context.Context) ([]job.Job, error) {
-				return p.config.Service.JobsOfRun(ctx, id, runJobs)
+				return p.config.Service.JobsOfRun(ctx, page.Run.ID, runJobs)
 			})
 	}
 	p.show(w, r, "run", page.Run.State+" · "+page.Run.Worker, page)

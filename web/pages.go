@@ -262,7 +262,7 @@ func printable(r rune) rune {
 // renderError renders the error page.
 func (p *pages) renderError(w http.ResponseWriter, r *http.Request, code int, text string) {
 	p.write(w, r, code, "sorry", frame{
-		Title: http.StatusText(code) + " · caretaker",
+		Title: http.StatusText(code) + " · caretaker", Fixed: true,
 		Body: map[string]any{
 			"Title": http.StatusText(code), "Text": text, "Help": code >= http.StatusInternalServerError,
 		},

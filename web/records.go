@@ -170,7 +170,7 @@ func (p lists) decisions(w http.ResponseWriter, r *http.Request) {
 		wait.Go(func() { d.Protected = protected(ctx, url.Values{}, 0, "").part })
 	}
 	wait.Wait()
-	p.show(w, r, "decisions", "Decisions · caretaker", d)
+	p.write(w, r, http.StatusOK, "decisions", frame{Title: "Decisions · caretaker", Fixed: true, Body: d})
 }
 
 // waitingPage is the data of the list of items that a worker skips for now.

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -25,7 +26,7 @@ func (s *Site) admit(w http.ResponseWriter, r *http.Request) (*http.Request, boo
 	if err != nil && r.Method == http.MethodGet && r.Header.Get("Authorization") == "" &&
 		strings.Contains(r.Header.Get("Accept"), "text/html") {
 		s.pages.write(w, r, http.StatusUnauthorized, "signin", frame{
-			Title: "sign in · caretaker", Fixed: true, Body: signIn{Back: r.URL.RequestURI()},
+			Title: "sign in · caretaker", Fixed: true, Body: newSignIn(r, r.URL.RequestURI(), ""),
 		})
 		return r, false
 	}
@@ -38,10 +39,21 @@ func (s *Site) admit(w http.ResponseWriter, r *http.Request) (*http.Request, boo
 // signIn is the data of the page to sign in. Problem is the reason why the last token was refused.
 type signIn struct{ Back, Problem string }
 
+// newSignIn returns the data for a request. Over plain HTTP, a browser keeps the session for its own
+// host only.
+func newSignIn(r *http.Request, back, problem string) signIn {
+	https := r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
+	host, _, _ := strings.Cut(r.Host, ":")
+	if ip := net.ParseIP(host); !https && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		problem = strings.TrimSpace(problem + " Use HTTPS: over plain HTTP, browsers do not keep the token.")
+	}
+	return signIn{back, problem}
+}
+
 // signInForm serves the page to sign in.
 func (p *pages) signInForm(w http.ResponseWriter, r *http.Request) {
 	p.write(w, r, http.StatusOK, "signin", frame{
-		Title: "sign in · caretaker", Fixed: true, Body: signIn{Back: local(r.FormValue("back"))},
+		Title: "sign in · caretaker", Fixed: true, Body: newSignIn(r, local(r.FormValue("back")), ""),
 	})
 }
 
@@ -54,7 +66,7 @@ func (p *pages) signIn(w http.ResponseWriter, r *http.Request) {
 			problem = sentence(err.Error())
 		}
 		p.write(w, r, http.StatusUnauthorized, "signin", frame{
-			Title: "sign in · caretaker", Fixed: true, Body: signIn{Back: back, Problem: problem},
+			Title: "sign in · caretaker", Fixed: true, Body: newSignIn(r, back, problem),
 		})
 		return
 	}

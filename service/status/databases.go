@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -21,7 +22,8 @@ type DatabaseFigures struct {
 	Name string
 	// Err is set if the database does not answer now.
 	Err error
-	// Backlog is the sum of the workers' backlogs. Known is false if one of them is unknown.
+	// Backlog is the sum of the workers' backlogs. Known is false if one of them is unknown, or no
+	// worker that is used here works on the database.
 	Backlog Backlog
 	Known   bool
 	// Load has each limit that is set. LoadKnown is false if the load cannot be read.
@@ -35,19 +37,28 @@ func (r *Reporter) DatabaseStatus(ctx context.Context) ([]DatabaseFigures, error
 	at := map[string]*DatabaseFigures{}
 	var wait sync.WaitGroup
 	for i, d := range r.runner.Databases {
-		all[i] = DatabaseFigures{Name: d.Name, Known: true}
+		all[i] = DatabaseFigures{Name: d.Name}
 		at[d.Name] = &all[i]
-		wait.Go(func() { all[i].Load, all[i].LoadKnown = r.runner.Loads.Measures(ctx, d) })
+		wait.Go(func() {
+			all[i].Load, all[i].LoadKnown = r.runner.Loads.Measures(ctx, d)
+			all[i].Err = d.StillWritable(ctx)
+		})
 	}
-	found := make([][]Database, len(r.runner.Workers))
+	found, failed := make([][]Database, len(r.runner.Workers)), make([]error, len(r.runner.Workers))
 	for i, w := range r.runner.Workers {
 		wait.Go(func() {
-			if why, err := r.dispatcher.NotUsed(ctx, w); err == nil && why == "" {
+			var why string
+			if why, failed[i] = r.dispatcher.NotUsed(ctx, w); failed[i] == nil && why == "" {
 				found[i] = r.ReadDatabases(ctx, w)
 			}
 		})
 	}
 	wait.Wait()
+	for _, databases := range found {
+		for _, d := range databases {
+			at[d.Name].Known = errors.Join(failed...) == nil
+		}
+	}
 	for _, databases := range found {
 		for _, d := range databases {
 			f := at[d.Name]
