@@ -1,12 +1,14 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // LooseForeignKeys are the loose foreign keys in use, with the result of their check.
@@ -52,10 +54,17 @@ func (s *Service) CheckLooseForeignKeys(ctx context.Context) (LooseForeignKeys, 
 			found.Absent = append(found.Absent, AbsentChild{keys[i].Table, f})
 		}
 	}
-	// A database that cannot be read is among the unchecked.
-	found.Reused, _ = of.Reused(ctx, "")
+	unchecked := func(name string, err error) {
+		if err != nil && !slices.Contains(found.Unchecked, name) {
+			found.Unchecked = append(found.Unchecked, name)
+		}
+	}
+	found.Reused, err = of.Reused(ctx, "")
+	failing, _ := fault.UnreachableDatabase(err)
+	unchecked(cmp.Or(failing, "reused keys"), err)
 	for _, d := range s.Databases {
-		adopted, _ := d.Capture.AdoptedKeys(ctx)
+		adopted, err := d.Capture.AdoptedKeys(ctx)
+		unchecked(d.Name, err)
 		for _, k := range adopted {
 			found.Adopted = append(found.Adopted, AdoptedKey{d.Name, k.Named(), k.RecordedParent()})
 		}
