@@ -75,6 +75,18 @@ func TestStatus_IsShownAgainAndAgain(t *testing.T) {
 	r.want(2, "runs --watch=x", "--watch")
 }
 
+func TestFlags_AreListedAndSet(t *testing.T) {
+	sh, sql := newPrepared(t)
+	sh.defined(oneKey)
+	r := sh.serving()
+	r.want(0, "flags", "loose_foreign_keys_turbo_mode_main  off")
+	r.want(0, "flags set loose_foreign_keys_turbo_mode_main on", "on")
+	r.want(0, "flags", "loose_foreign_keys_turbo_mode_main  on")
+	execute(t, sql, `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('zz', true), ('loose_foreign_keys_turbo_mode_zz', true)`)
+	r.want(2, "flags set loose_foreign_keys_turbo_mode_mian on", `unknown flag "loose_foreign_keys_turbo_mode_mian": known are loose_foreign_keys_turbo_mode_main`+"\n")
+	r.want(0, "flags set zz off", "off")
+}
+
 func TestClient_ListsAndSwitches(t *testing.T) {
 	sh, sql := newPrepared(t)
 	sh.defined(oneKey)
@@ -130,12 +142,6 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	assert.That(t, strings.HasSuffix(out, " -\n"), "a free lease expires: %s", out)
 	r.want(0, "status", "scheduler off", worker)
 	r.want(0, "status --help", "up to 15 seconds old")
-	r.want(0, "flags", "loose_foreign_keys_turbo_mode_main  off")
-	r.want(0, "flags set loose_foreign_keys_turbo_mode_main on", "on")
-	r.want(0, "flags", "loose_foreign_keys_turbo_mode_main  on")
-	execute(t, sql, `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('zz', true), ('loose_foreign_keys_turbo_mode_zz', true)`)
-	r.want(2, "flags set loose_foreign_keys_turbo_mode_mian on", `unknown flag "loose_foreign_keys_turbo_mode_mian": known are loose_foreign_keys_turbo_mode_main`+"\n")
-	r.want(0, "flags set zz off", "off")
 	r.want(0, "runs "+worker+" --limit 1", worker)
 	r.want(2, "runs nobody", `unknown worker "nobody"`)
 	r.want(2, "runs "+worker+" --worker other", "two workers are named")

@@ -3,12 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
 
 	"github.com/caretaker-go/caretaker/telemetry"
-	"golang.org/x/sys/unix"
 )
 
 // stallLimit is the maximum time between two checks of main. One check takes at most 10 s. A server
@@ -48,7 +49,7 @@ func (i *instance) reload(ctx context.Context) {
 	i.access.Reload()
 	n, err := i.service.ReloadDefinitions()
 	if err != nil {
-		i.logger.ErrorContext(ctx, "definitions not reloaded", "error", err.Error(),
+		i.logger.ErrorContext(ctx, "definitions not reloaded", slog.String("error", err.Error()),
 			telemetry.NoStack())
 		return
 	}

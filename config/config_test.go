@@ -355,8 +355,11 @@ func TestActsOnPage_IsOnForALoopbackAddressUnlessItIsSet(t *testing.T) {
 		set    *bool
 		want   bool
 	}{
-		{"127.0.0.1:8080", nil, true}, {"0.0.0.0:8080", nil, false}, {"", nil, false},
-		{"0.0.0.0:8080", &yes, true}, {"127.0.0.1:8080", &no, false},
+		{"127.0.0.1:8080", nil, true},
+		{"0.0.0.0:8080", nil, false},
+		{"", nil, false},
+		{"0.0.0.0:8080", &yes, true},
+		{"127.0.0.1:8080", &no, false},
 	} {
 		if got := (&Config{WebListen: c.listen, WebActions: c.set}).ActsOnPage(); got != c.want {
 			t.Errorf("%s: got %t", c.listen, got)

@@ -240,7 +240,7 @@ func statusFailureIsThatOfTheNewestRunAlsoOfADeadProcess(e *servicetest.Estate) 
 	for text, want := range map[[2]string]status.FailureClass{
 		{"LEASE_LOST", "the lease was lost"}:                                 status.FailureLeaseLost,
 		{"SETTING_INVALID", "deletion_adjourned_period is -1"}:               status.FailureSetting,
-		{"KEY_MISMATCH", "c.p_id -> p on main: refers to x, 1 record"}:      status.FailureSchema,
+		{"KEY_MISMATCH", "c.p_id -> p on main: refers to x, 1 record"}:       status.FailureSchema,
 		{"QUEUE_MOVED", "schema x comes first"}:                              status.FailureSchema,
 		{"", "claim users on main: 55P03 lock_not_available"}:                status.FailureLock,
 		{"", "claim users on main: 57014 query_canceled"}:                    status.FailureTimeout,

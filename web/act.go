@@ -156,7 +156,7 @@ type actPage struct {
 	// Target has the fields of the link. About is them as text.
 	Target url.Values
 	About  string
-	// Form is the token of the form, "" if the client may not act here. Then Why says so.
+	// Form is the token of the form. It is "" if the client cannot act here, for the reason Why.
 	Form, Why string
 	// Request identifies the call, so that a form that is sent twice starts one run.
 	Request string

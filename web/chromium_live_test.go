@@ -106,7 +106,7 @@ func TestChromium_ShowsLocalTimesByKeyboard(t *testing.T) {
 	b.open(f.url + "/workers/" + tokens)
 	utc := script[string](b, `return document.querySelector(".facts time").innerText`)
 	assert.That(t, strings.HasSuffix(utc, " UTC"), "got %q", utc)
-	// Tab reaches every link and button; Enter presses this one.
+	// Tab reaches every link and button. Enter presses this one.
 	press := func(key string, code int) {
 		for _, kind := range []string{"rawKeyDown", "char", "keyUp"} {
 			text := map[bool]string{true: "\r", false: ""}[key == "Enter"]

@@ -19,7 +19,7 @@ func clientOf(r *http.Request) access.Client {
 	return client
 }
 
-// admit returns the request with its client. It answers a request of a client that may not view the
+// admit returns the request with its client. It answers a request of a client without access to the
 // page: a browser gets the page to sign in.
 func (s *Site) admit(w http.ResponseWriter, r *http.Request) (*http.Request, bool) {
 	client, err := s.config.Access.ClientOf(r)

@@ -120,8 +120,8 @@ type MaintenanceServiceClient interface {
 	// AckOutside marks paths as done, after the client has removed the files. Errors: INVALID_ARGUMENT, NOT_FOUND
 	// UNKNOWN_PATH with the unknown ids in its metadata, and no path marked.
 	AckOutside(ctx context.Context, in *AckOutsideRequest, opts ...grpc.CallOption) (*AckOutsideResponse, error)
-	// AcceptAbsent accepts that child tables of loose foreign keys are in no database, so that runs skip their definitions
-	// and clean the records that these held. Every database must answer. Errors: INVALID_ARGUMENT, NOT_FOUND UNKNOWN_CHILD,
+	// AcceptAbsent accepts that child tables of loose foreign keys are in no database. Runs then skip their definitions and
+	// clean the records that these held. Every database must answer. Errors: INVALID_ARGUMENT, NOT_FOUND UNKNOWN_CHILD,
 	// FAILED_PRECONDITION CHILD_NOT_ABSENT and WORKER_NOT_CONFIGURED, UNAVAILABLE DATABASE_UNREACHABLE. No table is accepted then.
 	AcceptAbsent(ctx context.Context, in *AcceptAbsentRequest, opts ...grpc.CallOption) (*AcceptAbsentResponse, error)
 	// ListReceipts lists the receipts of a database, the newest first: what was changed, by which rule, when, for whom.
@@ -474,8 +474,8 @@ type MaintenanceServiceServer interface {
 	// AckOutside marks paths as done, after the client has removed the files. Errors: INVALID_ARGUMENT, NOT_FOUND
 	// UNKNOWN_PATH with the unknown ids in its metadata, and no path marked.
 	AckOutside(context.Context, *AckOutsideRequest) (*AckOutsideResponse, error)
-	// AcceptAbsent accepts that child tables of loose foreign keys are in no database, so that runs skip their definitions
-	// and clean the records that these held. Every database must answer. Errors: INVALID_ARGUMENT, NOT_FOUND UNKNOWN_CHILD,
+	// AcceptAbsent accepts that child tables of loose foreign keys are in no database. Runs then skip their definitions and
+	// clean the records that these held. Every database must answer. Errors: INVALID_ARGUMENT, NOT_FOUND UNKNOWN_CHILD,
 	// FAILED_PRECONDITION CHILD_NOT_ABSENT and WORKER_NOT_CONFIGURED, UNAVAILABLE DATABASE_UNREACHABLE. No table is accepted then.
 	AcceptAbsent(context.Context, *AcceptAbsentRequest) (*AcceptAbsentResponse, error)
 	// ListReceipts lists the receipts of a database, the newest first: what was changed, by which rule, when, for whom.
