@@ -44,7 +44,7 @@ func pauseCommand(a *app) *cobra.Command {
 	}
 	workerOrAll(command, &request.Worker)
 	reasonFlag(command, &request.Reason, "text to show with the pause")
-	durationFlag(command, "for", "`duration` such as 30m or 8h (default until caretaker resume)",
+	durationFlag(command, "for", "`duration`, such as 30m or 8h (default: until caretaker resume)",
 		&request.Ttl)
 	return command
 }
