@@ -163,7 +163,7 @@ func optionalWorker(worker *string) cobra.PositionalArgs {
 // workerFlag lets a list select one worker by an argument or by the flag --worker.
 func workerFlag(command *cobra.Command, worker *string) {
 	command.Args = optionalWorker(worker)
-	command.Flags().StringVar(worker, "worker", "", "worker `name` (same as the argument WORKER) "+
+	command.Flags().StringVar(worker, "worker", "", "worker `name`, same as the argument WORKER "+
 		"(default all)")
 }
 

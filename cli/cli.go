@@ -163,7 +163,7 @@ func (a *app) setOutput(format string) error {
 func helpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
-		Short: "Show the help of a command",
+		Short: "Show help for a command",
 		RunE: func(_ *cobra.Command, args []string) error {
 			command, remaining, err := root.Find(args)
 			if err != nil {
