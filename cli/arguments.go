@@ -84,7 +84,7 @@ func flagError(command *cobra.Command, err error) error {
 	shorthand := regexp.MustCompile(`^unknown shorthand flag: .* in (-\d+)$`)
 	id := shorthand.FindStringSubmatch(err.Error())
 	if id != nil && strings.Contains(command.Use, "ID") {
-		return fmt.Errorf("%q is not an ID: a number above 0", id[1])
+		return fmt.Errorf("%q is not an ID: give a number above 0", id[1])
 	}
 	if strings.HasPrefix(err.Error(), "unknown shorthand flag") {
 		return fmt.Errorf("%w (an argument that begins with - is read as a flag)", err)
@@ -153,7 +153,7 @@ func optionalWorker(worker *string) cobra.PositionalArgs {
 			return nil
 		}
 		if *worker != "" && *worker != args[0] {
-			return errors.New("two workers are named: give one, as argument or with --worker")
+			return errors.New("two workers are named: give one, as an argument or with --worker")
 		}
 		*worker = args[0]
 		return nil
@@ -163,7 +163,7 @@ func optionalWorker(worker *string) cobra.PositionalArgs {
 // workerFlag lets a list select one worker by an argument or by the flag --worker.
 func workerFlag(command *cobra.Command, worker *string) {
 	command.Args = optionalWorker(worker)
-	command.Flags().StringVar(worker, "worker", "", "`name` of a worker, like the argument WORKER "+
+	command.Flags().StringVar(worker, "worker", "", "worker `name`, same as the argument WORKER "+
 		"(default all)")
 }
 
@@ -207,7 +207,8 @@ func jobArgument(id *int64) cobra.PositionalArgs {
 func targetArguments(kind *string, id *int64, kinds ...string) cobra.PositionalArgs {
 	return cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) error {
 		*kind = args[0]
-		return cmp.Or(kindArgument(args[0], kinds...), parseID(args[1], args[0]+": a number above 0", id))
+		return cmp.Or(kindArgument(args[0], kinds...),
+			parseID(args[1], args[0]+": give a number above 0", id))
 	})
 }
 
@@ -261,7 +262,7 @@ func pageFlags(command *cobra.Command, more string, token *string) {
 	limit, flags := count(defaultLimit), command.Flags()
 	flags.Var(&limit, "limit", "maximum `number` of entries")
 	if flags.Lookup("all") == nil {
-		flags.BoolFunc("all", "all entries", func(string) error {
+		flags.BoolFunc("all", "show all entries", func(string) error {
 			limit = 0
 			return nil
 		})
@@ -274,7 +275,7 @@ func pageFlags(command *cobra.Command, more string, token *string) {
 	}
 	flags.Var(&limit, "page-size", "same as --limit")
 	_ = flags.MarkHidden("page-size")
-	flags.StringVar(token, "page-token", "", "`token` of the next page, from --output json (for "+
+	flags.StringVar(token, "page-token", "", "`token` for the next page, from --output json (for "+
 		"scripts)")
 }
 
@@ -357,7 +358,7 @@ func sinceFlag(command *cobra.Command, to **timestamppb.Timestamp) {
 // timesFlags adds --since and --until.
 func timesFlags(command *cobra.Command, since, until **timestamppb.Timestamp) {
 	sinceFlag(command, since)
-	timeFlag(command, "until", "only entries before this `time`, in the form of --since", until)
+	timeFlag(command, "until", "only entries before this `time`, in the same form as --since", until)
 }
 
 // timeFlag adds a flag for a time: RFC 3339, or a positive duration before now such as 24h.

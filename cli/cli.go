@@ -103,8 +103,8 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 func rootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use: "caretaker",
-		Short: "Loose foreign keys for any PostgreSQL, " +
-			"and clean-up of users and groups for GitLab",
+		Short: "Loose foreign keys for any PostgreSQL database, " +
+			"and user and group clean-up for GitLab",
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -114,7 +114,7 @@ func rootCommand(a *app) *cobra.Command {
 	// 1. Flags of all commands.
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (YAML)")
 	root.PersistentFlags().FuncP("output", "o",
-		"`format` of the output: text, json, yaml, or wide for whole IDs and wide tables (default text)",
+		"output `format`: text, json, yaml, or wide for whole IDs and wide tables (default text)",
 		a.setOutput)
 	// 2. Commands of a server, which read the configuration.
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
@@ -163,7 +163,7 @@ func (a *app) setOutput(format string) error {
 func helpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
-		Short: "Show the help of a command",
+		Short: "Show help for a command",
 		RunE: func(_ *cobra.Command, args []string) error {
 			command, remaining, err := root.Find(args)
 			if err != nil {

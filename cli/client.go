@@ -30,7 +30,7 @@ import (
 // localFlag adds --local, for commands that print times.
 func (out *terminal) localFlag(flags *pflag.FlagSet) {
 	flags.BoolVar(&out.local, "local", false,
-		"times in this machine's time zone instead of UTC (not in JSON and YAML)")
+		"show times in this machine's time zone instead of UTC (not in JSON or YAML)")
 }
 
 // defaultAddress is the server's default address.

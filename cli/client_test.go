@@ -193,7 +193,7 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		"lfk retry --id x":                    `--id: "x" is not a whole number`,
 		"lfk retry --table=":                  "--table must not be empty",
 		"lfk lint --database=":                "--database must not be empty",
-		"lfk accept-absent --all --list":      "name the child tables",
+		"lfk accept-absent --all --list":      "give one of CHILD",
 		"status --address 50051":              `--address: "50051" is not an address such as 127.0.0.1:50051`,
 		"status --address http://127.0.0.1:1": `"http://127.0.0.1:1" is not an address such as`,
 	} {
@@ -275,7 +275,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	for content, message := range map[string]string{
 		"main 2 abcd\n":                      "",
 		"":                                   "the file has no heads",
-		"main 2":                             `"main 2" is not a database, a number and a hash`,
+		"main 2":                             `"main 2": must be DATABASE NUMBER HASH [TIME]`,
 		"main x y":                           `"x" is not a number`,
 		"main 2 ab never":                    `"never" is not a time`,
 		"main 2 abcd\nold 2 abcd":            `database "old" is not in the configuration: set databases.old.url, or remove its heads from the file`,

@@ -50,15 +50,15 @@ func (c *connection) nearby() bool {
 // flags are the flags of all commands that connect to a server.
 func (c *connection) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("connection", pflag.ContinueOnError)
-	flags.StringVar(&c.address, "address", "", "`address` of the server (default listen of "+
-		"--config, else "+config.AddressVariable+", else "+defaultAddress+")")
-	flags.BoolVar(&c.tls, "tls", false, "TLS with the system's certificate authorities")
-	flags.StringVar(&c.caFile, "tls-ca", "", "TLS with the certificate authorities in this PEM "+
+	flags.StringVar(&c.address, "address", "", "server `address` (default: listen in the "+
+		"--config file, else "+config.AddressVariable+", else "+defaultAddress+")")
+	flags.BoolVar(&c.tls, "tls", false, "use TLS with the system's certificate authorities")
+	flags.StringVar(&c.caFile, "tls-ca", "", "use TLS with the certificate authorities in this PEM "+
 		"`file`")
-	flags.StringVar(&c.certFile, "tls-cert", "", "PEM `file` of the client certificate")
-	flags.StringVar(&c.keyFile, "tls-key", "", "PEM `file` of the client certificate's key")
+	flags.StringVar(&c.certFile, "tls-cert", "", "PEM `file` with the client certificate")
+	flags.StringVar(&c.keyFile, "tls-key", "", "PEM `file` with the client certificate's key")
 	flags.StringVar(&c.profile, "profile", "",
-		"`name` of a profile in caretaker/client.yml (in ~/.config on Linux)")
+		"profile `name` in caretaker/client.yml (in ~/.config on Linux)")
 	flags.StringVar(&c.tokenFile, "token-file", "", "`file` with the bearer token")
 	return flags
 }

@@ -61,12 +61,12 @@ func devCommand(a *app) *cobra.Command {
 		},
 	}
 	command.Flags().StringVar(&d.dir, "data-dir", "",
-		"`directory` of the database: new, empty, or from an earlier dev (default caretaker/dev in "+
-			"the cache directory, for root /var/lib/caretaker/dev)")
+		"database `directory`: new, empty, or created by an earlier caretaker dev (default "+
+			"caretaker/dev in the cache directory, or /var/lib/caretaker/dev for root)")
 	command.Flags().StringVar(&d.listen, "listen", "",
-		"`address` of the server (default listen of the configuration)")
+		"server `address` (default: listen in the configuration)")
 	command.Flags().BoolVar(&d.tour, "tour", false,
-		"no schedules, so that the backlog stays until you start a run")
+		"disable schedules, so that the backlog stays until you start a run")
 	return command
 }
 

@@ -89,7 +89,7 @@ func doctorCommand(a *app) *cobra.Command {
 	command := &cobra.Command{
 		Use:     "doctor",
 		GroupID: groupServe,
-		Short:   "Check the configuration, and what caretaker needs in the databases",
+		Short:   "Check the configuration and the databases' requirements",
 		Args: func(c *cobra.Command, args []string) error {
 			for _, name := range []string{"role", "database"} {
 				if c.Flags().Changed(name) && !grants {
@@ -111,9 +111,9 @@ func doctorCommand(a *app) *cobra.Command {
 	}
 	command.Flags().BoolVar(&grants, "grants", false, "print the privileges that a role needs, as "+
 		"SQL")
-	command.Flags().StringVar(&role, "role", role, "`name` of the role for --grants")
+	command.Flags().StringVar(&role, "role", role, "role `name` for --grants")
 	command.Flags().StringVar(&database, "database", "",
-		"`name` of the database for --grants (default all)")
+		"database `name` for --grants (default all)")
 	return command
 }
 

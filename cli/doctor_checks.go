@@ -214,14 +214,14 @@ func (d *doctor) replica(ctx context.Context, database *repo.Database, found *fi
 func (d *doctor) schema(ctx context.Context, database *repo.Database, found *findings) error {
 	err := checkMigrated(ctx, database)
 	if errors.Is(err, dberr.ErrNotMigrated) {
-		found.failed("the schema maintenance is missing or outdated: "+oneLine(err.Error()),
+		found.failed("the maintenance schema is missing or outdated: "+oneLine(err.Error()),
 			"run caretaker migrate with this configuration, as a role that may create schemas; "+
 				"caretaker doctor then runs the other checks")
 		return nil
 	}
 	if denied, ok := errors.AsType[*dberr.Error](err); ok && denied.SQLState == "42501" {
 		role := d.facts[database].Role
-		found.failed(fmt.Sprintf("the role %s has no rights on the schema maintenance", role),
+		found.failed(fmt.Sprintf("the role %s has no rights on the maintenance schema", role),
 			fmt.Sprintf("apply the output of caretaker doctor --grants --role %s --database %s as the "+
 				"owner of the tables", role, database.Name))
 		return nil
@@ -231,7 +231,7 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database, found *fin
 	}
 	newer, current, known, err := database.NewerSchema(ctx)
 	if newer {
-		found.warning(fmt.Sprintf("the schema maintenance is at %d, this caretaker knows "+
+		found.warning(fmt.Sprintf("the maintenance schema is at %d, this caretaker knows "+
 			"%d: a newer caretaker has migrated it", current, known), "install the newer caretaker")
 	}
 	return err

@@ -65,7 +65,7 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 	const ciURL, nowhere = "CARETAKER_DATABASES_CI_URL", "postgres://127.0.0.1:1/nowhere"
 	return []fault{
 		{
-			"error", "schema", "the schema maintenance is missing or outdated", "caretaker migrate", "", "",
+			"error", "schema", "the maintenance schema is missing or outdated", "caretaker migrate", "", "",
 			`ALTER TABLE maintenance.schema_migrations RENAME TO away`, `ALTER TABLE maintenance.away RENAME TO schema_migrations`,
 		},
 		{
@@ -262,7 +262,7 @@ func TestDoctor_BeforeMigrateSaysToRunIt(t *testing.T) {
 	sh.configured("main")
 	sh.defined(oneKey)
 	sh.set("CARETAKER_USE", "loose_foreign_keys")
-	sh.want(1, "doctor", "the schema maintenance is missing or outdated", "→ run caretaker migrate", "1 error, 0 warnings")
+	sh.want(1, "doctor", "the maintenance schema is missing or outdated", "→ run caretaker migrate", "1 error, 0 warnings")
 }
 
 func TestDoctor_WithoutUseAsksForTheLineAndForNoMigration(t *testing.T) {

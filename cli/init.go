@@ -51,7 +51,7 @@ func initCommand(a *app) *cobra.Command {
 	command := &cobra.Command{
 		Use:     "init",
 		GroupID: groupServe,
-		Short:   "Write a configuration, and a file for definitions of loose foreign keys",
+		Short:   "Write a configuration and a definitions file for loose foreign keys",
 		Args:    between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(c.Context())
@@ -66,16 +66,16 @@ func initCommand(a *app) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&s.Use, "use", "",
-		"`product`: loose_foreign_keys or gitlab (default by the tables of main)")
-	flags.StringVar(&s.URL, "url", "", "`URL` of the database main: postgres://…")
+		"`product`: loose_foreign_keys or gitlab (default: detected from the tables of main)")
+	flags.StringVar(&s.URL, "url", "", "`URL` of the main database: postgres://…")
 	flags.StringVar(&s.Replica, "replica-url", "", "`URL` of a read replica of main")
-	flags.StringArrayVar(&others, "database", nil, "`NAME=URL` of another database (repeatable)")
+	flags.StringArrayVar(&others, "database", nil, "another database as `NAME=URL` (repeatable)")
 	flags.StringVar(&s.Definitions, "definitions", "",
-		"`file` of the definitions (default loose_foreign_keys.yml beside the configuration)")
-	flags.StringVar(&s.Listen, "listen", "", "`address` of the API (default 127.0.0.1:50051)")
-	flags.StringVar(&s.Web, "web-listen", "", "`address` of the status page (default 127.0.0.1:8080)")
-	flags.StringVar(&s.TLSCert, "tls-cert", "", "PEM `file` of the server's certificate")
-	flags.StringVar(&s.TLSKey, "tls-key", "", "PEM `file` of the server's key")
+		"definitions `file` (default loose_foreign_keys.yml beside the configuration)")
+	flags.StringVar(&s.Listen, "listen", "", "API `address` (default 127.0.0.1:50051)")
+	flags.StringVar(&s.Web, "web-listen", "", "status page `address` (default 127.0.0.1:8080)")
+	flags.StringVar(&s.TLSCert, "tls-cert", "", "PEM `file` with the server's certificate")
+	flags.StringVar(&s.TLSKey, "tls-key", "", "PEM `file` with the server's key")
 	flags.BoolVar(&yes, "yes", false, "use the defaults instead of asking")
 	flags.BoolVar(&s.force, "force", false, "overwrite an existing configuration")
 	return command

@@ -187,7 +187,7 @@ func cancelJobCommand(a *app) *cobra.Command {
 	request := &pb.CancelJobRequest{}
 	command := &cobra.Command{
 		Use:   "cancel JOB --reason REASON",
-		Short: "Stop a job until it is retried",
+		Short: "Cancel a job. It runs again only after caretaker jobs retry",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client api) error {
 				answer, err := client.CancelJob(ctx, request)
@@ -257,7 +257,7 @@ func outsideCommand(a *app) *cobra.Command {
 	var all, pending, plain bool
 	command := &cobra.Command{
 		Use:   "outside [JOB]",
-		Short: "List repository paths that deletions have left, oldest first",
+		Short: "List repository paths left on disk by deletions, oldest first",
 		RunE: func(c *cobra.Command, _ []string) error {
 			request.PendingOnly = pending && !all
 			if plain {
@@ -269,11 +269,11 @@ func outsideCommand(a *app) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&request.RunId, "run", "", "only entries of the run with this `id`")
-	flags.BoolVar(&all, "all", false, "also paths that are marked as done")
+	flags.StringVar(&request.RunId, "run", "", "only entries from the run with this `id`")
+	flags.BoolVar(&all, "all", false, "include paths that are marked as done")
 	flags.BoolVar(&pending, "pending", true, "only paths that are not marked as done")
 	flags.BoolVar(&plain, "plain", false,
-		"id, tab and path on each line (for scripts)")
+		"print id, tab and path on each line (for scripts)")
 	command.MarkFlagsMutuallyExclusive("all", "pending")
 	pageFlags(command, "more paths", &request.PageToken)
 	command.Args = func(c *cobra.Command, args []string) error {

@@ -221,7 +221,7 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 		"plan usr 7":            "did you mean user?",
 		"plan user x":           `"x" is not the ID of a user`,
 		"plan user 0":           `"0" is not the ID of a user`,
-		"plan user -1":          `"-1" is not an ID: a number above 0`,
+		"plan user -1":          `"-1" is not an ID: give a number above 0`,
 		"plan user":             "missing argument ID",
 		"plan":                  "missing argument user|group|placeholder",
 		"plan user 7 8":         `unexpected argument "8"`,

@@ -41,7 +41,7 @@ func lfkCommand(a *app) *cobra.Command {
 		RunE:    list.RunE,
 	}
 	command.PersistentFlags().StringVar(&l.database, "database", "",
-		"`name` of a database in the configuration (default all)")
+		"database `name`, as in the configuration (default all)")
 	command.AddCommand(list, l.lint(), l.install(), l.track(), l.untrack(), l.dead(), l.retry(), l.reused(),
 		l.acceptAbsent(), l.adopt(), l.revert(), l.orphans())
 	return command
@@ -175,7 +175,7 @@ func (l *lfkCommands) install() *cobra.Command {
 		}),
 	}
 	command.Flags().StringVar(&schema, "schema", "",
-		"`name` of the queue's schema, even if another schema has a queue")
+		"create the queue in this `schema`, even if another schema has a queue")
 	return command
 }
 
@@ -194,7 +194,7 @@ func (l *lfkCommands) track() *cobra.Command {
 		}),
 	}
 	command.Flags().StringSliceVar(&columns, "column", nil,
-		"`name` of the key column, or up to four names, separated by commas (default id)")
+		"key column `name`, or up to four names separated by commas (default id)")
 	return command
 }
 
@@ -235,8 +235,8 @@ func (l *lfkCommands) untrack() *cobra.Command {
 			})
 		}),
 	}
-	command.Flags().BoolVar(&yes, "yes", false, "untrack the parent of definitions and adopted foreign "+
-		"keys, and delete records that no definition needs, without asking")
+	command.Flags().BoolVar(&yes, "yes", false, "do not ask before untracking a parent of "+
+		"definitions or adopted foreign keys, or before deleting records that no definition needs")
 	return command
 }
 

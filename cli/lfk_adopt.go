@@ -27,9 +27,9 @@ type adopting struct {
 // addTo adds the flags that adopt and revert share.
 func (f *adopting) addTo(command *cobra.Command) *pflag.FlagSet {
 	flags := command.Flags()
-	flags.StringVar(&f.constraint, "constraint", "", "`name` of the foreign key, if the column "+
+	flags.StringVar(&f.constraint, "constraint", "", "foreign key `name`, if the column "+
 		"has several")
-	flags.BoolVar(&f.plan, "plan", false, "show each step with its SQL, and change nothing")
+	flags.BoolVar(&f.plan, "plan", false, "show each step with its SQL, but change nothing")
 	return flags
 }
 
@@ -74,13 +74,13 @@ func (l *lfkCommands) adopt() *cobra.Command {
 		}),
 	}
 	flags := f.addTo(command)
-	flags.StringVar(&f.onDelete, "on-delete", "", "`action` of the definition: async_delete or "+
-		"async_nullify (default that of the constraint)")
+	flags.StringVar(&f.onDelete, "on-delete", "", "definition `action`: async_delete or "+
+		"async_nullify (default: the constraint's action)")
 	flags.BoolVar(&f.yes, "yes", false,
 		"drop the constraint without asking (all servers must know the definition)")
 	flags.BoolVar(&f.list, "list", false,
-		"list the foreign keys with ON DELETE CASCADE or SET NULL, and which can be adopted")
-	flags.BoolVar(&f.all, "all", false, "adopt all of the list that can be adopted")
+		"list the foreign keys with ON DELETE CASCADE or SET NULL, and show which can be adopted")
+	flags.BoolVar(&f.all, "all", false, "adopt every listed foreign key that can be adopted")
 	return command
 }
 
@@ -90,7 +90,7 @@ func (f *adopting) arguments(command *cobra.Command, args []string) error {
 	case !f.list && !f.all:
 		return between(1, maxNamed)(command, args)
 	case f.list && f.all:
-		return errors.New("--list and --all exclude each other")
+		return errors.New("--list and --all are mutually exclusive")
 	case len(args) > 0 || f.constraint != "" || f.onDelete != "":
 		return errors.New("--list and --all take no TABLE.COLUMN, --constraint or --on-delete")
 	}

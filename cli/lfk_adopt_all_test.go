@@ -69,7 +69,7 @@ func TestLfkAdopt_AllAdoptsWhatCanBeAdopted(t *testing.T) {
 	assert.Equal(t, strings.Count(out, "\n"), 12, out)
 	assert.Lacks(t, out, "kept")
 	sh.want(0, "lfk adopt --list -o json", `"constraint": "bare_order",`, `"estimated_rows": null,`, `"estimated_rows": 1200,`, `"refused": "no index`)
-	sh.want(2, "lfk adopt --list --all", "--list and --all exclude each other")
+	sh.want(2, "lfk adopt --list --all", "--list and --all are mutually exclusive")
 	sh.want(2, "lfk adopt --all shop.c1.order_id", "--list and --all take no TABLE.COLUMN")
 	sh.want(0, "lfk adopt --all --plan", "main: shop.c1.order_id -> shop.orders (c1_order)", "4. drop the foreign key c7_order")
 	const skipped = "skipped: main: bare_order of bare: " + noIndex + "\n"

@@ -180,14 +180,14 @@ func TestLfkOrphans_NamesDefinitionsThatItCannotSearch(t *testing.T) {
 		"the definitions",
 		"c.p_id -> pv on main: pv is a view on main: name the table below it in the definition")
 	sh.defined("c: [" + entry + "]\ncv: [" + entry + "]\ngone: [" + entry + "]")
-	sh.want(0, "lfk orphans", "no orphans", "skipped: cv.p_id -> p (cv is a view on main: name "+
+	sh.want(0, "lfk orphans", "no orphans", "skipped cv.p_id -> p (cv is a view on main: name "+
 		"the table below it in the definition), "+
-		"gone.p_id -> p (gone is in no configured database): `caretaker lfk lint` shows what to do")
+		"gone.p_id -> p (gone is in no configured database): run `caretaker lfk lint` to see what to do")
 	sh.want(2, "lfk orphans cv.p_id", "no definition with a child in a configured database "+
 		"matches: cv.p_id -> p (cv is a view on main: name the table below")
 	sh.want(0, "lfk accept-absent gone")
 	_, _, remarks := sh.caretaker("lfk", "orphans")
-	assert.Contains(t, remarks, "skipped: cv.p_id")
+	assert.Contains(t, remarks, "skipped cv.p_id")
 	assert.Lacks(t, remarks, "gone")
 }
 

@@ -55,14 +55,14 @@ func (l *lfkCommands) orphans() *cobra.Command {
 				return err
 			}
 			if len(search.LeftOut) > 0 {
-				l.note("warning: skipped: %s: `caretaker lfk lint` shows what to do",
+				l.note("warning: skipped %s: run `caretaker lfk lint` to see what to do",
 					format.List(search.LeftOut))
 			}
 			return l.showOrphans(found)
 		}),
 	}
 	flags := command.Flags()
-	flags.BoolVar(&fix, "fix", false, "queue records of the missing parents")
+	flags.BoolVar(&fix, "fix", false, "queue records for the missing parents")
 	flags.StringVar(&parent, "parent", "",
 		"parent `table`, if the column refers to several")
 	flags.IntVar(&limit, "limit", 100_000, "maximum `number` of missing parents")

@@ -59,7 +59,7 @@ func (l *lfkCommands) dead() *cobra.Command {
 			return l.deadRecords().show(l, records, err)
 		}),
 	}
-	command.Flags().StringVar(&table, "table", "", "`name` of a parent table (default all)")
+	command.Flags().StringVar(&table, "table", "", "parent table `name` (default all)")
 	command.Flags().BoolVar(&failing, "failing", false, "list records that will be retried")
 	l.localFlag(command.Flags())
 	return command
@@ -122,9 +122,9 @@ func (l *lfkCommands) retry() *cobra.Command {
 		}
 		return nil
 	})
-	flags.Int64Var(&id, "id", 0, "`number` of the record")
-	flags.StringVar(&table, "table", "", "`name` of the parent table of the records")
-	flags.BoolVar(&all, "all", false, "all dead records")
+	flags.Int64Var(&id, "id", 0, "record `number`")
+	flags.StringVar(&table, "table", "", "parent table `name`")
+	flags.BoolVar(&all, "all", false, "queue all dead records")
 	command.RunE = l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
 		var only *int64
 		if flags.Changed("id") {
@@ -152,7 +152,7 @@ func (l *lfkCommands) reused() *cobra.Command {
 	command.Args = cobra.MatchAll(between(0, 1), func(_ *cobra.Command, tables []string) error {
 		switch {
 		case clean && keep:
-			return errors.New("--clean and --keep exclude each other")
+			return errors.New("--clean and --keep are mutually exclusive")
 		case (clean || keep) && len(tables) == 0:
 			return errors.New("--clean and --keep require a table")
 		}
@@ -221,7 +221,7 @@ func (l *lfkCommands) acceptAbsent() *cobra.Command {
 					"configured database has it"))
 			}
 			if given := howMany(all, list, revoke); given > 1 || (len(children) == 0) != (all || list) {
-				return usage(errors.New("name the child tables: CHILD…, --all, --list or --revoke CHILD…"))
+				return usage(errors.New("give one of CHILD…, --all, --list or --revoke CHILD…"))
 			}
 			return accept(c, children)
 		},

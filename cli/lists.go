@@ -18,7 +18,7 @@ func leasesCommand(a *app) *cobra.Command {
 	request := &pb.ListLeasesRequest{}
 	command := &cobra.Command{
 		Use:   "leases [WORKER]",
-		Short: "List the leases, held and free",
+		Short: "List held and free leases",
 		RunE:  call(a, api.ListLeases, request, describeLeases),
 	}
 	workerFlag(command, &request.Worker)
@@ -97,7 +97,7 @@ func firesCommand(a *app) *cobra.Command {
 	request := &pb.ListFiresRequest{}
 	command := &cobra.Command{
 		Use:   "fires [WORKER]",
-		Short: "List the fires of the schedules with their outcomes, newest first",
+		Short: "List scheduled runs (fires) with their outcomes, newest first",
 		RunE:  call(a, api.ListFires, request, describeFires),
 	}
 	workerFlag(command, &request.Worker)
@@ -177,7 +177,7 @@ func flagsCommand(a *app) *cobra.Command {
 	request := &pb.SetFeatureFlagRequest{}
 	list.AddCommand(&cobra.Command{
 		Use:   "set NAME on|off",
-		Short: "Set a feature flag, which runs read when they start",
+		Short: "Set a feature flag. Each run reads the flags when it starts",
 		Args: cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) error {
 			if args[1] != "on" && args[1] != "off" {
 				return fmt.Errorf("%q: must be on or off", args[1])

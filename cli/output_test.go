@@ -170,8 +170,8 @@ func TestRun_ALostConnectionSaysHowToGoOn(t *testing.T) {
 	a := newApp(Streams{Out: io.Discard, Err: io.Discard})
 	a.client.address = "localhost:1"
 	err := runAndWatch(t.Context(), a, server, &pb.RunBatchRequest{Worker: "w"})
-	assert.Equal(t, fmt.Sprint(err), "the connection to localhost:1 ended while run 01a1 was "+
-		"running: if the server still runs, so does the run: caretaker watch 01a1 follows it")
+	assert.Equal(t, fmt.Sprint(err), "the connection to localhost:1 ended during run 01a1: if "+
+		"the server is up, caretaker watch 01a1 follows the run")
 	a.client.name.Store(new(string))
 	assert.Contains(t, a.client.explain(status.Error(codes.Unavailable, "connection error: EOF")).Error(), "ended during the call")
 }

@@ -108,7 +108,7 @@ func TestFault_Signals_AClientWhoseServerIsKilledSaysThatTheConnectionWasLost(t 
 	eventually(t, "the run starts", out, func() bool { return strings.Contains(out.String(), " started") })
 	signal(t, server, os.Kill)
 	assert.That(t, run.Wait() != nil && run.ProcessState.ExitCode() == 1, "exit %d", run.ProcessState.ExitCode())
-	assert.Contains(t, out.String(), " at "+address+" ended while run ", "caretaker watch ")
+	assert.Contains(t, out.String(), " at "+address+" ended during run ", "caretaker watch ")
 	assert.Lacks(t, out.String(), "--tls")
 }
 

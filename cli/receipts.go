@@ -48,7 +48,8 @@ func listReceiptsCommand(a *app, use string) *cobra.Command {
 		RunE: call(a, list, request, func(out *terminal, answer *pb.ListReceiptsResponse) error {
 			warnNoReceipts(out, request, answer)
 			if len(others) > 0 {
-				out.note("database %s; others: --database %s", mainDatabase, strings.Join(others, ", "))
+				out.note("showing database %s: to show another, give --database %s", mainDatabase,
+					strings.Join(others, " or "))
 			}
 			return describeReceipts(out, answer)
 		}),
@@ -60,12 +61,12 @@ func listReceiptsCommand(a *app, use string) *cobra.Command {
 		return nil
 	})
 	flags := command.Flags()
-	flags.StringVar(&request.Database, "database", "", "`name` of the database (default main)")
-	flags.StringVar(&request.Table, "table", "", "only entries of this `table`")
+	flags.StringVar(&request.Database, "database", "", "database `name` (default main)")
+	flags.StringVar(&request.Table, "table", "", "only entries for this `table`")
 	flags.StringVar(&request.Key, "key", "", "only entries with this `key`, or with a range of "+
 		"keys that includes it")
-	flags.StringVar(&request.RunId, "run", "", "only entries of the run with this `id`")
-	flags.Int64Var(&request.JobId, "job", 0, "only entries of the job with this `id`")
+	flags.StringVar(&request.RunId, "run", "", "only entries from the run with this `id`")
+	flags.Int64Var(&request.JobId, "job", 0, "only entries from the job with this `id`")
 	pageFlags(command, "older receipts", &request.PageToken)
 	return command
 }
@@ -120,7 +121,7 @@ func warnNoReceipts(
 	if _, name, has := strings.Cut(request.GetTable(), "."); has {
 		hint = "try it without the schema, --table " + name
 	}
-	out.note("no such receipts of table %s in database %s: %s",
+	out.note("no matching receipts of table %s in database %s: %s",
 		request.GetTable(), cmp.Or(request.GetDatabase(), mainDatabase), hint)
 }
 
@@ -156,7 +157,7 @@ func receiptHeadsCommand(a *app) *cobra.Command {
 		},
 	}
 	command.Flags().StringVar(&database, "database", "",
-		"`name` of the database (default all)")
+		"database `name` (default all)")
 	return command
 }
 
@@ -165,7 +166,7 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 	var database, file string
 	command := &cobra.Command{
 		Use:   "verify",
-		Short: "Verify the chain of receipts: exit 1 if one is missing, changed or inserted",
+		Short: "Verify the receipt chain, and exit with 1 if a receipt is missing, changed or inserted",
 		Args:  between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			known, err := readHeads(a, file)
@@ -197,8 +198,8 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&database, "database", "",
-		"`name` of the database (default all)")
-	flags.StringVar(&file, "head", "", "`file` with heads that receipts head has printed: their "+
+		"database `name` (default all)")
+	flags.StringVar(&file, "head", "", "`file` printed by caretaker receipts head: its "+
 		"receipts must still exist")
 	return command
 }
@@ -251,7 +252,7 @@ func readHeads(a *app, file string) (heads []service.ReceiptHead, err error) {
 		err = errors.New("the file has no heads")
 	}
 	if err != nil {
-		return nil, usage(fmt.Errorf("%s: %w: give a file that caretaker receipts head has printed",
+		return nil, usage(fmt.Errorf("%s: %w: give a file with the output of caretaker receipts head",
 			file, err))
 	}
 	configuration, err := a.settings()
@@ -274,7 +275,7 @@ func parseHeads(content string) (heads []service.ReceiptHead, err error) {
 			continue
 		}
 		if len(fields) != 3 && len(fields) != 4 {
-			return nil, fmt.Errorf("%q is not a database, a number and a hash", strings.TrimSpace(line))
+			return nil, fmt.Errorf("%q: must be DATABASE NUMBER HASH [TIME]", strings.TrimSpace(line))
 		}
 		sequence, err := strconv.ParseInt(fields[1], 10, 64)
 		if err != nil {

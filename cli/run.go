@@ -30,7 +30,7 @@ func runCommand(a *app) *cobra.Command {
 	yes, noWait := false, false
 	command := &cobra.Command{
 		Use:   "run WORKER",
-		Short: "Run a worker once and wait for the end",
+		Short: "Run a worker once and wait for it to finish",
 		Args:  cobra.MatchAll(between(1, 1), optionalWorker(&request.Worker)),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.connect(c.Context(), func(ctx context.Context, client api) error {
@@ -54,14 +54,14 @@ func runCommand(a *app) *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&request.DryRun, "dry-run", false,
-		"count what a run would change, and change nothing")
+		"count what a run would change, but change nothing")
 	command.Flags().BoolVar(&noWait, "no-wait", false,
 		"return once the run has started")
-	command.Flags().BoolVar(&yes, "yes", false, "do not ask on a terminal")
+	command.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	command.Flags().StringVar(&request.ExpectedDigest, "expected-digest", "",
-		"run only if the candidates match this `digest` of a dry run")
+		"run only if the candidates match this `digest` from a dry run")
 	command.Flags().StringVar(&request.Database, "database", "",
-		"`name` of the database (default the next in rotation)")
+		"database `name` (default: the next in rotation)")
 	return command
 }
 
@@ -173,8 +173,8 @@ func cancelStarted(ctx context.Context, a *app, client api, request *pb.RunBatch
 		return fmt.Errorf("interrupted, but the run may continue: cancel it with caretaker cancel "+
 			"RUN: %w", a.client.explain(err))
 	}
-	return fmt.Errorf("interrupted before the run started: caretaker runs %s shows whether it "+
-		"ran", request.GetWorker())
+	return fmt.Errorf("interrupted while starting the run: caretaker runs %s shows whether it "+
+		"started", request.GetWorker())
 }
 
 // outcome returns the exit code of a finished run.
@@ -192,10 +192,10 @@ func outcome(run *pb.Run) error {
 // notFollowed explains the error of a run that has started and that the command cannot follow.
 func (a *app) notFollowed(id string, err error) error {
 	if status.Code(err) == codes.Unavailable {
-		return fmt.Errorf("the connection to %s ended while run %s was running: if the server still "+
-			"runs, so does the run: caretaker watch %s follows it", a.client.server(), id, id)
+		return fmt.Errorf("the connection to %s ended during run %s: if the server is up, caretaker "+
+			"watch %s follows the run", a.client.server(), id, id)
 	}
-	return fmt.Errorf("run %s was not followed to its end (caretaker watch %s follows it again): %w",
+	return fmt.Errorf("lost track of run %s (caretaker watch %s follows it again): %w",
 		id, id, a.client.explain(err))
 }
 
@@ -351,7 +351,7 @@ func explainChange(err error, confirmed bool) error {
 	if confirmed {
 		again = "run the command again to see the new candidates"
 	}
-	return fmt.Errorf("nothing was done, %s: %s (PLAN_CHANGED, run %s)",
+	return fmt.Errorf("nothing was done because %s: %s (PLAN_CHANGED, run %s)",
 		what, again, info.GetMetadata()["run_id"])
 }
 
@@ -387,4 +387,4 @@ func extent(plan *pb.Run) string {
 }
 
 // errDeclined ends a command if the answer to its question is not yes.
-var errDeclined = errors.New("nothing was done: --yes runs without the question")
+var errDeclined = errors.New("nothing was done: give --yes to skip the question")

@@ -48,7 +48,7 @@ func serveCommand(a *app) *cobra.Command {
 func migrateCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "migrate",
-		Short:   "Create or update the schema maintenance in every configured database",
+		Short:   "Create or update the maintenance schema in every configured database",
 		GroupID: groupServe,
 		Args:    between(0, 0),
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -87,7 +87,7 @@ func migrateAll(ctx context.Context, out *terminal, databases []*repo.Database) 
 				err, d.Name)
 		case ok && failed.SQLState == "42501":
 			return fmt.Errorf("%w: grant CREATE on the database to the role of databases.%s.url, or run "+
-				"caretaker migrate as the owner of the database, or of the schema maintenance", err, d.Name)
+				"caretaker migrate as the owner of the database, or of the maintenance schema", err, d.Name)
 		case ok: // The error names the database.
 			return err
 		case err != nil:

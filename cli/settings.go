@@ -204,7 +204,7 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("the schema maintenance is missing or outdated in %s: run caretaker "+
+		return fmt.Errorf("the maintenance schema is missing or outdated in %s: run caretaker "+
 			"migrate with "+
 			"the same configuration, then start again", format.List(missing))
 	}

@@ -44,7 +44,7 @@ func pauseCommand(a *app) *cobra.Command {
 	}
 	workerOrAll(command, &request.Worker)
 	reasonFlag(command, &request.Reason, "text to show with the pause")
-	durationFlag(command, "for", "`duration` such as 30m or 8h (default until caretaker resume)",
+	durationFlag(command, "for", "`duration`, such as 30m or 8h (default: until caretaker resume)",
 		&request.Ttl)
 	return command
 }
@@ -54,7 +54,7 @@ func resumeCommand(a *app) *cobra.Command {
 	request := &pb.ResumeWorkerRequest{}
 	command := &cobra.Command{
 		Use:   "resume WORKER|--all",
-		Short: "End the pause of a worker, or the global pause",
+		Short: "End a worker's pause, or the global pause",
 		RunE: call(a, api.ResumeWorker, request, func(out *terminal, r *pb.ResumeWorkerResponse) error {
 			return describeWorkers(out, r.GetWorker())
 		}),

@@ -99,8 +99,8 @@ func protectCommand(a *app) *cobra.Command {
 	}
 	command.Args = targetArguments(&request.Kind, &request.Id, control.KindUser, control.KindGroup)
 	reasonFlag(command, &request.Reason, "text to show with the protection")
-	durationFlag(command, "for", "`duration` such as 8h or 720h (default permanently)", &request.Ttl)
-	command.Flags().BoolVar(&yes, "yes", false, "protect without asking, even a target that does "+
+	durationFlag(command, "for", "`duration`, such as 8h or 720h (default: permanently)", &request.Ttl)
+	command.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation, even if the target does "+
 		"not exist yet")
 	return command
 }
@@ -169,7 +169,7 @@ func protectedCommand(a *app) *cobra.Command {
 	request := &pb.ListProtectedRequest{}
 	command := &cobra.Command{
 		Use:   "protected",
-		Short: "List the users and groups that are protected",
+		Short: "List protected users and groups",
 		Args:  commandOnly,
 		RunE:  call(a, api.ListProtected, request, describeProtected),
 	}

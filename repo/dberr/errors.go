@@ -352,7 +352,7 @@ const ErrLivingParent = TextError("the parent of a key exists")
 var ErrBusy = errors.New("another transaction is changing it")
 
 // ErrUnguarded is a bug of ours: a write whose permit has no guard.
-var ErrUnguarded = errors.New("a write without a guard, nothing was changed")
+var ErrUnguarded = errors.New("write rejected because it has no guard: report this bug")
 
 // SameDatabaseError means that two configured names lead to one database. Together they would have
 // twice the limits.

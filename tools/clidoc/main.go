@@ -52,7 +52,8 @@ func write(page io.Writer, root *cobra.Command) {
 		})
 	}
 	fmt.Fprintf(page, "%s\n## Common flags\n\n%s\n", preamble,
-		"Client commands have those of the connection. Other common flags follow the usage line.")
+		"Client commands also accept the connection flags. Other common flags follow the usage line of "+
+			"each command.")
 	printFlags(page, shared)
 	for _, c := range commands[1:] {
 		usage := strings.TrimSuffix(c.UseLine(), " [flags]")
