@@ -380,9 +380,7 @@ func (d *doctor) expiry(found *findings, c *x509.Certificate, what, renew string
 // ports opens and closes the listeners of a server. A running server may use its own ports.
 func (d *doctor) ports(ctx context.Context, found *findings) error {
 	for _, one := range [][2]string{
-		{"listen", d.config.Listen},
-		{"metrics_listen", d.config.MetricsListen},
-		{"web_listen", d.config.WebListen},
+		{"listen", d.config.Listen}, {"metrics_listen", d.config.MetricsListen}, {"web_listen", d.config.WebListen},
 	} {
 		key, address := one[0], one[1]
 		if address == "" {
