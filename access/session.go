@@ -5,14 +5,41 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
-// SetSession stores a token in the session cookie. The browser forgets it when it is closed.
-func SetSession(w http.ResponseWriter, token string) { setSession(w, token, 0) }
+// SignIns limits the failed sign-ins of each host. Its zero value is ready to use.
+type SignIns struct{ failed Rates }
+
+// A host may fail to sign in maxFailures times, and then once every failureInterval.
+const maxFailures, failureInterval = 10, 6 * time.Second
+
+// SignIn stores the token of a form in the session cookie, which the browser forgets when it is closed.
+// Otherwise it returns the status of the answer and the problem, without the token.
+func (s *SignIns) SignIn(w http.ResponseWriter, r *http.Request, k *Keys) (code int, problem string) {
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	failed := s.failed.Bucket(host, rate.Every(failureInterval), maxFailures)
+	if failed.Tokens() < 1 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(failureInterval.Seconds())))
+		return http.StatusTooManyRequests, "Too many failed attempts. Wait a few seconds, then try again."
+	}
+	token := strings.TrimSpace(r.PostFormValue("token"))
+	if token == "" {
+		return http.StatusUnauthorized, "Enter a token."
+	}
+	if _, err := k.Identify(token, nil); err != nil {
+		failed.Allow()
+		return http.StatusUnauthorized, strings.ToUpper(err.Error()[:1]) + err.Error()[1:] + "."
+	}
+	setSession(w, token, 0)
+	return 0, ""
+}
 
 // EndSession deletes the session cookie.
 func EndSession(w http.ResponseWriter) { setSession(w, "", -1) }

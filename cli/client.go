@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os/user"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -241,7 +240,7 @@ func (c *connection) explain(err error) error {
 	if err == nil || !isStatus {
 		return err
 	}
-	reason, text := "", asCommands(s.Message())
+	reason, text := "", s.Message()
 	for _, detail := range s.Details() {
 		switch detail := detail.(type) {
 		case *errdetails.ErrorInfo:
@@ -337,32 +336,6 @@ func (c *connection) wrongFlag(problem string) string {
 	return ""
 }
 
-// asCommands replaces API methods in a message by commands: ResumeWorker by caretaker resume.
-func asCommands(text string) string {
-	// If a message has both, as in WatchRun (caretaker watch ID), keep only the command.
-	text = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+(?: \*)? \((caretaker [^()]+)\)`).
-		ReplaceAllString(text, "$1")
-	commands := map[string]string{
-		"RunBatch": "run", "GetStatus": "status", "ListLeases": "leases", "GetRun": "watch",
-		"ListRuns": "runs", "WatchRun": "watch", "CancelRun": "cancel", "PauseWorker": "pause",
-		"ResumeWorker": "resume", "ListJobs": "jobs", "GetJob": "jobs show", "RetryJob": "jobs retry",
-		"CancelJob":     "jobs cancel",
-		"ProtectTarget": "protect", "UnprotectTarget": "unprotect", "ListProtected": "protected",
-		"ListFires":      "fires",
-		"SetFeatureFlag": "flags set", "ListFeatureFlags": "flags", "ListAudit": "audit",
-		"ListReceipts": "receipts list",
-		"ListOutside":  "jobs outside", "AckOutside": "jobs outside done",
-		"AcceptAbsent": "lfk accept-absent",
-	}
-	return regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`).
-		ReplaceAllStringFunc(text, func(method string) string {
-			if command, ok := commands[method]; ok {
-				return "caretaker " + command
-			}
-			return method
-		})
-}
-
 // asFlag returns the flag or argument for a field that the API refuses.
 func asFlag(violation *errdetails.BadRequest_FieldViolation) string {
 	name := violation.GetField()
@@ -379,5 +352,5 @@ func asFlag(violation *errdetails.BadRequest_FieldViolation) string {
 	case "worker", "name":
 		name = strings.ToUpper(name)
 	}
-	return name + ": " + asCommands(violation.GetDescription())
+	return name + ": " + violation.GetDescription()
 }

@@ -158,7 +158,7 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	r.want(0, "protected --limit 1", "more: ")
 	p, _ := document(t, r.want(0, "unprotect user 7 --output json"))["protection"].(map[string]any)
 	assert.That(t, p["id"] == "7" && p["reason"] == "evidence", "got %v", p)
-	r.want(2, "unprotect user 7", "no protection has this kind and id: caretaker protected lists all")
+	r.want(2, "unprotect user 7", "no protection has this kind and id: the list of protections has all")
 	r.want(0, "unprotect group 8", "group 8 is no longer protected")
 	r.want(2, "protect project 7 --reason x", `"project": must be user or group`)
 	r.want(2, "protect user x --reason x", `"x" is not the ID of a user`)

@@ -85,7 +85,7 @@ func result(run *pb.Run) string {
 	if nothingToDo(run) {
 		return nothing
 	}
-	parts := []string{counts(run), asCommands(run.GetReason()), asCommands(run.GetError())}
+	parts := []string{counts(run), run.GetReason(), run.GetError()}
 	if run.GetOverLimit() && !strings.Contains(run.GetReason(), "limit") {
 		parts = append(parts, "a limit was reached")
 	}

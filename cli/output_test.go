@@ -299,14 +299,3 @@ func TestReceipts_NameTheOtherDatabases(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, strings.Join(otherDatabases(t.Context(), receipting{}), ", "), "ci, sec")
 }
-
-func TestExplain_CallsAreCommandsAndNoneIsSaidTwice(t *testing.T) {
-	for text, want := range map[string]string{
-		"run 7 is active, follow it with WatchRun (caretaker watch 7)": "run 7 is active, follow it with caretaker watch 7",
-		"end the pause with ResumeWorker * (caretaker resume --all)":   "end the pause with caretaker resume --all",
-		"end the pause with ResumeWorker":                              "end the pause with caretaker resume",
-		"WatchRun follows it, CancelRun stops it":                      "caretaker watch follows it, caretaker cancel stops it",
-	} {
-		assert.Equal(t, asCommands(text), want)
-	}
-}

@@ -236,8 +236,8 @@ func describeRun(out *terminal, run *pb.Run) error {
 	out.fields(
 		"run", run.GetId(),
 		"counts", done,
-		why, asCommands(run.GetReason()),
-		"error", asCommands(run.GetError()),
+		why, run.GetReason(),
+		"error", run.GetError(),
 		"digest", run.GetCandidatesDigest(),
 		"trace", run.GetTraceId())
 	if run.GetOverLimit() {

@@ -135,7 +135,7 @@ func describeDatabases(out *terminal, w *pb.WorkerStatus, each bool) error {
 
 // explainCondition writes the reason for a worker's condition, and how to fix it.
 func explainCondition(out *terminal, w *pb.WorkerStatus) {
-	if detail := asCommands(w.GetConditionDetail()); detail != "" {
+	if detail := w.GetConditionDetail(); detail != "" {
 		out.println("")
 		out.paragraph("", w.GetWorker()+": "+out.localized(strings.TrimPrefix(detail, w.GetWorker()+" ")))
 	}

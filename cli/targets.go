@@ -39,7 +39,7 @@ func describePlan(out *terminal, p *pb.Plan) error {
 	out.println("%s %d %s", p.GetKind(), p.GetId(), p.GetName())
 	refused, outside, estimate := "", "", ""
 	if r := p.GetRefused(); r != nil {
-		refused = strings.TrimSuffix(r.GetReason()+": "+asCommands(r.GetDetail()), ": ")
+		refused = strings.TrimSuffix(r.GetReason()+": "+r.GetDetail(), ": ")
 	}
 	if n := p.GetOutside(); n > 0 {
 		outside = format.Pluralize(n, "path") + " outside the database"

@@ -30,6 +30,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/lfk"
+	lfkadmin "github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/load"
@@ -143,7 +144,19 @@ func (a *aged) calls() map[string]func(context.Context) error {
 			return second(a.AckOutside(ctx, []int64{50_000, 2, 3}, "test"))
 		},
 		"AcceptAbsent": a.acceptAbsent,
-		"Protect":      a.protect,
+		"Records": func(ctx context.Context) (err error) {
+			for _, state := range []string{"dead", "failing", "reused"} {
+				err = errors.Join(err, third(a.Records(ctx, "", lfkadmin.RecordFilter{State: state, Table: "users", Limit: 50})))
+			}
+			return err
+		},
+		"DecideRecords": func(ctx context.Context) error {
+			_, err := a.DecideRecords(ctx, service.RecordDecision{Decision: "retry", Table: "*"})
+			_, refused := errors.AsType[*fault.RefusedError](err)
+			assert.That(a.t, refused, "got %v", err)
+			return nil
+		},
+		"Protect": a.protect,
 		"Protections": func(ctx context.Context) error {
 			return second(a.Protections(ctx, "user", service.Protection{}, 50))
 		},
@@ -209,6 +222,10 @@ func (a *aged) listAudit(ctx context.Context) (err error) {
 		for _, after := range []time.Time{{}, time.Now().Add(-time.Minute)} {
 			f := control.AuditFilter{Since: since, After: after, AfterID: 7, Limit: 50}
 			err = errors.Join(err, second(a.main.Audit.ListAudit(ctx, f)))
+			f.Until, f.Action = time.Now().Add(-time.Minute), "nothing"
+			err = errors.Join(err, second(a.main.Audit.ListAudit(ctx, f)))
+			f.By, f.Action = "nobody", ""
+			err = errors.Join(err, second(a.main.Audit.ListAudit(ctx, f)))
 		}
 	}
 	return err
@@ -250,7 +267,8 @@ func (a *aged) listJobs(ctx context.Context) (err error) {
 }
 
 func (a *aged) listReceipts(ctx context.Context) (err error) {
-	for _, f := range []control.ReceiptFilter{{}, {Table: "t1"}, {Table: "nowhere"}, {RunID: a.run}, {JobID: 77}, {Table: "t1", RunID: a.run}} {
+	for _, f := range []control.ReceiptFilter{{}, {Table: "t1"}, {Table: "nowhere"}, {RunID: a.run}, {JobID: 77}, {Table: "t1", RunID: a.run},
+		{Worker: "nobody"}, {Since: time.Now().Add(-time.Hour)}, {Until: time.Now().Add(-9000 * time.Hour)}, {Since: time.Now().Add(time.Hour)}} {
 		for _, f.Before = range []int64{0, 25_000} {
 			f.Limit = 50
 			_, _, failed := a.Receipts(ctx, service.ReceiptFilter{ReceiptFilter: f})

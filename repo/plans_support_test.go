@@ -217,7 +217,7 @@ INSERT INTO maintenance.audit (at, by, address, role, action, target, reason, ou
 SELECT now() - (100001 - i) * interval '1 minute', 'alice', '127.0.0.1:1', 'operator', 'RunBatch', 'ghost_user_migration', '', 'OK'
 FROM generate_series(1, 100000) i;
 INSERT INTO maintenance.receipts (sequence, at, run_id, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
-SELECT i, now(), CASE WHEN i % 2 = 0 THEN (SELECT id FROM maintenance.runs ORDER BY id LIMIT 1) END, nullif(i % 2 * i, 0), 'w', 't' || i % 7, 'deleted', '', 1, '', '', ''
+SELECT i, now() - (50000 - i) * interval '1 second', CASE WHEN i % 2 = 0 THEN (SELECT id FROM maintenance.runs ORDER BY id LIMIT 1) END, nullif(i % 2 * i, 0), 'w', 't' || i % 7, 'deleted', '', 1, '', '', ''
 FROM generate_series(1, 50000) i;
 UPDATE maintenance.receipt_head SET sequence = 50000;
 INSERT INTO maintenance.outside_paths (job_id, run_id, kind, path, at, done_at)

@@ -108,6 +108,11 @@ func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
 		{control.ReceiptFilter{Table: "t", Key: "nothing"}, ""},
 		{control.ReceiptFilter{RunID: source.RunID}, "6 5 4 3 2 1 "},
 		{control.ReceiptFilter{JobID: 7}, ""},
+		{control.ReceiptFilter{Worker: "w", Table: "u"}, "4 "},
+		{control.ReceiptFilter{Worker: "nobody"}, ""},
+		{control.ReceiptFilter{Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}, "6 5 4 3 2 1 "},
+		{control.ReceiptFilter{Since: time.Now().Add(time.Hour)}, ""},
+		{control.ReceiptFilter{Until: time.Now().Add(-time.Hour)}, ""},
 	} {
 		assert.Equal(t, b.listed(c.filter), c.want, c.filter)
 	}

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"path"
 	"strconv"
 	"strings"
@@ -124,7 +123,7 @@ func described(request proto.Message) (target, reason string) {
 		}
 		text := cut(argument(request, field), maxArgument)
 		switch name := string(field.Name()); name {
-		case "worker", "kind", "id", "name", "children":
+		case "worker", "kind", "id", "name", "table", "children":
 			targets = append(targets, quoted(cut(text, maxTarget), name == "kind"))
 		case "reason":
 			reasons = append([]string{quoted(text, false)}, reasons...)
@@ -170,8 +169,8 @@ func argument(request proto.Message, field protoreflect.FieldDescriptor) string 
 			return "?"
 		}
 		return strings.Trim(string(text), `"`)
-	case field.Enum() != nil:
-		return fmt.Sprint(value.Enum())
+	case field.Enum() != nil && field.Enum().Values().ByNumber(value.Enum()) != nil:
+		return string(field.Enum().Values().ByNumber(value.Enum()).Name())
 	}
 	line := strings.Join(strings.Fields(value.String()), " ")
 	return strings.Map(func(r rune) rune {

@@ -1,9 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"strconv"
-	"time"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo/control"
@@ -13,11 +13,14 @@ import (
 func (m *maintenance) ListAudit(
 	ctx context.Context, r *pb.ListAuditRequest,
 ) (*pb.ListAuditResponse, error) {
-	since, err := fromTime("since", r.GetSince())
+	since, until, err := bounds(r)
+	for field, text := range map[string]string{"by": r.GetBy(), "action": r.GetAction()} {
+		err = cmp.Or(err, printable(field, text))
+	}
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPage("audit", r, since.Format(time.RFC3339Nano))
+	p, err := newPage("audit", r, append(times(r), r.GetBy(), r.GetAction())...)
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +33,7 @@ func (m *maintenance) ListAudit(
 		return nil, errForeignToken()
 	}
 	entries, err := m.service.Main.Audit.ListAudit(ctx, control.AuditFilter{
-		Since: since, After: after, AfterID: id, Limit: p.size + 1,
+		Since: since, Until: until, By: r.GetBy(), Action: r.GetAction(), After: after, AfterID: id, Limit: p.size + 1,
 	})
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func wholeRun(r *run.Run) *pb.Run { return toRun(r, wholeText, "maintenance.runs
 
 // listedRun converts a run for a list. Texts longer than listText bytes are cut and refer to
 // GetRun.
-func listedRun(r *run.Run) *pb.Run { return toRun(r, listText, "GetRun") }
+func listedRun(r *run.Run) *pb.Run { return toRun(r, listText, "the run has all") }
 
 // toRun shortens texts to a number of bytes. source names the call that returns the full text.
 func toRun(r *run.Run, most int, source string) *pb.Run {
@@ -122,7 +122,7 @@ func wholeJob(j *job.Job) *pb.Job {
 // listedJob converts a job for a list. Texts longer than listText bytes are cut and refer to
 // ListJobs.
 func listedJob(j *job.Job) *pb.Job {
-	return toJob(j, listText, "ListJobs with its id (caretaker jobs show ID)")
+	return toJob(j, listText, "the job has all")
 }
 
 // toJob shortens texts to a number of bytes. source names the call that returns the full text.
@@ -170,7 +170,7 @@ func toStatus(w status.Worker) *pb.WorkerStatus {
 		CurrentRun: listedRun(w.CurrentRun), LastRun: listedRun(w.LastRun),
 		LastSuccessAt:   toTime(w.LastSuccessAt),
 		Condition:       enum[pb.Condition](pb.Condition_value, conditionPrefix, string(w.Condition)),
-		ConditionDetail: format.Shorten(w.ConditionDetail, 4*listText, "GetRun, and the server's log"),
+		ConditionDetail: format.Shorten(w.ConditionDetail, 4*listText, "the server's log has all"),
 	}
 	if !w.BacklogUnknown {
 		status.Backlog = toBacklog(w.Backlog)
@@ -179,7 +179,7 @@ func toStatus(w status.Worker) *pb.WorkerStatus {
 		status.Failing = &pb.Failing{
 			Since: toTime(f.Since), Database: f.Database,
 			Class:   enum[pb.FailureClass](pb.FailureClass_value, classPrefix, string(f.Class)),
-			Message: format.Shorten(f.Message, listText, "GetRun"),
+			Message: format.Shorten(f.Message, listText, "the run has all"),
 		}
 	}
 	if p := w.Paused; p != nil {
@@ -192,7 +192,7 @@ func toStatus(w status.Worker) *pb.WorkerStatus {
 	}
 	for _, d := range w.Databases {
 		there := &pb.DatabaseStatus{
-			Database: d.Name, Problem: format.Shorten(d.Problem, listText, "GetRun"),
+			Database: d.Name, Problem: format.Shorten(d.Problem, listText, "the run has all"),
 		}
 		if d.Known {
 			there.Backlog = toBacklog(d.Backlog)

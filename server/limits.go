@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -17,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -151,8 +151,8 @@ func (s slots) intercept(
 	default:
 		return &fault.RefusedError{
 			Reason: "STREAMS_BUSY", Retry: time.Second,
-			Text: fmt.Sprintf("%d streams are open, which is the server's limit: end some, or ask for the run "+
-				"with GetRun instead of WatchRun", cap(s)),
+			Text: fmt.Sprintf("%d streams are open, which is the server's limit: end some, or read the "+
+				"run again from time to time", cap(s)),
 		}
 	}
 }
@@ -160,12 +160,8 @@ func (s slots) intercept(
 // rates counts the calls of each rate-limited client.
 type rates struct {
 	limits
-	mu      sync.Mutex
-	buckets map[string]*rate.Limiter
+	access.Rates
 }
-
-// maxBuckets is the number of counted clients from which on quiet clients are forgotten.
-const maxBuckets = 1000
 
 // take counts a call, and refuses it above the limit.
 func (r *rates) take(method, client string) error {
@@ -174,7 +170,7 @@ func (r *rates) take(method, client string) error {
 		return nil
 	}
 	// Allow, not Reserve: canceling a reservation returns no tokens once a later one exists.
-	bucket := r.bucket(method+" "+client, r.rate, r.burst)
+	bucket := r.Bucket(method+" "+client, r.rate, r.burst)
 	if bucket.Allow() {
 		return nil
 	}
@@ -188,25 +184,5 @@ func (r *rates) take(method, client string) error {
 
 // refusal counts a refused call, and reports whether to audit it.
 func (r *rates) refusal(client string) bool {
-	return r.bucket("refused "+client, r.refusals, r.refusalBurst).Allow()
-}
-
-// bucket returns the token bucket of a client, which it creates at the first call. At maxBuckets
-// it first removes full ones, whose clients have used none of their tokens recently.
-func (r *rates) bucket(key string, every rate.Limit, burst int) *rate.Limiter {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if found, ok := r.buckets[key]; ok {
-		return found
-	}
-	if len(r.buckets) >= maxBuckets {
-		for k, b := range r.buckets {
-			if b.Tokens() >= float64(b.Burst()) {
-				delete(r.buckets, k)
-			}
-		}
-	}
-	made := rate.NewLimiter(every, burst)
-	r.buckets[key] = made
-	return made
+	return r.Bucket("refused "+client, r.refusals, r.refusalBurst).Allow()
 }

@@ -3,16 +3,12 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -258,27 +254,5 @@ func TestLimits_CallsThatDoMuchAreRationedByClient(t *testing.T) {
 	t.Run("by default", func(t *testing.T) {
 		usual := start(t).server.rates.limits
 		assert.That(t, usual == usualLimits() && usual.rate == 20 && usual.burst == 200, "got %+v", usual)
-	})
-}
-
-func TestRates_ForgetClientsThatHaveBeenQuiet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &rates{limits: limits{rate: 1, burst: 2}, buckets: map[string]*rate.Limiter{}}
-		const method = maintenancev1.MaintenanceService_RunBatch_FullMethodName
-		for i := range maxBuckets {
-			assert.NoError(t, r.take(method, fmt.Sprint(i)))
-		}
-		for range 2 {
-			_ = r.take(method, "0")
-		}
-		time.Sleep(time.Second) //nolint:forbidigo // in a synctest bubble
-		assert.NoError(t, r.take(method, "new"))
-		var left []string
-		for name := range r.buckets {
-			left = append(left, strings.TrimPrefix(name, method+" "))
-		}
-		if slices.Sort(left); strings.Join(left, " ") != "0 new" {
-			t.Errorf("left are %d clients: %.5v", len(left), left)
-		}
 	})
 }

@@ -173,7 +173,7 @@ func TestLists_NoPageIsTooLargeForAClient(t *testing.T) {
 		FROM generate_series(1, 120)`)
 	jobs := entries(f, f.ListJobs, &maintenancev1.ListJobsRequest{PageSize: 1000}, (*maintenancev1.ListJobsResponse).GetJobs)
 	for _, j := range jobs {
-		if said := j.GetErrors()[24].GetError(); !strings.HasSuffix(said, "e… (3952 bytes more: ListJobs with its id (caretaker jobs show ID))") {
+		if said := j.GetErrors()[24].GetError(); !strings.HasSuffix(said, "e… (3952 bytes more: the job has all)") {
 			t.Errorf("error %s", said)
 		}
 	}

@@ -2,15 +2,19 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -19,16 +23,21 @@ import (
 // localKey is the context key of the caller in this process. Calls from the network cannot set it.
 type localKey struct{}
 
-// Call makes a unary call in this process, with the roles, limits, audit and errors of a call from
-// the network. method is its full name. An error is a gRPC status.
+// Call makes the unary call of a request in this process, with the roles, limits, audit and errors of
+// a call from the network: RunBatch for a RunBatchRequest. fields are texts of fields of the request.
+// An error is a gRPC status.
 func (s *Server) Call(
-	ctx context.Context, from access.Caller, method string, request proto.Message,
+	ctx context.Context, from access.Caller, request proto.Message, fields map[string][]string,
 ) (proto.Message, error) {
 	of := &pb.MaintenanceService_ServiceDesc
-	name := strings.TrimPrefix(method, "/"+of.ServiceName+"/")
-	i := slices.IndexFunc(of.Methods, func(m grpc.MethodDesc) bool { return m.MethodName == name })
+	name := string(request.ProtoReflect().Descriptor().Name())
+	i := slices.IndexFunc(of.Methods, func(m grpc.MethodDesc) bool { return m.MethodName+"Request" == name })
 	if i < 0 {
-		return nil, fmt.Errorf("call %s: no such method", method)
+		return nil, fmt.Errorf("call %s: no such method", name)
+	}
+	request = proto.Clone(request)
+	if err := setFields(request, fields); err != nil {
+		return nil, clientError(ctx, err)
 	}
 	address, _ := netip.ParseAddrPort(from.Address) // the zero address if invalid
 	ctx = peer.NewContext(context.WithValue(ctx, localKey{}, from),
@@ -43,6 +52,31 @@ func (s *Server) Call(
 		chain(s.unary()))
 	message, _ := response.(proto.Message)
 	return message, err
+}
+
+// setFields sets fields of a request by their texts, in their JSON format. Enums go without their
+// prefix: retry. It skips empty texts, and names that are no field.
+func setFields(request proto.Message, fields map[string][]string) error {
+	for name, texts := range fields {
+		field := request.ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(name))
+		if field == nil || len(texts) == 0 || texts[0] == "" {
+			continue
+		}
+		var value any = texts[0]
+		if field.IsList() {
+			value = texts
+		} else if field.Enum() != nil {
+			unset := string(field.Enum().Values().Get(0).Name())
+			value = strings.TrimSuffix(unset, "UNSPECIFIED") + strings.ToUpper(texts[0])
+		}
+		text, err := json.Marshal(map[string]any{name: value})
+		given := request.ProtoReflect().New().Interface()
+		if err != nil || !utf8.ValidString(strings.Join(texts, "")) || protojson.Unmarshal(text, given) != nil {
+			return invalid(name, "%q is not a possible value", strings.Join(texts, " "))
+		}
+		proto.Merge(request, given)
+	}
+	return nil
 }
 
 // localCaller returns the caller of a call that was made by Call.

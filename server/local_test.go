@@ -3,8 +3,13 @@ package server
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/caretaker-go/caretaker/access"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -20,14 +25,14 @@ func TestCall_HasTheRolesTheLimitsAndTheAuditOfTheAPI(t *testing.T) {
 	}
 	pause := &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs"}
 	call := func(who access.Caller) error {
-		return second(f.server.Call(t.Context(), who, maintenancev1.MaintenanceService_PauseWorker_FullMethodName, pause))
+		return second(f.server.Call(t.Context(), who, pause, nil))
 	}
 	f.failure(call(from("vera", access.Viewer)), codes.PermissionDenied, "ROLE_TOO_LOW")
 	f.failure(call(from("bob", access.Operator, "ghost_user_migration")), codes.PermissionDenied, "WORKER_NOT_ALLOWED")
 	assert.NoError(t, call(from("ann", access.Operator)))
-	f.violates(second(f.server.Call(t.Context(), from("ann", access.Operator), maintenancev1.MaintenanceService_PauseWorker_FullMethodName,
-		&maintenancev1.PauseWorkerRequest{Worker: worker, Reason: strings.Repeat("x", maxText+1)})), "reason")
-	err := second(f.server.Call(t.Context(), from("ann", access.Admin), "/grpc.health.v1.Health/Check", pause))
+	f.violates(second(f.server.Call(t.Context(), from("ann", access.Operator),
+		&maintenancev1.PauseWorkerRequest{Worker: worker, Reason: strings.Repeat("x", maxText+1)}, nil)), "reason")
+	err := second(f.server.Call(t.Context(), from("ann", access.Admin), &healthv1.HealthCheckRequest{}, nil))
 	assert.That(t, err != nil, "a method of another service was called")
 	answer := assert.Must(f.ListAudit(as(t.Context(), "viewer-token"), &maintenancev1.ListAuditRequest{}))(t)
 	var lines []string
@@ -59,6 +64,27 @@ func TestAcceptAbsent_AcceptsATableThatNoDatabaseHasAndNoOther(t *testing.T) {
 	f.newService("")
 	f.server.config.Service = f.service
 	f.failure(second(f.server.Call(t.Context(), access.Caller{Client: access.Client{Role: access.Admin}},
-		maintenancev1.MaintenanceService_AcceptAbsent_FullMethodName, &maintenancev1.AcceptAbsentRequest{Children: []string{"c"}})),
+		&maintenancev1.AcceptAbsentRequest{Children: []string{"c"}}, nil)),
 		codes.FailedPrecondition, "WORKER_NOT_CONFIGURED")
+}
+
+func TestCall_SetsFieldsByTheirTexts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		request proto.Message
+		fields  map[string][]string
+		want    proto.Message
+	}{
+		"lists, and no such field": {&maintenancev1.AckOutsideRequest{}, map[string][]string{"ids": {"1", "3"}, "other": {"x"}}, &maintenancev1.AckOutsideRequest{Ids: []int64{1, 3}}},
+		"enums": {&maintenancev1.ListRecordsRequest{PageSize: 7}, map[string][]string{"state": {"reused"}, "table": {""}},
+			&maintenancev1.ListRecordsRequest{PageSize: 7, State: maintenancev1.RecordState_RECORD_STATE_REUSED}},
+		"times":          {&maintenancev1.ListAuditRequest{}, map[string][]string{"since": {"2026-11-01T15:04:00Z"}}, &maintenancev1.ListAuditRequest{Since: timestamppb.New(time.Date(2026, 11, 1, 15, 4, 0, 0, time.UTC))}},
+		"durations":      {&maintenancev1.PauseWorkerRequest{}, map[string][]string{"ttl": {"3600s"}}, &maintenancev1.PauseWorkerRequest{Ttl: durationpb.New(time.Hour)}},
+		"a wrong number": {&maintenancev1.RetryJobRequest{}, map[string][]string{"id": {"x"}}, nil},
+		"a wrong state":  {&maintenancev1.ListRecordsRequest{}, map[string][]string{"state": {"nothing"}}, nil},
+		"no UTF-8":       {&maintenancev1.PauseWorkerRequest{}, map[string][]string{"reason": {"\xff"}}, nil},
+	} {
+		err := setFields(c.request, c.fields)
+		assert.That(t, (err != nil) == (c.want == nil) && (err != nil || proto.Equal(c.request, c.want)), "%s: got %v, %v", name, c.request, err)
+	}
 }

@@ -20,13 +20,17 @@ func (m *maintenance) ListReceipts(
 	if err != nil {
 		return nil, err
 	}
-	for field, text := range map[string]string{"table": r.GetTable(), "key": r.GetKey()} {
+	for field, text := range map[string]string{"table": r.GetTable(), "key": r.GetKey(), "worker": r.GetWorker()} {
 		if strings.ContainsRune(text, 0) {
 			return nil, invalid(field, "must not contain NUL, as nothing in a database does")
 		}
 	}
-	p, err := newPage("receipts", r, r.GetDatabase(), r.GetTable(), r.GetKey(), r.GetRunId(),
-		strconv.FormatInt(r.GetJobId(), 10))
+	since, until, err := bounds(r)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPage("receipts", r, append(times(r), r.GetDatabase(), r.GetTable(), r.GetKey(), r.GetRunId(),
+		strconv.FormatInt(r.GetJobId(), 10), r.GetWorker())...)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +41,7 @@ func (m *maintenance) ListReceipts(
 	receipts, next, err := m.service.Receipts(ctx, service.ReceiptFilter{
 		Database: r.GetDatabase(), ReceiptFilter: control.ReceiptFilter{
 			Table: r.GetTable(), Key: r.GetKey(), RunID: run, JobID: r.GetJobId(),
-			Before: before, Limit: p.size + 1,
+			Worker: r.GetWorker(), Since: since, Until: until, Before: before, Limit: p.size + 1,
 		},
 	})
 	if err != nil {

@@ -58,6 +58,7 @@ func rules() map[string]rule {
 		service + "ListProtected":    view.of(protections),
 		service + "ListOutside":      view.of(outside),
 		service + "ListReceipts":     view,
+		service + "ListRecords":      view,
 		service + "ListAudit":        view,
 		service + "ListFeatureFlags": view,
 		service + "RunBatch":         operate,
@@ -68,6 +69,7 @@ func rules() map[string]rule {
 		service + "CancelJob":        operate.of(jobs),
 		service + "AckOutside":       operate.of(outside),
 		service + "AcceptAbsent":     operate,
+		service + "DecideRecords":    operate,
 		service + "ProtectTarget":    operate.of(protections),
 		service + "UnprotectTarget":  govern.of(protections),
 		service + "SetFeatureFlag":   govern,
@@ -127,7 +129,7 @@ func (s *Server) workerOf(ctx context.Context, request any) (string, error) {
 	switch r := request.(type) {
 	case interface{ GetWorker() string }:
 		return strings.TrimSpace(r.GetWorker()), nil
-	case *pb.AcceptAbsentRequest:
+	case *pb.AcceptAbsentRequest, *pb.DecideRecordsRequest:
 		return lfk.Name, nil
 	case *pb.CancelRunRequest:
 		run, err := s.config.Service.Run(ctx, r.GetId())

@@ -32,7 +32,6 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
 	"golang.org/x/net/netutil"
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
@@ -87,7 +86,7 @@ func New(config Config) (*Server, error) {
 	}
 	s := &Server{
 		config: config, limits: config.limits, rules: rules(),
-		rates:     &rates{limits: config.limits, buckets: map[string]*rate.Limiter{}},
+		rates:     &rates{limits: config.limits},
 		readiness: newReadiness(config.Service.Healthy, config.Logger),
 	}
 	s.stopping, s.stop = context.WithCancelCause(context.Background())

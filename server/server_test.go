@@ -272,7 +272,7 @@ func TestStop_LetsThoseWhoWatchARunHearOfItsEnd(t *testing.T) {
 func TestReadOnlyMethods_AreAllCallsThatOnlyRead(t *testing.T) {
 	changes := []string{
 		"RunBatch", "CancelRun", "PauseWorker", "ResumeWorker", "RetryJob", "CancelJob", "AckOutside", "SetFeatureFlag",
-		"ProtectTarget", "UnprotectTarget", "AcceptAbsent",
+		"ProtectTarget", "UnprotectTarget", "AcceptAbsent", "DecideRecords",
 		// It only reads, but much, and no client polls it.
 		"PlanDeletion",
 	}

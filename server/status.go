@@ -144,8 +144,7 @@ func contextError(ctx context.Context, err error) failure {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return failure{
 			code: codes.DeadlineExceeded, reason: "DEADLINE_EXCEEDED",
-			message: "the deadline passed: a run that has started continues, WatchRun follows it, " +
-				"CancelRun stops it",
+			message: "the deadline passed: a run that has started continues: the list of runs has it",
 		}
 	case ctx.Err() != nil:
 		return failure{
@@ -174,7 +173,7 @@ func retryAfter(d time.Duration) []protoadapt.MessageV1 {
 func unreachable(database, why string) failure {
 	f := failure{code: codes.Unavailable, reason: "DATABASE_UNREACHABLE"}
 	if database == "" {
-		f.message = "a required database is unreachable: GetStatus and the server's log name it"
+		f.message = "a required database is unreachable: the status and the server's log name it"
 		return f
 	}
 	f.metadata = map[string]string{"database": database}

@@ -79,7 +79,7 @@ func TestAct_PausesAndResumesAsTheAPIDoes(t *testing.T) {
 	page := "/act/pause?worker=" + tokens
 	form := f.form(page, as("operator"))
 	form.Set("reason", "repairs <script>")
-	form.Set("ttl", "8h")
+	form.Set("ttl", "28800s")
 	answer, body := f.post("/act/pause", form, as("operator"))
 	assert.That(t, answer.StatusCode == http.StatusSeeOther && answer.Header.Get("Location") == "/workers/"+tokens, "%s: %s", answer.Status, body)
 	_, body = f.request(http.MethodGet, "/workers/"+tokens, as("operator"))
@@ -179,7 +179,7 @@ func TestAct_WithoutTheRoleOrTheSettingShowsTheCommand(t *testing.T) {
 func TestAct_ErrorsOfTheAPISayWhatToDo(t *testing.T) {
 	f := startActing(assert.Parallel(t))
 	for path, want := range map[string]string{
-		"/act/cancel-run?id=nope": "404 Run not found", "/act/retry-job?id=x": "400 is not a number", "/act/retry-job?id=9999": "404 job",
+		"/act/cancel-run?id=nope": "404 Run not found", "/act/retry-job?id=x": "400 is not a possible value", "/act/retry-job?id=9999": "404 job",
 		"/act/protect?kind=user&id=999999": "404 user", "/act/pause?worker=nobody": "404 Unknown worker", "/act/ack-outside?ids=99": "404 path",
 		"/act/accept-absent?children=nothing": "404 No definition",
 	} {

@@ -57,10 +57,15 @@ func isLoopback(a net.Addr) bool {
 // namesThisHost reports whether a host is an address or localhost. A page on loopback refuses other
 // hosts, because another site's domain may point to this host (DNS rebinding).
 func namesThisHost(host string) bool {
+	name := hostOf(host)
+	return strings.EqualFold(name, "localhost") || net.ParseIP(name) != nil
+}
+
+// hostOf returns the name or address of a host with or without a port.
+func hostOf(host string) string {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
 		name = host
 	}
-	name = strings.Trim(name, "[]")
-	return strings.EqualFold(name, "localhost") || net.ParseIP(name) != nil
+	return strings.Trim(name, "[]")
 }

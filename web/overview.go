@@ -256,6 +256,12 @@ type jobPage struct {
 	Paths part[[]*pb.OutsidePath]
 }
 
+// readJob returns a job.
+func (p *pages) readJob(ctx context.Context, id int64) part[job.Job] {
+	return read(ctx, p.recent, fmt.Sprint("job ", id), readEvery,
+		func(ctx context.Context) (job.Job, error) { return p.config.Service.Job(ctx, id) })
+}
+
 // job serves the page of a job. An invalid or unknown id is an error page.
 func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 	id, err := jobOf(r)
@@ -263,8 +269,7 @@ func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, err)
 		return
 	}
-	found := read(r.Context(), p.recent, fmt.Sprint("job ", id), readEvery,
-		func(ctx context.Context) (job.Job, error) { return p.config.Service.Job(ctx, id) })
+	found := p.readJob(r.Context(), id)
 	if found.Err != nil {
 		p.fail(w, r, found.Err)
 		return

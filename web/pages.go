@@ -22,6 +22,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/internal/format"
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/run/plan"
 )
@@ -36,8 +37,9 @@ type pages struct {
 	// assets has the files that pages load, by path. A path has a hash of the content.
 	assets map[string]asset
 	// recent caches what pages read, for all requests.
-	recent *recent
-	forms  access.Forms
+	recent  *recent
+	forms   access.Forms
+	signIns access.SignIns
 	// streams is the number of open streams. They end with stopping.
 	streams  atomic.Int64
 	stopping context.Context //nolint:containedctx // ends with the server, not with a call
@@ -62,10 +64,8 @@ func newPages(c Config) (*pages, error) {
 	functions := p.functions()
 	functions["asset"] = func(name string) string { return names[name] }
 	functions["hasJobs"] = p.hasJobs
-	for _, name := range []string{
-		"overview", "workers", "worker", "waiting", "runs", "run", "schedule", "jobs", "job", "plan",
-		"leases", "decisions", "definitions", "receipts", "audit", "databases", "sorry", "act", "signin", "docs",
-	} {
+	for _, name := range []string{"overview", "workers", "worker", "waiting", "runs", "run", "schedule", "jobs", "job", "plan",
+		"leases", "decisions", "definitions", "receipts", "records", "audit", "databases", "sorry", "act", "signin", "docs"} {
 		t, err := template.New("").Funcs(functions).ParseFS(files,
 			"templates/layout.html", "templates/parts.html", "templates/live.html", "templates/charts.html", "templates/"+name+".html")
 		if err != nil {
@@ -115,6 +115,7 @@ func (p *pages) routes() http.Handler {
 	mux.HandleFunc("GET /decisions", l.decisions)
 	mux.HandleFunc("GET /definitions", l.definitions)
 	mux.HandleFunc("GET /receipts", l.receiptList)
+	mux.HandleFunc("GET /records", l.recordList)
 	mux.HandleFunc("GET /audit", l.auditList)
 	mux.HandleFunc("GET /databases", l.databases)
 	mux.HandleFunc("GET /search", l.search)
@@ -123,7 +124,7 @@ func (p *pages) routes() http.Handler {
 		mux.HandleFunc("GET /jobs/{id}", p.job)
 		mux.HandleFunc("GET /plan/{kind}/{id}", p.plan)
 	}
-	mux.HandleFunc("GET /act/{action}", p.confirm)
+	mux.HandleFunc("GET /act/{action}", p.act)
 	mux.HandleFunc("POST /act/{action}", p.act)
 	mux.HandleFunc("GET /docs/{path...}", p.documentation)
 	mux.HandleFunc("GET /signin", p.signInForm)
@@ -180,10 +181,7 @@ type navLink struct {
 
 // nav returns the pages of the bar. It marks the one that a request belongs to.
 func (p *pages) nav(r *http.Request) (links []navLink) {
-	names := []string{
-		"overview", "workers", "runs", "schedule", "jobs", "leases", "decisions", "definitions",
-		"receipts", "audit", "databases",
-	}
+	names := []string{"overview", "workers", "runs", "schedule", "jobs", "leases", "decisions", "definitions", "receipts", "audit", "databases"}
 	section, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	for _, name := range names {
 		link := navLink{Text: name, URL: "/" + name, Current: section == name}
@@ -200,12 +198,21 @@ func (p *pages) nav(r *http.Request) (links []navLink) {
 	return links
 }
 
-// openDecisions returns the number of items that wait for a decision of the operator.
+// openDecisions returns the number of items that wait for a decision of the operator, as the page of
+// decisions lists them. The loose foreign keys are those of the last check.
 func (p *pages) openDecisions(ctx context.Context) (n int64) {
 	for _, w := range p.statuses(ctx).Value {
 		n += w.Backlog.Dead
 	}
-	return n
+	if p.hasJobs() {
+		for _, c := range read(ctx, p.recent, "counts", readEvery, p.config.Service.JobCounts).Value {
+			if c.State == "discarded" {
+				n += c.Jobs
+			}
+		}
+	}
+	keys := known[service.LooseForeignKeys](p.recent, looseForeignKeys)
+	return n + int64(len(keys.Absent)+len(keys.Reused))
 }
 
 // refreshSeconds is how often a browser reloads the page.
@@ -259,12 +266,13 @@ func printable(r rune) rune {
 	return r
 }
 
-// renderError renders the error page.
-func (p *pages) renderError(w http.ResponseWriter, r *http.Request, code int, text string) {
+// renderError renders the error page. reason is that of the API, if the error is its.
+func (p *pages) renderError(w http.ResponseWriter, r *http.Request, code int, text string, reason ...string) {
 	p.write(w, r, code, "sorry", frame{
 		Title: http.StatusText(code) + " · caretaker", Fixed: true,
 		Body: map[string]any{
 			"Title": http.StatusText(code), "Text": text, "Help": code >= http.StatusInternalServerError,
+			"Reason": strings.Join(reason, ""), "Worker": r.FormValue("worker"),
 		},
 	})
 }

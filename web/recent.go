@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,6 +31,9 @@ type reading struct {
 	at      time.Time
 	value   any
 	failure error
+	// shown is value for those who do not wait. changed means that it must be read again.
+	shown   atomic.Value
+	changed atomic.Bool
 }
 
 // read returns the value under a name, read by any call at most maxAge ago or now.
@@ -57,7 +61,7 @@ func readWithin[T any](
 	if e.failure != nil {
 		t.maxAge = min(t.maxAge, readEvery)
 	}
-	if time.Since(e.tried) >= t.maxAge {
+	if e.changed.Swap(false) || time.Since(e.tried) >= t.maxAge {
 		// Other requests wait for this read, even if this request is canceled.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.most)
 		defer cancel()
@@ -65,17 +69,26 @@ func readWithin[T any](
 		e.tried, e.failure = time.Now(), err
 		if err == nil {
 			e.value, e.at = value, e.tried
+			e.shown.Store(value)
 		}
 	}
 	value, _ := e.value.(T)
 	return part[T]{Value: value, At: e.at, Err: e.failure}
 }
 
-// forget drops all cached values, after a change.
+// known returns the last value under a name, without reading it.
+func known[T any](r *recent, name string) T {
+	value, _ := r.reading(name).shown.Load().(T)
+	return value
+}
+
+// forget lets all values be read again, after a change.
 func (r *recent) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	clear(r.known)
+	for _, e := range r.known {
+		e.changed.Store(true)
+	}
 }
 
 // reading returns the cached value of a name, and creates it if missing. If there are too many, it

@@ -1,7 +1,10 @@
 package web
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -10,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -25,30 +30,15 @@ const (
 	// lintEvery is the age from which on loose foreign keys are checked again, lintTimeout limits the
 	// check.
 	lintEvery, lintTimeout = 30 * time.Second, 25 * time.Second
+	looseForeignKeys       = "loose foreign keys"
 	// databasesEvery is the age from which on the states of databases are read again.
 	databasesEvery = 5 * time.Second
 	// decided is how many entries a section of the page of decisions lists.
 	decided = 100
 )
 
-// readAPI makes a call of the API that changes nothing. Clients with the same role share the answer.
-func readAPI[R proto.Message](
-	p *pages, r *http.Request, request proto.Message,
-) part[R] {
-	if p.config.Call == nil {
-		return part[R]{}
-	}
-	from := access.Caller{Client: clientOf(r), Address: r.RemoteAddr, Source: "page"}
-	key, _ := proto.MarshalOptions{Deterministic: true}.Marshal(request)
-	name := strings.Join([]string{methodOf(request), from.Client.Role.String(), string(key)}, " ")
-	return read(r.Context(), p.recent, name, readEvery, func(ctx context.Context) (R, error) {
-		response, err := p.config.Call(ctx, from, methodOf(request), request)
-		answer, _ := response.(R)
-		return answer, err
-	})
-}
-
-// apiPages returns the reading of a list of the API. The filters are fields of its request.
+// apiPages returns the reading of a list of the API. The filters are fields of its request. Clients
+// with the same role share the answer.
 func apiPages[T any, R interface {
 	proto.Message
 	GetNextPageToken() string
@@ -56,13 +46,17 @@ func apiPages[T any, R interface {
 	p *pages, r *http.Request, request proto.Message, entries func(R) []T,
 ) func(context.Context, url.Values, int, string) pageOf[T] {
 	return func(_ context.Context, query url.Values, _ int, after string) pageOf[T] {
-		values, asked := maps.Clone(query), proto.Clone(request)
-		values.Set("page_token", after)
-		if err := fill(asked, values); err != nil {
-			field, text, _ := strings.Cut(err.Error(), ": ")
-			return pageOf[T]{part: part[[]T]{Err: &fault.InvalidArgumentError{Field: field, Description: text}}}
+		if p.config.Call == nil {
+			return pageOf[T]{}
 		}
-		answer := readAPI[R](p, r, asked)
+		fields, from := maps.Clone(query), access.Caller{Client: clientOf(r), Address: r.RemoteAddr, Source: "page"}
+		fields.Set("page_token", after)
+		name := fmt.Sprintf("%T %v %s %s", request, request, from.Client.Role, fields.Encode())
+		answer := read(r.Context(), p.recent, name, readEvery, func(ctx context.Context) (R, error) {
+			response, err := p.config.Call(ctx, from, request, fields)
+			listed, _ := response.(R)
+			return listed, err
+		})
 		return pageOf[T]{
 			part[[]T]{entries(answer.Value), answer.At, answer.Err}, answer.Value.GetNextPageToken(),
 		}
@@ -88,27 +82,42 @@ func (p lists) receiptList(w http.ResponseWriter, r *http.Request) {
 			{Name: "key", Label: "Key", Hint: "of a row of the table"},
 			{Name: "run_id", Label: "Run", Hint: "id, or its first 4 characters"},
 			{Name: "job_id", Label: "Job"},
+			{Name: "worker", Label: "Worker", Hint: "or kind of the job"},
+			{Name: "since", Label: "Since", Hint: timeHint},
+			{Name: "until", Label: "Until", Hint: timeHint},
 		},
 		read: apiPages(p.pages, r, &pb.ListReceiptsRequest{},
 			(*pb.ListReceiptsResponse).GetReceipts),
 	}.serve(p.pages, w, r)
 }
 
+// recordList serves the records of deleted parents whose children could not be cleaned.
+func (p lists) recordList(w http.ResponseWriter, r *http.Request) {
+	listing[*pb.Record]{
+		name: "records", title: "Records", filters: []filter{
+			{Name: "state", Label: "State", Values: []string{"dead", "failing", "reused"}, Default: "dead"},
+			p.databaseFilter(),
+			{Name: "table", Label: "Table"},
+		},
+		read: apiPages(p.pages, r, &pb.ListRecordsRequest{}, (*pb.ListRecordsResponse).GetRecords),
+	}.serve(p.pages, w, r)
+}
+
 // auditList serves the audit: who asked for what. about selects from the entries of a page.
 func (p lists) auditList(w http.ResponseWriter, r *http.Request) {
-	about, size := r.FormValue("about"), int32(listed)
-	if about != "" {
-		size = examined
-	}
+	about, request := r.FormValue("about"), &pb.ListAuditRequest{PageSize: listed}
 	l := listing[*pb.AuditEntry]{
 		name: "audit", title: "Audit", filters: []filter{
+			{Name: "by", Label: "Client"},
+			{Name: "action", Label: "Action", Hint: "such as PauseWorker"},
 			{Name: "about", Label: "About", Hint: "part of the client, action, target or reason"},
 			{Name: "since", Label: "Since", Hint: timeHint},
+			{Name: "until", Label: "Until", Hint: timeHint},
 		},
-		read: apiPages(p.pages, r, &pb.ListAuditRequest{PageSize: size},
-			(*pb.ListAuditResponse).GetEntries),
+		read: apiPages(p.pages, r, request, (*pb.ListAuditResponse).GetEntries),
 	}
 	if about != "" {
+		request.PageSize = examined
 		l.matches = func(e *pb.AuditEntry) bool {
 			return contains(about, e.GetBy(), e.GetAction(), e.GetTarget(), e.GetReason())
 		}
@@ -126,7 +135,7 @@ func (p *pages) pendingPaths(r *http.Request, j job.Job) part[[]*pb.OutsidePath]
 
 // looseForeignKeys returns the result of the check of the loose foreign keys.
 func (p lists) looseForeignKeys(ctx context.Context) part[service.LooseForeignKeys] {
-	return readWithin(ctx, p.recent, "loose foreign keys", times{lintEvery, lintTimeout},
+	return readWithin(ctx, p.recent, looseForeignKeys, times{lintEvery, lintTimeout},
 		p.config.Service.CheckLooseForeignKeys)
 }
 
@@ -202,13 +211,35 @@ func (p lists) waiting(w http.ResponseWriter, r *http.Request) {
 	p.show(w, r, "waiting", name+", "+what+" · caretaker", body)
 }
 
-// search redirects to a job by its id, or to a run by its id or the beginning of it. The id of a job
-// does not begin with 0, as those of runs do.
+// search redirects to a run by its id or the beginning of it, to a job by its id, or to the receipts of
+// a row by its table and key.
 func (p lists) search(w http.ResponseWriter, r *http.Request) {
-	q := strings.TrimSpace(r.FormValue("q"))
-	to := "/runs/" + url.PathEscape(q)
-	if id, err := strconv.ParseInt(q, 10, 64); err == nil && id > 0 && q[0] != '0' && p.hasJobs() {
-		to = "/jobs/" + q
+	words := strings.Fields(r.FormValue("q"))
+	to, err := "", error(nil)
+	if len(words) > 1 {
+		for _, name := range p.databaseNames() {
+			query := url.Values{"database": {name}, "table": words[:1], "key": {strings.Join(words[1:], " ")}}
+			found := apiPages(p.pages, r, &pb.ListReceiptsRequest{PageSize: 1},
+				(*pb.ListReceiptsResponse).GetReceipts)(r.Context(), query, 0, "")
+			if err = cmp.Or(err, found.Err); to == "" && (len(found.Value) > 0 || found.next != "") {
+				to = "/receipts?" + query.Encode()
+			}
+		}
+	} else if len(words) == 1 {
+		to = "/runs/" + url.PathEscape(words[0])
+		err = p.readRun(r.Context(), words[0], readEvery).Err
+		id, failed := strconv.ParseInt(words[0], 10, 64)
+		if err != nil && failed == nil && p.hasJobs() {
+			to, err = "/jobs/"+strconv.FormatInt(id, 10), p.readJob(r.Context(), id).Err
+		}
 	}
-	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of this site
+	switch {
+	case to != "" && (err == nil || len(words) > 1):
+		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of this site
+	case errors.Is(err, fault.ErrUnreachable), grpcstatus.Code(err) == codes.Unavailable:
+		p.fail(w, r, err)
+	default:
+		p.renderError(w, r, http.StatusNotFound, "Nothing found for "+strconv.Quote(strings.Join(words, " "))+
+			". Enter the id of a run or job, the first 4 characters of a run's id, or a table and a key.")
+	}
 }

@@ -85,6 +85,8 @@ func TestSearch_FindsRunsByABeginningAndJobsByTheirID(t *testing.T) {
 	var id int64
 	assert.NoError(t, f.sql.QueryRow(t.Context(), `SELECT min(id) FROM maintenance.river_job`).Scan(&id))
 	f.page(fmt.Sprint("/search?q=+", id), fmt.Sprintf("Job %d", id))
+	answer, body := f.request(http.MethodGet, "/search?q=zzzz+%3Cb%3E")
+	assert.That(t, answer.StatusCode == http.StatusNotFound && strings.Contains(body, "Nothing found for &#34;zzzz &lt;b&gt;&#34;"), "%s: %s", answer.Status, body)
 	for _, q := range []string{"", "zzzz", "..%2F..%2Fact%2Fpause", "9223372036854775807", "%00", "https:%2F%2Fexample.com"} {
 		answer, _ := f.request(http.MethodGet, "/search?q="+q)
 		assert.That(t, answer.StatusCode < http.StatusInternalServerError, "%s: %s", q, answer.Status)
@@ -105,6 +107,12 @@ func TestReceipts_TellWhichRuleDeletedARow(t *testing.T) {
 	one := f.page("/receipts?table=orders&key=42", "orders.customer_id -&gt; customers", "7 to 42", "3 keys", "7, 8, 42", "a &lt;b&gt;test", `href="/runs/`+id+`"`)
 	assert.Lacks(t, one, "another rule")
 	f.page("/receipts?table=orders&key=9", "No receipt matches.")
+	f.page("/search?q=orders++42", "orders.customer_id -&gt; customers", `name="key" value="42"`)
+	answer, _ := f.request(http.MethodGet, "/search?q=orders+9")
+	assert.Equal(t, answer.StatusCode, http.StatusNotFound, "a row without receipts")
+	f.page("/receipts?worker=nobody", "No receipt matches.")
+	f.page("/receipts?worker=w&since=1h", "another rule")
+	f.page("/receipts?until=1h", "No receipt matches.")
 	of := f.page("/runs/"+id, `href="/receipts?database=main&amp;run_id=`+id)
 	f.page(hrefOf(of, "main"), "another rule", "customers")
 }
@@ -124,7 +132,7 @@ func TestDecisions_HaveWhatWaitsWithItsActions(t *testing.T) {
 	assert.Must(f.service.Protect(t.Context(), service.Protection{Kind: "user", ID: user, Reason: "a <b>reason", By: "me"}, 0, true))(t)
 	f.exec(`DROP TABLE IF EXISTS notes CASCADE`)
 	f.fresh()
-	body := f.page("/decisions", "public.users 77", "caretaker lfk retry --id 1", `href="/act/retry-job?id=`, "Protected users and groups", "a &lt;b&gt;reason",
+	body := f.page("/decisions", "public.users 77", `/act/retry-records?database=main&amp;id=1"`, `href="/act/retry-job?id=`, "Protected users and groups", "a &lt;b&gt;reason",
 		fmt.Sprintf(`href="/act/unprotect?id=%d&amp;kind=user"`, user), fmt.Sprintf(`href="/act/protect?id=%d&amp;kind=group"`, group),
 		"the user who marked it does not exist", "Absent child tables", "Reused keys on hold", "<details id=\"deferred-")
 	assert.Lacks(t, body, "quotes a row")
@@ -155,14 +163,15 @@ func TestAudit_TellsWhoStoppedWhat(t *testing.T) {
 	f := start(assert.Parallel(t))
 	from := access.Caller{Client: access.Client{Name: "<i>ops", Role: access.Admin}, Address: "10.0.0.1:5"}
 	for _, reason := range []string{"wrong <b>stop", "second"} {
-		assert.Must(f.site.config.Call(t.Context(), from, pb.MaintenanceService_PauseWorker_FullMethodName,
-			&pb.PauseWorkerRequest{Worker: tokens, Reason: reason}))(t)
+		assert.Must(f.site.config.Call(t.Context(), from, &pb.PauseWorkerRequest{Worker: tokens, Reason: reason}, nil))(t)
 	}
 	overview := f.page("/")
 	f.page(hrefOf(overview, "audit"), "PauseWorker", tokens, "wrong &lt;b&gt;stop", "10.0.0.1")
 	body := f.page("/audit?about=SECOND&since=1h", "Found among 2 entries.")
 	assert.Lacks(t, body, "wrong")
 	f.page("/audit?since=2100-01-01", "No entry matches.")
+	f.page("/audit?until=2100-01-01&action=PauseWorker&by=%3Ci%3Eops", "wrong &lt;b&gt;stop")
+	f.page("/audit?action=CancelRun", "No entry matches.")
 }
 
 func TestOtherPages_HaveEachWorkersRow(t *testing.T) {
@@ -187,7 +196,7 @@ func TestJob_ListsThePathsThatItHasLeft(t *testing.T) {
 		SELECT min(id), 'project_repository', '@hashed/<b>' FROM maintenance.river_job RETURNING job_id, id`).Scan(&id, &path))
 	f.exec(`INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
 		VALUES (1000, now(), $1, 'w', 'memberships', 'deleted', 'r', 1, '', '', '')`, id)
-	f.page(fmt.Sprint("/jobs/", id), "@hashed/&lt;b&gt;", fmt.Sprintf(`href="/act/ack-outside?ids=%d"`, path), fmt.Sprintf("/receipts?job_id=%d", id))
+	f.page(fmt.Sprint("/jobs/", id), "@hashed/&lt;b&gt;", fmt.Sprintf(`<input type="checkbox" name="ids" value="%d">`, path), fmt.Sprintf("/receipts?job_id=%d", id))
 }
 
 func TestFault_MainDown_ListsSayThatTheyCouldNotLoad(t *testing.T) {

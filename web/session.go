@@ -25,9 +25,7 @@ func (s *Site) admit(w http.ResponseWriter, r *http.Request) (*http.Request, boo
 	client, err := s.config.Access.ClientOf(r)
 	if err != nil && r.Method == http.MethodGet && r.Header.Get("Authorization") == "" &&
 		strings.Contains(r.Header.Get("Accept"), "text/html") {
-		s.pages.write(w, r, http.StatusUnauthorized, "signin", frame{
-			Title: "sign in · caretaker", Fixed: true, Body: newSignIn(r, r.URL.RequestURI(), ""),
-		})
+		s.pages.writeSignIn(w, r, http.StatusUnauthorized, newSignIn(r, r.URL.RequestURI()))
 		return r, false
 	}
 	if !s.config.Access.Admit(w, r) {
@@ -37,41 +35,48 @@ func (s *Site) admit(w http.ResponseWriter, r *http.Request) (*http.Request, boo
 }
 
 // signIn is the data of the page to sign in. Problem is the reason why the last token was refused.
-type signIn struct{ Back, Problem string }
+// Refused means that no token is accepted.
+type signIn struct {
+	Back, Problem string
+	Refused       bool
+}
 
 // newSignIn returns the data for a request. Over plain HTTP, a browser keeps the session for its own
 // host only.
-func newSignIn(r *http.Request, back, problem string) signIn {
+func newSignIn(r *http.Request, back string) signIn {
 	https := r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
-	host, _, _ := strings.Cut(r.Host, ":")
+	host := hostOf(r.Host)
 	if ip := net.ParseIP(host); !https && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		problem = strings.TrimSpace(problem + " Use HTTPS: over plain HTTP, browsers do not keep the token.")
+		return signIn{back, "Use HTTPS: over plain HTTP others can read the token, and browsers do not keep it.", true}
 	}
-	return signIn{back, problem}
+	return signIn{Back: back}
+}
+
+// writeSignIn renders the page to sign in.
+func (p *pages) writeSignIn(w http.ResponseWriter, r *http.Request, code int, page signIn) {
+	p.write(w, r, code, "signin", frame{Title: "sign in · caretaker", Fixed: true, Body: page})
 }
 
 // signInForm serves the page to sign in.
 func (p *pages) signInForm(w http.ResponseWriter, r *http.Request) {
-	p.write(w, r, http.StatusOK, "signin", frame{
-		Title: "sign in · caretaker", Fixed: true, Body: newSignIn(r, local(r.FormValue("back")), ""),
-	})
+	p.writeSignIn(w, r, http.StatusOK, newSignIn(r, local(r.FormValue("back"))))
 }
 
 // signIn stores a valid token in the session cookie. The browser forgets it when it is closed.
 func (p *pages) signIn(w http.ResponseWriter, r *http.Request) {
-	token, back := strings.TrimSpace(r.PostFormValue("token")), local(r.PostFormValue("back"))
-	if _, err := p.config.Access.Identify(token, nil); token == "" || err != nil {
-		problem := "Enter a token."
-		if token != "" {
-			problem = sentence(err.Error())
-		}
-		p.write(w, r, http.StatusUnauthorized, "signin", frame{
-			Title: "sign in · caretaker", Fixed: true, Body: newSignIn(r, back, problem),
-		})
+	back, code := local(r.PostFormValue("back")), http.StatusForbidden
+	page := newSignIn(r, back)
+	if !page.Refused {
+		code, page.Problem = p.signIns.SignIn(w, r, p.config.Access)
+	}
+	if page.Problem == "" {
+		http.Redirect(w, r, back, http.StatusSeeOther) //nolint:gosec // a path of this site
 		return
 	}
-	access.SetSession(w, token)
-	http.Redirect(w, r, back, http.StatusSeeOther) //nolint:gosec // a path of this site
+	if code == http.StatusUnauthorized {
+		p.config.Logger.WarnContext(r.Context(), "sign-in failed", "address", r.RemoteAddr, "error", page.Problem)
+	}
+	p.writeSignIn(w, r, code, page)
 }
 
 // signOut deletes the session cookie.

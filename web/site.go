@@ -28,9 +28,8 @@ type Config struct {
 	// TLS, if set, enables TLS.
 	TLS *tls.Config
 	// Call calls a method of the API with the client's role. With nil, lists of the API are empty.
-	Call func(
-		ctx context.Context, from access.Caller, method string, request proto.Message,
-	) (proto.Message, error)
+	// fields are the texts of fields of the request.
+	Call func(ctx context.Context, from access.Caller, request proto.Message, fields map[string][]string) (proto.Message, error)
 	// Actions allows changes to clients with the role that the API requires.
 	Actions bool
 	// TraceURL is the address of a trace and contains {trace_id}. With "", trace IDs have no link.
@@ -113,6 +112,7 @@ func (s *Site) sample() {
 	failed := false
 	for {
 		err := s.config.Service.SampleBacklogs(s.sampling)
+		lists{s.pages}.looseForeignKeys(s.sampling) // which the bar of all pages counts
 		if err != nil && !failed && s.sampling.Err() == nil {
 			s.config.Logger.WarnContext(s.sampling,
 				"backlog samples not saved, retrying", "error", err.Error())

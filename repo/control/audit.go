@@ -45,8 +45,10 @@ func (d Audit) CompleteAudit(ctx context.Context, e AuditEntry) error {
 
 // AuditFilter selects entries.
 type AuditFilter struct {
-	// Since is the time of the oldest entry. Zero means all.
-	Since time.Time
+	// Since and Until bound the times: Since inclusive, Until exclusive. Zero means no bound.
+	Since, Until time.Time
+	// By and Action are "" for all.
+	By, Action string
 	// After and AfterID belong to the last entry of the previous page. Zero means the first page.
 	After   time.Time
 	AfterID int64
@@ -56,13 +58,15 @@ type AuditFilter struct {
 
 const listAuditSQL = `
 SELECT id, at, by, address, role, action, target, reason, outcome FROM maintenance.audit
-WHERE ($1::timestamptz IS NULL OR at >= $1)
+WHERE ($1::timestamptz IS NULL OR at >= $1) AND ($5::timestamptz IS NULL OR at < $5)
+  AND ($6 = '' OR by = $6) AND ($7 = '' OR action = $7)
   AND ($2::timestamptz IS NULL OR (at, id) < ($2, $3::bigint))
 ORDER BY at DESC, id DESC LIMIT $4`
 
 // ListAudit reads up to Limit entries, the newest first.
 func (d Audit) ListAudit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
 	q := pg.NewQuery("list the audit", listAuditSQL, stmt.CustomPlan,
-		orNull(f.Since), orNull(f.After), f.AfterID, f.Limit)
+		orNull(f.Since), orNull(f.After), f.AfterID, f.Limit,
+		orNull(f.Until), f.By, f.Action)
 	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[AuditEntry])
 }

@@ -34,6 +34,10 @@ type ReceiptFilter struct {
 	// or, if keys are not stored, those whose range of keys contains it.
 	Table, Key, RunID string
 	JobID             int64
+	// Worker is a worker or the kind of a job, "" for all.
+	Worker string
+	// Since and Until bound the times: Since inclusive, Until exclusive. Zero means no bound.
+	Since, Until time.Time
 	// Before is the sequence at which the page ends, exclusive. 0 starts at the newest.
 	Before int64
 	// Limit is the maximum number of receipts.
@@ -46,6 +50,9 @@ const receiptScan = 10_000
 // pageKeys is the maximum number of keys of a page, apart from those of its first receipt.
 const pageKeys = 100_000
 
+// receiptSlack is how much later the time of a receipt may be than that of the next one.
+const receiptSlack = time.Minute
+
 // listReceiptsSQL compares numbers as numbers, and other keys in the order of their type. The first
 // columns return how far it has searched, and how many receipts it has found.
 const listReceiptsSQL = `
@@ -54,7 +61,11 @@ WITH page AS MATERIALIZED (
     keys_digest, keys, requested_by, hash
   FROM maintenance.receipts
   WHERE ($1 = '' OR "table" = $1) AND ($2 = '' OR run_id = nullif($2, '')::uuid)
-    AND ($3::bigint = 0 OR job_id = $3) AND sequence < $4
+    AND ($3::bigint = 0 OR job_id = $3) AND sequence < $4 AND ($9 = '' OR worker = $9)
+    AND ($10::timestamptz IS NULL OR at >= $10 AND sequence >= coalesce(
+      (SELECT r.sequence FROM maintenance.receipts r WHERE r.at >= $10 - $12::interval ORDER BY r.at LIMIT 1), 9223372036854775807))
+    AND ($11::timestamptz IS NULL OR at < $11 AND sequence <= coalesce(
+      (SELECT r.sequence FROM maintenance.receipts r WHERE r.at >= $11 + $12::interval ORDER BY r.at LIMIT 1), 9223372036854775807))
   ORDER BY sequence DESC LIMIT $5
 ),
 found AS (
@@ -92,7 +103,8 @@ func (d Receipts) ListReceipts(
 	var last int64
 	var inspected, found int
 	_, err = pg.Collect(ctx, d.db, pg.NewQuery("list receipts", listReceiptsSQL, stmt.CustomPlan, f.Table, f.RunID, f.JobID,
-		cmp.Or(f.Before, int64(math.MaxInt64)), scan, f.Key, f.Limit, pageKeys),
+		cmp.Or(f.Before, int64(math.MaxInt64)), scan, f.Key, f.Limit, pageKeys,
+		f.Worker, orNull(f.Since), orNull(f.Until), receiptSlack),
 		func(row pgx.CollectableRow) (none struct{}, err error) {
 			var r Receipt
 			var sequence *int64

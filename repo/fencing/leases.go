@@ -50,7 +50,7 @@ type LeaseHeldError struct {
 func (e *LeaseHeldError) Error() string {
 	text := "lease " + e.Lease.Holding()
 	if e.RunID != "" {
-		text += fmt.Sprintf(": run %s is active, follow it with WatchRun (caretaker watch %s)", e.RunID, e.RunID)
+		text += fmt.Sprintf(": run %s is active, follow it with caretaker watch %s", e.RunID, e.RunID)
 	}
 	return text
 }

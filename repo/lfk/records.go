@@ -306,7 +306,12 @@ FROM {failures} x
 JOIN {queue} q ON q.partition = x.partition AND q.id = x.record_id
 WHERE (x.partition, x.record_id) > ($1, $2::text::{id}) AND q.status = 1
   AND ($3::text[] IS NULL OR q.fully_qualified_table_name = ANY ($3))
+  AND ($5 = '' OR x.sqlstate = $5)
 ORDER BY x.partition, x.record_id LIMIT $4`
+
+// FailingFilter selects failed records. Table is named with or without the application schema,
+// SQLState is as in [FailingRecord]. "" selects all.
+type FailingFilter struct{ Table, SQLState string }
 
 // QueueName is the table of a record. Documents name only the routed queues.
 type QueueName string
@@ -326,9 +331,9 @@ func (n RecordNumber) MarshalJSON() ([]byte, error) {
 }
 
 // FailingRecords reads up to limit failed records of the queue after the given one, by table,
-// partition and id. It reads all, or those of table, named with or without the application schema.
+// partition and id.
 func (d Queue) FailingRecords(
-	ctx context.Context, queue DeletedRecords, table string, after FailingRecord, limit int,
+	ctx context.Context, queue DeletedRecords, f FailingFilter, after FailingRecord, limit int,
 ) (records []FailingRecord, err error) {
 	for i, t := range queue.Existing() {
 		if len(records) >= limit || i < slices.Index(QueueTables(), string(after.Queue)) {
@@ -339,7 +344,7 @@ func (d Queue) FailingRecords(
 			begin = after
 		}
 		q := pg.NewQuery("list failing records", queue.Fill(i, failingRecordsSQL),
-			begin.Partition, string(begin.ID), catalog.RecordedNames(table, queue.Schema), limit-len(records))
+			begin.Partition, string(begin.ID), catalog.RecordedNames(f.Table, queue.Schema), limit-len(records), f.SQLState)
 		some, err := pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[FailingRecord])
 		if err != nil {
 			return nil, err

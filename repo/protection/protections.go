@@ -30,7 +30,7 @@ type DeletionStartedError struct {
 // Error returns the failure and what to do.
 func (e *DeletionStartedError) Error() string {
 	return fmt.Sprintf("the deletion of %s %d has started, it is too late to protect it; "+
-		"ListJobs (caretaker jobs) has its job, CancelJob (caretaker jobs cancel) stops it where it is",
+		"the list of jobs has its job: to stop it where it is, cancel the job",
 		e.Kind, e.ID)
 }
 

@@ -94,7 +94,7 @@ func (k *worker) backlog(
 	if !queue.Exists {
 		return backlog, strings.Join(remarks, "; "), nil
 	}
-	failing, _ := d.Queue.FailingRecords(ctx, queue, "", lfk.FailingRecord{}, failingPage)
+	failing, _ := d.Queue.FailingRecords(ctx, queue, lfk.FailingFilter{}, lfk.FailingRecord{}, failingPage)
 	remarks = append(remarks, failingRemark(d, failing)...)
 	remarks = append(remarks, k.absentRemark(d, accepted, failing)...)
 	_ = d.Queue.ReadDefault(ctx, &queue)
@@ -130,7 +130,7 @@ func (k *worker) waiting(
 		}
 		return list, err
 	}
-	records, err := d.Queue.FailingRecords(ctx, queue, "", lfk.FailingRecord{}, waitingShown)
+	records, err := d.Queue.FailingRecords(ctx, queue, lfk.FailingFilter{}, lfk.FailingRecord{}, waitingShown)
 	for _, r := range records {
 		// The id of a routed record is no number, and is left out.
 		id, _ := strconv.ParseInt(string(r.ID), 10, 64)

@@ -179,9 +179,9 @@ func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 		run.CandidatesDigest = found.CandidatesDigest
 	})
 	const changed = "nothing was done, the candidates do not match expected_digest: use the " +
-		"candidates_digest of a new dry run (GetRun %s has the current candidates)"
+		"candidates_digest of a new dry run (run %s has the current candidates)"
 	const unknown = "nothing was done, a run's time limit is too short to check all candidates: " +
-		"try again later, or without expected_digest (GetRun %s has those that were checked)"
+		"try again later, or without expected_digest (run %s has those that were checked)"
 	text := changed
 	if found.CandidatesDigest == "" {
 		text = unknown

@@ -137,10 +137,10 @@ func WithSilence(run Run) Run {
 // ValidRunID returns an [fault.InvalidArgumentError] unless an id has the form of a run id.
 func ValidRunID(id string) error {
 	if id == "" {
-		return &fault.InvalidArgumentError{Field: "id", Description: "is required: RunBatch and ListRuns return it"}
+		return &fault.InvalidArgumentError{Field: "id", Description: "is required: the list of runs has the ids"}
 	}
 	if uuid.Validate(id) != nil || len(id) != len(uuid.Nil.String()) {
-		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: find its id with ListRuns")
+		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: the list of runs has the ids")
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func ValidRunID(id string) error {
 // other errors unchanged.
 func unknownRun(id string, err error) error {
 	if errors.Is(err, dberr.ErrNotFound) {
-		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: find its id with ListRuns")
+		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: the list of runs has the ids")
 	}
 	return err
 }
@@ -160,7 +160,7 @@ type Filter = control.RunList
 // Runs lists runs, newest first.
 func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
 	if f.After != "" && uuid.Validate(f.After) != nil {
-		return nil, &fault.InvalidArgumentError{Field: "page_token", Description: "is not one that ListRuns returned"}
+		return nil, &fault.InvalidArgumentError{Field: "page_token", Description: "is not one of the list of runs"}
 	}
 	if f.Worker != "" {
 		if _, err := r.Worker(f.Worker); err != nil {

@@ -140,7 +140,7 @@ func describeRun(record control.Failure) Problem {
 		p.Class = FailureSchema
 	case fault.ReasonLeaseLost:
 		p.Class = FailureLeaseLost
-		p.Message += "; RunBatch starts it at once"
+		p.Message += "; a run on request starts at once"
 	case fault.ReasonSettingInvalid, reasons.SettingOff:
 		p.Class = FailureSetting
 	default:

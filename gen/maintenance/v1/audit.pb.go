@@ -142,7 +142,13 @@ type ListAuditRequest struct {
 	// Default 50, at most 1000. Large answers have fewer entries.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the previous page.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only entries from before. Absent means all.
+	Until *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
+	// Only those of the client with this name, as in AuditEntry.by. Empty means all.
+	By string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	// Only calls of this RPC, as in AuditEntry.action. Empty means all.
+	Action        string `protobuf:"bytes,6,opt,name=action,proto3" json:"action,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -194,6 +200,27 @@ func (x *ListAuditRequest) GetPageSize() int32 {
 func (x *ListAuditRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ListAuditRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetAction() string {
+	if x != nil {
+		return x.Action
 	}
 	return ""
 }
@@ -267,12 +294,15 @@ const file_maintenance_v1_audit_proto_rawDesc = "" +
 	"\x06action\x18\x05 \x01(\tR\x06action\x12\x16\n" +
 	"\x06target\x18\x06 \x01(\tR\x06target\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x18\n" +
-	"\aoutcome\x18\b \x01(\tR\aoutcome\"\x80\x01\n" +
+	"\aoutcome\x18\b \x01(\tR\aoutcome\"\xda\x01\n" +
 	"\x10ListAuditRequest\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"q\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x120\n" +
+	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x12\x16\n" +
+	"\x06action\x18\x06 \x01(\tR\x06action\"q\n" +
 	"\x11ListAuditResponse\x124\n" +
 	"\aentries\x18\x01 \x03(\v2\x1a.maintenance.v1.AuditEntryR\aentries\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageTokenBDZBgithub.com/caretaker-go/caretaker/gen/maintenance/v1;maintenancev1b\x06proto3"
@@ -299,12 +329,13 @@ var file_maintenance_v1_audit_proto_goTypes = []any{
 var file_maintenance_v1_audit_proto_depIdxs = []int32{
 	3, // 0: maintenance.v1.AuditEntry.at:type_name -> google.protobuf.Timestamp
 	3, // 1: maintenance.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
-	0, // 2: maintenance.v1.ListAuditResponse.entries:type_name -> maintenance.v1.AuditEntry
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	3, // 2: maintenance.v1.ListAuditRequest.until:type_name -> google.protobuf.Timestamp
+	0, // 3: maintenance.v1.ListAuditResponse.entries:type_name -> maintenance.v1.AuditEntry
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_maintenance_v1_audit_proto_init() }

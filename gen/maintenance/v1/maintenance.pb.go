@@ -3763,7 +3763,7 @@ var File_maintenance_v1_maintenance_proto protoreflect.FileDescriptor
 
 const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\n" +
-	" maintenance/v1/maintenance.proto\x12\x0emaintenance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bmaintenance/v1/absent.proto\x1a\x1amaintenance/v1/audit.proto\x1a\x1cmaintenance/v1/outside.proto\x1a\x19maintenance/v1/plan.proto\x1a\x1fmaintenance/v1/protection.proto\x1a\x1cmaintenance/v1/receipt.proto\"\xa5\x01\n" +
+	" maintenance/v1/maintenance.proto\x12\x0emaintenance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bmaintenance/v1/absent.proto\x1a\x1amaintenance/v1/audit.proto\x1a\x1cmaintenance/v1/outside.proto\x1a\x19maintenance/v1/plan.proto\x1a\x1fmaintenance/v1/protection.proto\x1a\x1cmaintenance/v1/receipt.proto\x1a\x1bmaintenance/v1/record.proto\"\xa5\x01\n" +
 	"\aFailing\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x122\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x1c.maintenance.v1.FailureClassR\x05class\x12\x18\n" +
@@ -4060,7 +4060,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x18FAILURE_CLASS_LEASE_LOST\x10\x06\x12\x19\n" +
 	"\x15FAILURE_CLASS_SETTING\x10\a\x12\x1b\n" +
 	"\x17FAILURE_CLASS_SCHEDULER\x10\b\x12\x1a\n" +
-	"\x16FAILURE_CLASS_INTERNAL\x10\t2\xf3\x10\n" +
+	"\x16FAILURE_CLASS_INTERNAL\x10\t2\xa9\x12\n" +
 	"\x12MaintenanceService\x12M\n" +
 	"\bRunBatch\x12\x1f.maintenance.v1.RunBatchRequest\x1a .maintenance.v1.RunBatchResponse\x12P\n" +
 	"\tGetStatus\x12 .maintenance.v1.GetStatusRequest\x1a!.maintenance.v1.GetStatusResponse\x12S\n" +
@@ -4084,7 +4084,9 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\vListOutside\x12\".maintenance.v1.ListOutsideRequest\x1a#.maintenance.v1.ListOutsideResponse\x12S\n" +
 	"\n" +
 	"AckOutside\x12!.maintenance.v1.AckOutsideRequest\x1a\".maintenance.v1.AckOutsideResponse\x12Y\n" +
-	"\fAcceptAbsent\x12#.maintenance.v1.AcceptAbsentRequest\x1a$.maintenance.v1.AcceptAbsentResponse\x12Y\n" +
+	"\fAcceptAbsent\x12#.maintenance.v1.AcceptAbsentRequest\x1a$.maintenance.v1.AcceptAbsentResponse\x12V\n" +
+	"\vListRecords\x12\".maintenance.v1.ListRecordsRequest\x1a#.maintenance.v1.ListRecordsResponse\x12\\\n" +
+	"\rDecideRecords\x12$.maintenance.v1.DecideRecordsRequest\x1a%.maintenance.v1.DecideRecordsResponse\x12Y\n" +
 	"\fListReceipts\x12#.maintenance.v1.ListReceiptsRequest\x1a$.maintenance.v1.ListReceiptsResponse\x12P\n" +
 	"\tListAudit\x12 .maintenance.v1.ListAuditRequest\x1a!.maintenance.v1.ListAuditResponse\x12_\n" +
 	"\x0eSetFeatureFlag\x12%.maintenance.v1.SetFeatureFlagRequest\x1a&.maintenance.v1.SetFeatureFlagResponse\x12e\n" +
@@ -4170,17 +4172,21 @@ var file_maintenance_v1_maintenance_proto_goTypes = []any{
 	(*ListOutsideRequest)(nil),       // 62: maintenance.v1.ListOutsideRequest
 	(*AckOutsideRequest)(nil),        // 63: maintenance.v1.AckOutsideRequest
 	(*AcceptAbsentRequest)(nil),      // 64: maintenance.v1.AcceptAbsentRequest
-	(*ListReceiptsRequest)(nil),      // 65: maintenance.v1.ListReceiptsRequest
-	(*ListAuditRequest)(nil),         // 66: maintenance.v1.ListAuditRequest
-	(*PlanDeletionResponse)(nil),     // 67: maintenance.v1.PlanDeletionResponse
-	(*ProtectTargetResponse)(nil),    // 68: maintenance.v1.ProtectTargetResponse
-	(*UnprotectTargetResponse)(nil),  // 69: maintenance.v1.UnprotectTargetResponse
-	(*ListProtectedResponse)(nil),    // 70: maintenance.v1.ListProtectedResponse
-	(*ListOutsideResponse)(nil),      // 71: maintenance.v1.ListOutsideResponse
-	(*AckOutsideResponse)(nil),       // 72: maintenance.v1.AckOutsideResponse
-	(*AcceptAbsentResponse)(nil),     // 73: maintenance.v1.AcceptAbsentResponse
-	(*ListReceiptsResponse)(nil),     // 74: maintenance.v1.ListReceiptsResponse
-	(*ListAuditResponse)(nil),        // 75: maintenance.v1.ListAuditResponse
+	(*ListRecordsRequest)(nil),       // 65: maintenance.v1.ListRecordsRequest
+	(*DecideRecordsRequest)(nil),     // 66: maintenance.v1.DecideRecordsRequest
+	(*ListReceiptsRequest)(nil),      // 67: maintenance.v1.ListReceiptsRequest
+	(*ListAuditRequest)(nil),         // 68: maintenance.v1.ListAuditRequest
+	(*PlanDeletionResponse)(nil),     // 69: maintenance.v1.PlanDeletionResponse
+	(*ProtectTargetResponse)(nil),    // 70: maintenance.v1.ProtectTargetResponse
+	(*UnprotectTargetResponse)(nil),  // 71: maintenance.v1.UnprotectTargetResponse
+	(*ListProtectedResponse)(nil),    // 72: maintenance.v1.ListProtectedResponse
+	(*ListOutsideResponse)(nil),      // 73: maintenance.v1.ListOutsideResponse
+	(*AckOutsideResponse)(nil),       // 74: maintenance.v1.AckOutsideResponse
+	(*AcceptAbsentResponse)(nil),     // 75: maintenance.v1.AcceptAbsentResponse
+	(*ListRecordsResponse)(nil),      // 76: maintenance.v1.ListRecordsResponse
+	(*DecideRecordsResponse)(nil),    // 77: maintenance.v1.DecideRecordsResponse
+	(*ListReceiptsResponse)(nil),     // 78: maintenance.v1.ListReceiptsResponse
+	(*ListAuditResponse)(nil),        // 79: maintenance.v1.ListAuditResponse
 }
 var file_maintenance_v1_maintenance_proto_depIdxs = []int32{
 	54, // 0: maintenance.v1.Failing.since:type_name -> google.protobuf.Timestamp
@@ -4273,37 +4279,41 @@ var file_maintenance_v1_maintenance_proto_depIdxs = []int32{
 	62, // 87: maintenance.v1.MaintenanceService.ListOutside:input_type -> maintenance.v1.ListOutsideRequest
 	63, // 88: maintenance.v1.MaintenanceService.AckOutside:input_type -> maintenance.v1.AckOutsideRequest
 	64, // 89: maintenance.v1.MaintenanceService.AcceptAbsent:input_type -> maintenance.v1.AcceptAbsentRequest
-	65, // 90: maintenance.v1.MaintenanceService.ListReceipts:input_type -> maintenance.v1.ListReceiptsRequest
-	66, // 91: maintenance.v1.MaintenanceService.ListAudit:input_type -> maintenance.v1.ListAuditRequest
-	49, // 92: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
-	51, // 93: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
-	22, // 94: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
-	24, // 95: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
-	26, // 96: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
-	28, // 97: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
-	30, // 98: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
-	32, // 99: maintenance.v1.MaintenanceService.ListFires:output_type -> maintenance.v1.ListFiresResponse
-	34, // 100: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
-	36, // 101: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
-	38, // 102: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
-	40, // 103: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
-	44, // 104: maintenance.v1.MaintenanceService.GetJob:output_type -> maintenance.v1.GetJobResponse
-	46, // 105: maintenance.v1.MaintenanceService.CancelJob:output_type -> maintenance.v1.CancelJobResponse
-	42, // 106: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
-	48, // 107: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
-	67, // 108: maintenance.v1.MaintenanceService.PlanDeletion:output_type -> maintenance.v1.PlanDeletionResponse
-	68, // 109: maintenance.v1.MaintenanceService.ProtectTarget:output_type -> maintenance.v1.ProtectTargetResponse
-	69, // 110: maintenance.v1.MaintenanceService.UnprotectTarget:output_type -> maintenance.v1.UnprotectTargetResponse
-	70, // 111: maintenance.v1.MaintenanceService.ListProtected:output_type -> maintenance.v1.ListProtectedResponse
-	71, // 112: maintenance.v1.MaintenanceService.ListOutside:output_type -> maintenance.v1.ListOutsideResponse
-	72, // 113: maintenance.v1.MaintenanceService.AckOutside:output_type -> maintenance.v1.AckOutsideResponse
-	73, // 114: maintenance.v1.MaintenanceService.AcceptAbsent:output_type -> maintenance.v1.AcceptAbsentResponse
-	74, // 115: maintenance.v1.MaintenanceService.ListReceipts:output_type -> maintenance.v1.ListReceiptsResponse
-	75, // 116: maintenance.v1.MaintenanceService.ListAudit:output_type -> maintenance.v1.ListAuditResponse
-	50, // 117: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
-	52, // 118: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
-	94, // [94:119] is the sub-list for method output_type
-	69, // [69:94] is the sub-list for method input_type
+	65, // 90: maintenance.v1.MaintenanceService.ListRecords:input_type -> maintenance.v1.ListRecordsRequest
+	66, // 91: maintenance.v1.MaintenanceService.DecideRecords:input_type -> maintenance.v1.DecideRecordsRequest
+	67, // 92: maintenance.v1.MaintenanceService.ListReceipts:input_type -> maintenance.v1.ListReceiptsRequest
+	68, // 93: maintenance.v1.MaintenanceService.ListAudit:input_type -> maintenance.v1.ListAuditRequest
+	49, // 94: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
+	51, // 95: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
+	22, // 96: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
+	24, // 97: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
+	26, // 98: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
+	28, // 99: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
+	30, // 100: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
+	32, // 101: maintenance.v1.MaintenanceService.ListFires:output_type -> maintenance.v1.ListFiresResponse
+	34, // 102: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
+	36, // 103: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
+	38, // 104: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
+	40, // 105: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
+	44, // 106: maintenance.v1.MaintenanceService.GetJob:output_type -> maintenance.v1.GetJobResponse
+	46, // 107: maintenance.v1.MaintenanceService.CancelJob:output_type -> maintenance.v1.CancelJobResponse
+	42, // 108: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
+	48, // 109: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
+	69, // 110: maintenance.v1.MaintenanceService.PlanDeletion:output_type -> maintenance.v1.PlanDeletionResponse
+	70, // 111: maintenance.v1.MaintenanceService.ProtectTarget:output_type -> maintenance.v1.ProtectTargetResponse
+	71, // 112: maintenance.v1.MaintenanceService.UnprotectTarget:output_type -> maintenance.v1.UnprotectTargetResponse
+	72, // 113: maintenance.v1.MaintenanceService.ListProtected:output_type -> maintenance.v1.ListProtectedResponse
+	73, // 114: maintenance.v1.MaintenanceService.ListOutside:output_type -> maintenance.v1.ListOutsideResponse
+	74, // 115: maintenance.v1.MaintenanceService.AckOutside:output_type -> maintenance.v1.AckOutsideResponse
+	75, // 116: maintenance.v1.MaintenanceService.AcceptAbsent:output_type -> maintenance.v1.AcceptAbsentResponse
+	76, // 117: maintenance.v1.MaintenanceService.ListRecords:output_type -> maintenance.v1.ListRecordsResponse
+	77, // 118: maintenance.v1.MaintenanceService.DecideRecords:output_type -> maintenance.v1.DecideRecordsResponse
+	78, // 119: maintenance.v1.MaintenanceService.ListReceipts:output_type -> maintenance.v1.ListReceiptsResponse
+	79, // 120: maintenance.v1.MaintenanceService.ListAudit:output_type -> maintenance.v1.ListAuditResponse
+	50, // 121: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
+	52, // 122: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
+	96, // [96:123] is the sub-list for method output_type
+	69, // [69:96] is the sub-list for method input_type
 	69, // [69:69] is the sub-list for extension type_name
 	69, // [69:69] is the sub-list for extension extendee
 	0,  // [0:69] is the sub-list for field type_name
@@ -4320,6 +4330,7 @@ func file_maintenance_v1_maintenance_proto_init() {
 	file_maintenance_v1_plan_proto_init()
 	file_maintenance_v1_protection_proto_init()
 	file_maintenance_v1_receipt_proto_init()
+	file_maintenance_v1_record_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -42,6 +42,8 @@ const (
 	MaintenanceService_ListOutside_FullMethodName      = "/maintenance.v1.MaintenanceService/ListOutside"
 	MaintenanceService_AckOutside_FullMethodName       = "/maintenance.v1.MaintenanceService/AckOutside"
 	MaintenanceService_AcceptAbsent_FullMethodName     = "/maintenance.v1.MaintenanceService/AcceptAbsent"
+	MaintenanceService_ListRecords_FullMethodName      = "/maintenance.v1.MaintenanceService/ListRecords"
+	MaintenanceService_DecideRecords_FullMethodName    = "/maintenance.v1.MaintenanceService/DecideRecords"
 	MaintenanceService_ListReceipts_FullMethodName     = "/maintenance.v1.MaintenanceService/ListReceipts"
 	MaintenanceService_ListAudit_FullMethodName        = "/maintenance.v1.MaintenanceService/ListAudit"
 	MaintenanceService_SetFeatureFlag_FullMethodName   = "/maintenance.v1.MaintenanceService/SetFeatureFlag"
@@ -124,6 +126,13 @@ type MaintenanceServiceClient interface {
 	// clean the records that these held. Every database must answer. Errors: INVALID_ARGUMENT, NOT_FOUND UNKNOWN_CHILD,
 	// FAILED_PRECONDITION CHILD_NOT_ABSENT and WORKER_NOT_CONFIGURED, UNAVAILABLE DATABASE_UNREACHABLE. No table is accepted then.
 	AcceptAbsent(ctx context.Context, in *AcceptAbsentRequest, opts ...grpc.CallOption) (*AcceptAbsentResponse, error)
+	// ListRecords lists the records of deleted parents whose children could not be cleaned: dead, failing, or with a reused
+	// key. Errors: NOT_FOUND UNKNOWN_DATABASE, INVALID_ARGUMENT, UNAVAILABLE if no database can be read.
+	ListRecords(ctx context.Context, in *ListRecordsRequest, opts ...grpc.CallOption) (*ListRecordsResponse, error)
+	// DecideRecords queues dead records again, or decides on the reused keys of a table. Errors: INVALID_ARGUMENT, NOT_FOUND
+	// UNKNOWN_RECORD, UNKNOWN_TABLE or UNKNOWN_DATABASE, FAILED_PRECONDITION RECORD_NOT_QUEUED. Databases before the one
+	// that failed are done.
+	DecideRecords(ctx context.Context, in *DecideRecordsRequest, opts ...grpc.CallOption) (*DecideRecordsResponse, error)
 	// ListReceipts lists the receipts of a database, the newest first: what was changed, by which rule, when, for whom.
 	// Errors: NOT_FOUND UNKNOWN_DATABASE, INVALID_ARGUMENT (a key without its table).
 	ListReceipts(ctx context.Context, in *ListReceiptsRequest, opts ...grpc.CallOption) (*ListReceiptsResponse, error)
@@ -362,6 +371,26 @@ func (c *maintenanceServiceClient) AcceptAbsent(ctx context.Context, in *AcceptA
 	return out, nil
 }
 
+func (c *maintenanceServiceClient) ListRecords(ctx context.Context, in *ListRecordsRequest, opts ...grpc.CallOption) (*ListRecordsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRecordsResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_ListRecords_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) DecideRecords(ctx context.Context, in *DecideRecordsRequest, opts ...grpc.CallOption) (*DecideRecordsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DecideRecordsResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_DecideRecords_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *maintenanceServiceClient) ListReceipts(ctx context.Context, in *ListReceiptsRequest, opts ...grpc.CallOption) (*ListReceiptsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListReceiptsResponse)
@@ -478,6 +507,13 @@ type MaintenanceServiceServer interface {
 	// clean the records that these held. Every database must answer. Errors: INVALID_ARGUMENT, NOT_FOUND UNKNOWN_CHILD,
 	// FAILED_PRECONDITION CHILD_NOT_ABSENT and WORKER_NOT_CONFIGURED, UNAVAILABLE DATABASE_UNREACHABLE. No table is accepted then.
 	AcceptAbsent(context.Context, *AcceptAbsentRequest) (*AcceptAbsentResponse, error)
+	// ListRecords lists the records of deleted parents whose children could not be cleaned: dead, failing, or with a reused
+	// key. Errors: NOT_FOUND UNKNOWN_DATABASE, INVALID_ARGUMENT, UNAVAILABLE if no database can be read.
+	ListRecords(context.Context, *ListRecordsRequest) (*ListRecordsResponse, error)
+	// DecideRecords queues dead records again, or decides on the reused keys of a table. Errors: INVALID_ARGUMENT, NOT_FOUND
+	// UNKNOWN_RECORD, UNKNOWN_TABLE or UNKNOWN_DATABASE, FAILED_PRECONDITION RECORD_NOT_QUEUED. Databases before the one
+	// that failed are done.
+	DecideRecords(context.Context, *DecideRecordsRequest) (*DecideRecordsResponse, error)
 	// ListReceipts lists the receipts of a database, the newest first: what was changed, by which rule, when, for whom.
 	// Errors: NOT_FOUND UNKNOWN_DATABASE, INVALID_ARGUMENT (a key without its table).
 	ListReceipts(context.Context, *ListReceiptsRequest) (*ListReceiptsResponse, error)
@@ -559,6 +595,12 @@ func (UnimplementedMaintenanceServiceServer) AckOutside(context.Context, *AckOut
 }
 func (UnimplementedMaintenanceServiceServer) AcceptAbsent(context.Context, *AcceptAbsentRequest) (*AcceptAbsentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcceptAbsent not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) ListRecords(context.Context, *ListRecordsRequest) (*ListRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRecords not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) DecideRecords(context.Context, *DecideRecordsRequest) (*DecideRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DecideRecords not implemented")
 }
 func (UnimplementedMaintenanceServiceServer) ListReceipts(context.Context, *ListReceiptsRequest) (*ListReceiptsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListReceipts not implemented")
@@ -964,6 +1006,42 @@ func _MaintenanceService_AcceptAbsent_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MaintenanceService_ListRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRecordsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).ListRecords(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_ListRecords_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).ListRecords(ctx, req.(*ListRecordsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_DecideRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DecideRecordsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).DecideRecords(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_DecideRecords_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).DecideRecords(ctx, req.(*DecideRecordsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MaintenanceService_ListReceipts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListReceiptsRequest)
 	if err := dec(in); err != nil {
@@ -1122,6 +1200,14 @@ var MaintenanceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AcceptAbsent",
 			Handler:    _MaintenanceService_AcceptAbsent_Handler,
+		},
+		{
+			MethodName: "ListRecords",
+			Handler:    _MaintenanceService_ListRecords_Handler,
+		},
+		{
+			MethodName: "DecideRecords",
+			Handler:    _MaintenanceService_DecideRecords_Handler,
 		},
 		{
 			MethodName: "ListReceipts",

@@ -222,7 +222,13 @@ type ListReceiptsRequest struct {
 	// Default 50, at most 1000. Large answers have fewer entries.
 	PageSize int32 `protobuf:"varint,6,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the previous page.
-	PageToken     string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only receipts of then or later. Absent means all.
+	Since *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`
+	// Only receipts from before. Absent means all.
+	Until *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=until,proto3" json:"until,omitempty"`
+	// Worker or kind of the job, as in Receipt.worker. Empty means all.
+	Worker        string `protobuf:"bytes,10,opt,name=worker,proto3" json:"worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -302,6 +308,27 @@ func (x *ListReceiptsRequest) GetPageSize() int32 {
 func (x *ListReceiptsRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListReceiptsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListReceiptsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ListReceiptsRequest) GetWorker() string {
+	if x != nil {
+		return x.Worker
 	}
 	return ""
 }
@@ -386,7 +413,7 @@ const file_maintenance_v1_receipt_proto_rawDesc = "" +
 	"keysDigest\x12\x12\n" +
 	"\x04keys\x18\x0e \x03(\tR\x04keys\x12!\n" +
 	"\frequested_by\x18\x0f \x01(\tR\vrequestedBy\x12\x12\n" +
-	"\x04hash\x18\x10 \x01(\tR\x04hash\"\xc3\x01\n" +
+	"\x04hash\x18\x10 \x01(\tR\x04hash\"\xbf\x02\n" +
 	"\x13ListReceiptsRequest\x12\x1a\n" +
 	"\bdatabase\x18\x01 \x01(\tR\bdatabase\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12\x10\n" +
@@ -395,7 +422,11 @@ const file_maintenance_v1_receipt_proto_rawDesc = "" +
 	"\x06job_id\x18\x05 \x01(\x03R\x05jobId\x12\x1b\n" +
 	"\tpage_size\x18\x06 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\a \x01(\tR\tpageToken\"s\n" +
+	"page_token\x18\a \x01(\tR\tpageToken\x120\n" +
+	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
+	"\x06worker\x18\n" +
+	" \x01(\tR\x06worker\"s\n" +
 	"\x14ListReceiptsResponse\x123\n" +
 	"\breceipts\x18\x01 \x03(\v2\x17.maintenance.v1.ReceiptR\breceipts\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageTokenBDZBgithub.com/caretaker-go/caretaker/gen/maintenance/v1;maintenancev1b\x06proto3"
@@ -421,12 +452,14 @@ var file_maintenance_v1_receipt_proto_goTypes = []any{
 }
 var file_maintenance_v1_receipt_proto_depIdxs = []int32{
 	3, // 0: maintenance.v1.Receipt.at:type_name -> google.protobuf.Timestamp
-	0, // 1: maintenance.v1.ListReceiptsResponse.receipts:type_name -> maintenance.v1.Receipt
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	3, // 1: maintenance.v1.ListReceiptsRequest.since:type_name -> google.protobuf.Timestamp
+	3, // 2: maintenance.v1.ListReceiptsRequest.until:type_name -> google.protobuf.Timestamp
+	0, // 3: maintenance.v1.ListReceiptsResponse.receipts:type_name -> maintenance.v1.Receipt
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_maintenance_v1_receipt_proto_init() }

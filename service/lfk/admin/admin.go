@@ -17,7 +17,7 @@ import (
 // ErrUnknownTable, ErrUnknownRecord and ErrUnknownKey: the name or id was not found.
 var (
 	ErrUnknownTable  = errors.New("unknown table")
-	ErrUnknownRecord = errors.New("unknown dead record")
+	ErrUnknownRecord = errors.New("unknown record")
 	ErrUnknownKey    = errors.New("unknown foreign key")
 	// ErrUnknownAction: an invalid on_delete of a definition.
 	ErrUnknownAction = errors.New("--on-delete")
@@ -124,7 +124,8 @@ func (l Admin) unknownTable(ctx context.Context, table string) error {
 	if hint != "" {
 		hint = ": " + hint
 	}
-	return fmt.Errorf("%w %s in %s%s", ErrUnknownTable, table, run.DatabaseNames(selected), hint)
+	return fault.Unknown(ErrUnknownTable, "table", table,
+		fmt.Sprintf("%s %s in %s%s", ErrUnknownTable, table, run.DatabaseNames(selected), hint))
 }
 
 // knownTable returns [ErrUnknownTable] if no selected database has a table.
@@ -146,8 +147,7 @@ func (l Admin) selected() ([]*repo.Database, error) {
 			return []*repo.Database{d}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w %q: configured are %s", fault.ErrUnknownDatabase, l.Only,
-		run.DatabaseNames(l.Databases))
+	return nil, run.UnknownDatabase(l.Only, l.Databases)
 }
 
 // each calls do for every selected database that is migrated and has an application schema, and

@@ -320,6 +320,19 @@ func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
 	}
 	assert.Equal(t, list(""), "main:public.p main:public.q main:public.p ci:public.p ")
 	assert.Equal(t, list("q"), "main:public.q ")
+	var pages []string
+	for after := ""; ; {
+		page, unread, err := keys.Records(ctx, admin.RecordFilter{State: admin.RecordDead, After: after, Limit: 2})
+		assert.That(t, err == nil && unread == nil, "%v, unread %v", err, unread)
+		if len(page) == 0 {
+			break
+		}
+		for _, r := range page {
+			after, pages = r.Cursor, append(pages, r.Database+":"+r.ID)
+		}
+		pages = append(pages, "|")
+	}
+	assert.Equal(t, strings.Join(pages, " "), "main:1 main:2 | main:3 ci:1 |", "pages of the records")
 	one, three, nine := int64(1), int64(3), int64(9)
 	for _, c := range []struct {
 		id    *int64

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // DeadRecord is a deleted parent whose children could not be cleaned.
@@ -60,13 +62,17 @@ type FailingRecord struct {
 // databases or of one table. They are sorted by database, partition and id. For a table that does
 // not exist and has no such records it returns [ErrUnknownTable].
 func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, error) {
+	return l.failing(ctx, lfk.FailingFilter{Table: table})
+}
+
+func (l Admin) failing(ctx context.Context, f lfk.FailingFilter) ([]FailingRecord, error) {
 	records := []FailingRecord{}
 	err := l.each(ctx, func(d *repo.Database) error {
 		var last lfk.FailingRecord
 		queue, err := d.Queue.DeletedRecordsShape(ctx)
 		for more := true; more && err == nil; {
 			var page []lfk.FailingRecord
-			page, err = d.Queue.FailingRecords(ctx, queue, table, last, recordPage)
+			page, err = d.Queue.FailingRecords(ctx, queue, f, last, recordPage)
 			for _, r := range page {
 				last = r
 				records = append(records, FailingRecord{d.Name, r})
@@ -75,8 +81,8 @@ func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, erro
 		}
 		return err
 	})
-	if err == nil && len(records) == 0 && table != "" {
-		err = l.knownTable(ctx, table)
+	if err == nil && len(records) == 0 && f.Table != "" {
+		err = l.knownTable(ctx, f.Table)
 	}
 	return records, err
 }
@@ -107,8 +113,8 @@ func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, e
 	case len(holders) == 0:
 		return done, l.noDeadRecord(ctx, id, table)
 	case id != nil && len(holders) > 1:
-		return done, fmt.Errorf("there is a dead record %d in %s: name one with --database",
-			*id, run.DatabaseNames(holders))
+		return done, &fault.InvalidArgumentError{Field: "database", Description: fmt.Sprintf(
+			"there is a dead record %d in %s: name one with --database", *id, run.DatabaseNames(holders))}
 	}
 	for _, d := range holders {
 		n, retryErr := admin.New(d.Database).RetryDeadRecords(ctx, filter)
@@ -120,12 +126,18 @@ func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, e
 	return done, err
 }
 
+// noRecord returns the error for a table without the records of a decision.
+func noRecord(table, text string) error {
+	return &fault.RefusedError{Reason: "UNKNOWN_RECORD", Text: text, Metadata: map[string]string{"table": table}}
+}
+
 // noDeadRecord returns why no record can be retried: the id or the table does not exist, or the
 // records are not dead but failing.
 func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error {
 	const advice = "`caretaker lfk dead` lists them"
 	if id != nil {
-		return fmt.Errorf("%w %d: %s", ErrUnknownRecord, *id, advice)
+		text := fmt.Sprintf("unknown dead record %d: %s", *id, advice)
+		return fault.Unknown(ErrUnknownRecord, "id", strconv.FormatInt(*id, 10), text)
 	}
 	if table != "" {
 		if err := l.knownTable(ctx, table); err != nil {
@@ -136,14 +148,14 @@ func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error 
 	_ = l.each(ctx, func(d *repo.Database) error { // of a hint no error matters
 		queue, err := d.Queue.DeletedRecordsShape(ctx)
 		if err == nil {
-			some, _ := d.Queue.FailingRecords(ctx, queue, table, lfk.FailingRecord{}, 1)
+			some, _ := d.Queue.FailingRecords(ctx, queue, lfk.FailingFilter{Table: table}, lfk.FailingRecord{}, 1)
 			failing = failing || len(some) > 0
 		}
 		return err
 	})
 	if failing {
-		return errors.New("no dead record matches: failing records are retried without a command, at " +
+		return noRecord(table, "no dead record matches: failing records are retried without a command, at "+
 			"the NEXT TRY that `caretaker lfk dead --failing` shows")
 	}
-	return errors.New("no dead record matches: " + advice)
+	return noRecord(table, "no dead record matches: "+advice)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
@@ -15,14 +16,7 @@ func (l Admin) Reused(ctx context.Context, table string) ([]FailingRecord, error
 	if err := l.checkTable(ctx, table); err != nil {
 		return nil, err
 	}
-	all, err := l.Failing(ctx, table)
-	held := []FailingRecord{}
-	for _, r := range all {
-		if r.SQLState == reasons.KeyReused {
-			held = append(held, r)
-		}
-	}
-	return held, err
+	return l.failing(ctx, lfk.FailingFilter{Table: table, SQLState: reasons.KeyReused})
 }
 
 // DecideReused lets the next run clean the children of the reused keys of a table, or closes their
@@ -45,7 +39,7 @@ func (l Admin) DecideReused(ctx context.Context, table string, clean bool) ([]Re
 		return err
 	})
 	if err == nil && len(done) == 0 {
-		err = errors.New("no reused key of " + table + " is held: `caretaker lfk reused` lists them")
+		err = noRecord(table, "no reused key of "+table+" is held: `caretaker lfk reused` lists them")
 	}
 	return done, err
 }

@@ -118,9 +118,9 @@ func (e *WorkerPausedError) Subject() string {
 
 // Error returns what is paused, by whom, since when and why, and how to end the pause.
 func (e *WorkerPausedError) Error() string {
-	how := "ResumeWorker (caretaker resume " + e.Worker + ")"
+	how := "caretaker resume " + e.Worker
 	if e.Pause.Worker == AllWorkers {
-		how = "ResumeWorker * (caretaker resume --all)"
+		how = "caretaker resume --all"
 	}
 	span := "since " + e.Pause.Since.UTC().Format(time.RFC3339)
 	if !e.Pause.Until.IsZero() {
