@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
@@ -119,8 +120,8 @@ func (l Admin) databasesOf(
 
 // unknownTable returns the error for a table that no selected database has.
 func (l Admin) unknownTable(ctx context.Context, table string) error {
-	selected, _ := l.selected()
-	hint := l.tables(ctx).hint(table)
+	selected, _ := l.Selected()
+	hint := lfk.ReadTableNames(ctx, selected).Hint(table)
 	if hint != "" {
 		hint = ": " + hint
 	}
@@ -136,24 +137,26 @@ func (l Admin) knownTable(ctx context.Context, table string) error {
 	return err
 }
 
-// selected returns the databases to work on.
-func (l Admin) selected() ([]*repo.Database, error) {
+// Selected returns the databases to work on.
+func (l Admin) Selected() ([]*repo.Database, error) {
 	if l.Only == "" {
 		return l.Databases, nil
 	}
+	var names []string
 	for _, d := range l.Databases {
 		if d.Name == l.Only {
 			return []*repo.Database{d}, nil
 		}
+		names = append(names, d.Name)
 	}
-	return nil, fmt.Errorf("%w %q: configured are %s", fault.ErrUnknownDatabase, l.Only,
-		run.DatabaseNames(l.Databases))
+	return nil, fmt.Errorf("%w %q: configured are %s%s", fault.ErrUnknownDatabase, l.Only,
+		run.DatabaseNames(l.Databases), lfk.Parenthesized(lfk.DidYouMean(format.Nearest(l.Only, names))))
 }
 
 // each calls do for every selected database that is migrated and has an application schema, and
 // joins the errors.
 func (l Admin) each(ctx context.Context, do func(*repo.Database) error) error {
-	selected, err := l.selected()
+	selected, err := l.Selected()
 	for _, d := range selected {
 		ready := d.CheckMigrated(ctx)
 		if ready == nil {

@@ -111,7 +111,10 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 		check.pending(d)
 		check.undefined(d)
 	}
-	check.missing(sync.OnceValue(func() tableNames { return l.tables(ctx) }))
+	check.missing(sync.OnceValue(func() lfk.TableNames {
+		selected, _ := l.Selected()
+		return lfk.ReadTableNames(ctx, selected)
+	}))
 	check.shared()
 	return check, err
 }
@@ -131,7 +134,7 @@ type lint struct {
 
 // unchecked returns the selected databases that could not be inspected.
 func (l *lint) unchecked() (names []string) {
-	selected, _ := l.selected()
+	selected, _ := l.Selected()
 	for _, d := range selected {
 		if !slices.ContainsFunc(l.Seen, func(i lfk.Inspected) bool { return i.Name == d.Name }) {
 			names = append(names, d.Name)
@@ -242,7 +245,7 @@ func (l *lint) children(d lfk.Inspected) {
 		for _, column := range child.MissingColumns {
 			at.fail("column_missing",
 				"%s has no column %s%s: correct the definition or the table", key.Table, column,
-				parenthesized(didYouMean(format.Nearest(column, child.Names))))
+				lfk.Parenthesized(lfk.DidYouMean(format.Nearest(column, child.Names))))
 		}
 		mismatches := append(l.mismatches(key, child), child.Mismatches...)
 		for _, mismatch := range mismatches {

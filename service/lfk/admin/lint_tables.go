@@ -13,7 +13,7 @@ import (
 )
 
 // missing reports tables that are in no configured database. names returns the tables that are.
-func (l *lint) missing(names func() tableNames) {
+func (l *lint) missing(names func() lfk.TableNames) {
 	if !l.Complete {
 		return
 	}
@@ -29,7 +29,7 @@ func (l *lint) missing(names func() tableNames) {
 				at.fail("parent_missing", "deletions are not recorded: %s, and track that", l.others[key.Parent])
 			} else {
 				at.warn("parent_missing", "is in no configured database%s, so its definitions get no records: "+
-					"configure its database, or remove the definitions", parenthesized(names().hint(key.Parent)))
+					"configure its database, or remove the definitions", lfk.Parenthesized(names().Hint(key.Parent)))
 			}
 		}
 		switch {
@@ -45,7 +45,7 @@ func (l *lint) missing(names func() tableNames) {
 		default:
 			l.at("", key.String()).fail("child_missing", "%s is in no configured database%s, so records "+
 				"of %s are held: configure the database that has it, or run `caretaker lfk accept-absent %s`",
-				key.Table, parenthesized(names().hint(key.Table)), key.Parent, catalog.Argument(key.Table))
+				key.Table, lfk.Parenthesized(names().Hint(key.Table)), key.Parent, catalog.Argument(key.Table))
 		}
 	}
 }

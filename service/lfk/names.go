@@ -1,4 +1,4 @@
-package admin
+package lfk
 
 import (
 	"context"
@@ -11,25 +11,25 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 )
 
-// tableNames are the tables that an unknown name may mean.
-type tableNames []admin.NamedTable
+// TableNames are the tables that an unknown name may mean.
+type TableNames []admin.NamedTable
 
-// tables reads the names of the tables of the selected databases. For a hint no error matters.
-func (l Admin) tables(ctx context.Context) (names tableNames) {
-	_ = l.each(ctx, func(d *repo.Database) error {
-		found, err := admin.New(d.Database).TableNames(ctx)
+// ReadTableNames reads the names of the tables of databases. Databases that do not answer have none,
+// because for a hint no error matters.
+func ReadTableNames(ctx context.Context, databases []*repo.Database) (names TableNames) {
+	for _, d := range databases {
+		found, _ := admin.New(d.Database).TableNames(ctx)
 		names = append(names, found...)
-		return err
-	})
+	}
 	return names
 }
 
 // maxHints is the maximum number of tables in a hint.
 const maxHints = 5
 
-// hint asks whether a table of another case or schema was meant, or else the table with the most
+// Hint asks whether a table of another case or schema was meant, or else the table with the most
 // similar name. It also reports a write-protected table of that name. It returns "" without a hint.
-func (t tableNames) hint(name string) string {
+func (t TableNames) Hint(name string) string {
 	wanted, err := catalog.ParseTable(name)
 	if err != nil {
 		return ""
@@ -49,21 +49,21 @@ func (t tableNames) hint(name string) string {
 		}
 	}
 	if len(same) == 0 {
-		return format.Join(didYouMean(format.Nearest(name, others)), protected)
+		return format.Join(DidYouMean(format.Nearest(name, others)), protected)
 	}
-	return format.Join(didYouMean(same...), protected)
+	return format.Join(DidYouMean(same...), protected)
 }
 
-// didYouMean asks whether one of the names was meant. It returns "" if they are empty.
-func didYouMean(names ...string) string {
+// DidYouMean asks whether one of the names was meant. It returns "" if they are empty.
+func DidYouMean(names ...string) string {
 	if text := strings.Join(names, " or "); text != "" {
 		return "did you mean " + text + "?"
 	}
 	return ""
 }
 
-// parenthesized returns a hint to follow a name. It returns "" without a hint.
-func parenthesized(hint string) string {
+// Parenthesized returns a hint to follow a name. It returns "" without a hint.
+func Parenthesized(hint string) string {
 	if hint == "" {
 		return ""
 	}
