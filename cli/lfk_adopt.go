@@ -53,7 +53,7 @@ func (l *lfkCommands) adopt() *cobra.Command {
 		RunE: l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
 			switch {
 			case f.list:
-				return l.listAdoptable(ctx, keys)
+				return listAdoptable(ctx, l, keys)
 			case f.all:
 				return l.adoptAll(ctx, keys, f)
 			}

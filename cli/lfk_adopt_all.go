@@ -11,7 +11,7 @@ import (
 )
 
 // listAdoptable prints the foreign keys to adopt, then why the others cannot be adopted.
-func (l *lfkCommands) listAdoptable(ctx context.Context, keys admin.Admin) error {
+func listAdoptable(ctx context.Context, l *lfkCommands, keys admin.Admin) error {
 	all, err := keys.Adoptable(ctx)
 	if err = l.candidates().show(l, all, err); l.asJSON {
 		return err

@@ -28,13 +28,13 @@ func ReadTableNames(ctx context.Context, databases []*repo.Database) (names Tabl
 const maxHints = 5
 
 // Hint asks whether a table of another case or schema was meant, or else the table with the most
-// similar name. It also reports a write-protected table of that name. It returns "" without a hint.
+// similar name, of any schema if name has none. It also reports a write-protected table of that name. It returns "" without a hint.
 func (t TableNames) Hint(name string) string {
 	wanted, err := catalog.ParseTable(name)
 	if err != nil {
 		return ""
 	}
-	var same, others []string
+	var same, others, bare []string
 	protected := ""
 	for _, table := range t {
 		written := table.Written()
@@ -45,11 +45,16 @@ func (t TableNames) Hint(name string) string {
 		case equal && len(same) < maxHints:
 			same = append(same, written)
 		default:
-			others = append(others, written)
+			others, bare = append(others, written), append(bare, table.Name)
 		}
 	}
 	if len(same) == 0 {
-		return format.Join(DidYouMean(format.Nearest(name, others)), protected)
+		near := format.Nearest(name, others)
+		i := slices.Index(bare, format.Nearest(name, bare))
+		if near == "" && wanted.Schema == "" && i >= 0 {
+			near = others[i]
+		}
+		return format.Join(DidYouMean(near), protected)
 	}
 	return format.Join(DidYouMean(same...), protected)
 }
