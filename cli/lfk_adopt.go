@@ -243,7 +243,7 @@ func (l *lfkCommands) reverted(ctx context.Context, a *admin.Adoption) (text fun
 		if len(others) == 0 {
 			l.note("nothing else needs the records of %s: `caretaker lfk untrack %s` ends them; "+
 				"send SIGHUP to the servers, so that they forget the definition",
-				a.Parent(), catalog.Argument(a.Parent()))
+				a.Parent(), format.Argument(a.Parent()))
 			return
 		}
 		l.note("%s stays tracked for %s; send SIGHUP to the servers, so that they forget the definition",

@@ -11,7 +11,6 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/catalog"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/repo/lfk/capture"
@@ -297,7 +296,7 @@ func (l *lint) pending(d lfk.Inspected) {
 		case d.Queue.Managed && d.Tracks(name):
 			l.at(d.Name, name).fail("pending_without_definition", "its records are pending for ever: add "+
 				"a definition for it, or run `caretaker lfk untrack %s`, which deletes the records",
-				catalog.Argument(name))
+				format.Argument(name))
 		default:
 			l.at(d.Name, name).fail("pending_without_definition", "its records are pending forever: add "+
 				"a definition for it, or, if it was renamed or is a partition, run `caretaker lfk orphans --fix`, "+
