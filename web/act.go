@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -25,6 +23,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/format"
 )
 
 // action is a change that a client can make on the page: a call of the API.
@@ -170,11 +169,11 @@ func (a actPage) Command() string {
 		switch value := a.Target.Get(name); {
 		case value == "":
 		case name == "database" || name == "expected_digest":
-			words = append(words, "--"+strings.ReplaceAll(name, "_", "-")+" "+argument(value))
+			words = append(words, "--"+strings.ReplaceAll(name, "_", "-")+" "+format.Argument(value))
 		case value == "*":
 			words = append(words, "--all")
 		default:
-			words = append(words, argument(value))
+			words = append(words, format.Argument(value))
 		}
 	}
 	for _, i := range a.Inputs {
@@ -183,14 +182,6 @@ func (a actPage) Command() string {
 		}
 	}
 	return strings.Join(words, " ")
-}
-
-// argument quotes a text for a shell, unless that is needless.
-func argument(text string) string {
-	if regexp.MustCompile(`^[\w.:/@-]+$`).MatchString(text) {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // newActPage returns the page of the action that a request names. It refuses unknown actions and
@@ -289,7 +280,7 @@ func (p *pages) call(w http.ResponseWriter, r *http.Request, page *actPage, clie
 	defer cancel()
 	response, err := p.config.Call(ctx, from, methodOf(request), request)
 	if err != nil {
-		p.renderError(w, r, httpCode(status.Code(err)), sentence(status.Convert(err).Message()))
+		p.fail(w, r, err)
 		return
 	}
 	p.recent.forget()
