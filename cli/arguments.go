@@ -317,7 +317,7 @@ func enumFlag[E interface {
 				return nil
 			}
 		}
-		return errors.New("must be " + allowed)
+		return errors.New("must be " + allowed + didYouMean(nearest(text, names), ""))
 	})
 	_ = command.RegisterFlagCompletionFunc(name,
 		cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))

@@ -166,7 +166,7 @@ func (p *playground) fill(ctx context.Context, report func(string, ...any)) erro
 			return err
 		}
 	}
-	// 2. Load the demo data, and create the schema maintenance as caretaker migrate does.
+	// 2. Load the demo data, and create the maintenance schema as caretaker migrate does.
 	if err := devdb.LoadDemo(ctx, p.urls); err != nil {
 		return err
 	}

@@ -95,8 +95,8 @@ func (d *doctor) printGrants(ctx context.Context, role, only string) error {
 		names = append(names, database.Name)
 	}
 	if only != "" && !slices.Contains(names, only) {
-		return usage(fmt.Errorf("--database: %q is not in the configuration: configured are %s",
-			only, strings.Join(names, ", ")))
+		return usage(fmt.Errorf("--database: %q is not in the configuration: configured are %s%s",
+			only, strings.Join(names, ", "), didYouMean(nearest(only, names), "")))
 	}
 	if err := d.build(d.databases, &found); err != nil {
 		return err

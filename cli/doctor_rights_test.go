@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// The path of docs/guides/security.md#database-rights, without a superuser.
+// The path of docs/guides/security.md#database-privileges, without a superuser.
 func TestDoctor_EndsWithoutErrorsForARoleThatOwnsNothing(t *testing.T) {
 	for _, c := range []struct {
 		use      string

@@ -193,8 +193,8 @@ func (s *setup) describeCascades() {
 	}
 	s.println("\nforeign keys with ON DELETE CASCADE and many children, which loose ones can replace:")
 	for _, c := range s.survey.Cascades {
-		s.println("  %s.%s -> %s, about %d rows: caretaker lfk adopt %[1]s.%[2]s --plan --config %[5]s",
-			c.Child, c.Column, c.Parent, c.Rows, s.file)
+		s.println("  %s.%s -> %s, about %s rows: caretaker lfk adopt %[1]s.%[2]s --plan --config %[5]s",
+			c.Child, c.Column, c.Parent, number(c.Rows), s.file)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,8 +15,6 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
-	"github.com/caretaker-go/caretaker/service/run"
-	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 // lfkCommands are the commands for loose foreign keys. They connect to the databases, not to a
@@ -91,12 +88,8 @@ func (l *lfkCommands) body(needsDefinitions bool, do action) func(*cobra.Command
 // and must only be a configured name.
 func (l *lfkCommands) withAll(do action) func(*cobra.Command, []string) error {
 	return l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
-		known := slices.ContainsFunc(keys.Databases, func(d *repo.Database) bool {
-			return keys.Only == "" || d.Name == keys.Only
-		})
-		if !known {
-			return fmt.Errorf("%w %q: configured are %s", fault.ErrUnknownDatabase, keys.Only,
-				run.DatabaseNames(keys.Databases))
+		if _, err := keys.Selected(); err != nil {
+			return err
 		}
 		return do(ctx, keys, args)
 	})

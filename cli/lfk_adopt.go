@@ -53,8 +53,7 @@ func (l *lfkCommands) adopt() *cobra.Command {
 		RunE: l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
 			switch {
 			case f.list:
-				all, err := keys.Adoptable(ctx)
-				return l.candidates().show(l, all, err)
+				return listAdoptable(ctx, l, keys)
 			case f.all:
 				return l.adoptAll(ctx, keys, f)
 			}
@@ -196,63 +195,68 @@ func (l *lfkCommands) plannedSteps(a *admin.Adoption) {
 	}
 }
 
-// revert makes one adopted key a real foreign key again. With --plan it only prints the steps.
+// revert makes each adopted key a real foreign key again, and ends at the first error. With --plan
+// it only prints the steps.
 func (l *lfkCommands) revert() *cobra.Command {
 	f := &adopting{}
 	command := &cobra.Command{
-		Use:   "revert TABLE.COLUMN",
-		Short: "Turn an adopted foreign key into a real one again",
-		Args:  between(1, 1),
+		Use:   "revert TABLE.COLUMN...",
+		Short: "Turn adopted foreign keys into real ones again",
+		Args:  between(1, maxNamed),
 		RunE: l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
-			request, err := f.request(args[0])
-			if err != nil {
-				return err
-			}
-			a, err := keys.PlanReversion(ctx, request)
-			if err != nil {
-				return err
-			}
-			if f.plan {
-				return l.report(nil, a, func() { l.plannedSteps(a) })
-			}
-			return l.reverted(ctx, a)
+			return eachNamed(l, args, func(name string) (*admin.Adoption, func(), error) {
+				request, err := f.request(name)
+				if err != nil {
+					return nil, nil, err
+				}
+				a, err := keys.PlanReversion(ctx, request)
+				switch {
+				case err != nil:
+					return nil, nil, err
+				case f.plan:
+					return a, func() { l.plannedSteps(a) }, nil
+				}
+				text, err := l.reverted(ctx, a)
+				return a, text, err
+			})
 		}),
 	}
 	f.addTo(command)
 	return command
 }
 
-// reverted continues a reversion as far as possible.
-func (l *lfkCommands) reverted(ctx context.Context, a *admin.Adoption) error {
+// reverted continues a reversion as far as possible. It returns the text of the result.
+func (l *lfkCommands) reverted(ctx context.Context, a *admin.Adoption) (text func(), err error) {
 	if err := a.Restore(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	l.doneSteps(a, 0)
 	others, err := a.Finish(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for n := range a.Steps[1:] {
 		l.doneSteps(a, n+1)
 	}
-	return l.report(nil, a, func() {
+	return func() {
 		l.println("%s: %s is a real foreign key", a.Database, a.Constraint)
 		if len(others) == 0 {
 			l.note("nothing else needs the records of %s: `caretaker lfk untrack %s` ends them; "+
 				"send SIGHUP to the servers, so that they forget the definition",
-				a.Parent(), catalog.Argument(a.Parent()))
+				a.Parent(), format.Argument(a.Parent()))
 			return
 		}
 		l.note("%s stays tracked for %s; send SIGHUP to the servers, so that they forget the definition",
 			a.Parent(), strings.Join(others, ", "))
-	})
+	}, nil
 }
 
 // maxNamed is how many tables or columns a command takes.
 const maxNamed = 1000
 
-// eachNamed calls do for each argument until an error, and prints the results. As JSON it prints
-// the result of one argument, or the list of several.
+// eachNamed calls do for each argument until an error, and prints the results. With
+// several arguments it also prints which one failed, and how many are done. As JSON it prints the
+// result of one argument, or the list of several.
 func eachNamed[T any](
 	l *lfkCommands, names []string, do func(name string) (result T, text func(), err error),
 ) error {
@@ -264,6 +268,9 @@ func eachNamed[T any](
 		}
 		result, text, failed := do(name)
 		if err = failed; err != nil {
+			if len(names) > 1 {
+				l.note("stopped at %s: %d of %d done", name, n, len(names))
+			}
 			break
 		}
 		if done = append(done, result); !l.asJSON {

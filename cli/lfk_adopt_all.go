@@ -10,13 +10,28 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 )
 
+// listAdoptable prints the foreign keys to adopt, then why the others cannot be adopted.
+func listAdoptable(ctx context.Context, l *lfkCommands, keys admin.Admin) error {
+	all, err := keys.Adoptable(ctx)
+	if err = l.candidates().show(l, all, err); l.asJSON {
+		return err
+	}
+	for _, c := range all {
+		if c.Refused != "" {
+			l.note("not adoptable: %s: %s of %s: %s", c.Database, c.Constraint, c.Table, c.Refused)
+		}
+	}
+	return err
+}
+
 // candidates returns the columns of foreign keys to adopt.
 func (l *lfkCommands) candidates() listing[admin.Candidate] {
 	return listing[admin.Candidate]{
 		key: "foreign_keys", empty: "no foreign keys with ON DELETE CASCADE or SET NULL",
 		columns: []column{
-			col("DATABASE", dropFirst), col("FOREIGN KEY", cut, dropSecond), col("CHILD", cut),
-			col("PARENT", cut), col("ON DELETE"), col("CHILD ROWS"), col("INDEX"), col("ADOPTABLE", cut),
+			col("DATABASE", dropFirst), col("FOREIGN KEY", dropFirst), col("CHILD"), col("PARENT"),
+			col("ON DELETE", dropSecond), col("CHILD ROWS", dropSecond), col("INDEX", dropFirst),
+			col("ADOPTABLE"),
 		},
 		row: func(c admin.Candidate) []any {
 			rows, index, adoptable := "unknown", "yes", "yes"
@@ -28,9 +43,9 @@ func (l *lfkCommands) candidates() listing[admin.Candidate] {
 			}
 			switch {
 			case c.Refused != "":
-				adoptable = "no: " + c.Refused
+				adoptable = "no"
 			case c.Started:
-				adoptable = "yes, its definition is written"
+				adoptable = "started"
 			}
 			return []any{
 				c.Database, c.Constraint, c.Table + "." + lfk.ColumnList(c.Columns), c.Parent, c.OnDelete,

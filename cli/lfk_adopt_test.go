@@ -182,7 +182,7 @@ func TestLfkOrphans_NamesDefinitionsThatItCannotSearch(t *testing.T) {
 	sh.defined("c: [" + entry + "]\ncv: [" + entry + "]\ngone: [" + entry + "]")
 	sh.want(0, "lfk orphans", "no orphans", "skipped cv.p_id -> p (cv is a view on main: name "+
 		"the table below it in the definition), "+
-		"gone.p_id -> p (gone is in no configured database): run `caretaker lfk lint` to see what to do")
+		"gone.p_id -> p (gone is in no configured database): run `caretaker lfk lint` to see the remedy")
 	sh.want(2, "lfk orphans cv.p_id", "no definition with a child in a configured database "+
 		"matches: cv.p_id -> p (cv is a view on main: name the table below")
 	sh.want(0, "lfk accept-absent gone")
@@ -201,7 +201,7 @@ func TestLfk_TablesAreTrackedWithoutDefinitionsThatCanBeRead(t *testing.T) {
 	sh.want(0, `lfk track "Price.List"`, warning, "trigger")
 	sh.want(0, `lfk untrack "Price.List"`, warning, "dropped trigger")
 	sh.want(0, "lfk dead", warning)
-	sh.want(1, "lfk lint", "definitions.yml: c: ")
+	sh.want(1, "lfk lint", "definitions.yml:1: c: ")
 
 	// The advice can be copied into a shell.
 	sh.defined("")

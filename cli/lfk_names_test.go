@@ -19,6 +19,7 @@ func TestLfk_UnknownNamesSuggestTheSimilarOnes(t *testing.T) {
 	sh.want(2, "lfk adopt shop.orders.custmer_id", "unknown foreign key of shop.orders.custmer_id: the foreign keys of shop.orders are of "+
 		"customer_id, seller_id, did you mean customer_id?")
 	sh.want(2, "lfk adopt shop.ordrs.customer_id", "unknown table shop.ordrs in main: did you mean shop.orders?")
+	sh.want(2, "lfk track order", "unknown table order in main: did you mean shop.orders?")
 	sh.want(2, "lfk track Customers", "unknown table Customers in main: did you mean shop.customers?")
 	sh.want(1, "lfk lint",
 		"shop.orders has no column custmer_id (did you mean customer_id?): correct the definition or the table",

@@ -55,7 +55,7 @@ func (l *lfkCommands) orphans() *cobra.Command {
 				return err
 			}
 			if len(search.LeftOut) > 0 {
-				l.note("warning: skipped %s: run `caretaker lfk lint` to see what to do",
+				l.note("warning: skipped %s: run `caretaker lfk lint` to see the remedy",
 					format.List(search.LeftOut))
 			}
 			return l.showOrphans(found)

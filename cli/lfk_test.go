@@ -150,13 +150,15 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 		sh.want(2, command)
 	}
 	sh.want(2, "lfk install --database nowhere", `unknown database "nowhere": configured are main`)
+	sh.want(2, "lfk install --database mian", `unknown database "mian": configured are main (did you mean main?)`)
+	sh.want(2, "doctor --grants --database mian", `"mian" is not in the configuration: configured are main, did you mean main?`)
 	assert.Lacks(t, sh.want(0, "lfk accept-absent --help"), "--database")
 	sh.want(0, "lfk lint --help", "--database")
 	// Malformed definitions are fatal where they are needed.
 	file := sh.defined("c: [{table: p, column: p_id, on_delete: async_drop}]\nd: 1")
 	for _, command := range []string{"lint", "accept-absent --all", "orphans", "adopt c.p_id"} {
-		sh.want(1, "lfk "+command, file+": c[0].on_delete: is the string \"async_drop\": allowed are async_delete, async_nullify, update_column_to\n",
-			file+": d: is the integer \"1\"")
+		sh.want(1, "lfk "+command, file+":1: c[0].on_delete: is the string \"async_drop\": allowed are async_delete, async_nullify, update_column_to\n",
+			file+":2: d: is the integer \"1\"")
 	}
 }
 

@@ -161,7 +161,7 @@ func counts(run *pb.Run) string {
 	for _, name := range slices.Sorted(maps.Keys(run.GetCounts())) {
 		n := run.GetCounts()[name]
 		verb, noun, _ := strings.Cut(name, "_")
-		what := format.Pluralize(n, strings.TrimSuffix(strings.ReplaceAll(noun, "_", " "), "s"))
+		what := format.Number(n) + " " + format.CountName(n, noun)
 		switch {
 		case n == 0:
 		case run.GetDryRun() && verbs[verb] != "":

@@ -110,7 +110,7 @@ func TestPrometheus_ScrapesServersAtWorkAndAlertsFireWhenTheyAreCaused(t *testin
 	t.Run("panels show something", e.wantPanels)
 
 	second := e.serve(1, "CARETAKER_JOBS_ENABLED=false", "CARETAKER_DATABASES_CI_URL="+e.urls["ci"]+"&pool_max_conns=2",
-		"CARETAKER_LOAD_MAX_WAL_RATE=1kB", "CARETAKER_LOAD_PATIENCE=1s",
+		"CARETAKER_LOAD_MAX_WAL_RATE=1kB", "CARETAKER_LOAD_TIMEOUT=1s",
 		"CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_SCHEDULE=*/5 * * * *", "CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_CATCH_UP=false",
 		"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ENABLED=false", "CARETAKER_WORKERS_GHOST_USER_MIGRATION_ENABLED=false")
 	end := e.burden(second)

@@ -60,7 +60,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	sh.want(0, "migrate", "main: up to date")
 
 	file := sh.defined("c:\n  - {table: p, column: p_id, on_delete: async_drop}\n")
-	sh.want(1, "serve", file+": c[0].on_delete", "async_nullify")
+	sh.want(1, "serve", file+":2: c[0].on_delete", "async_nullify")
 	sh.defined(oneKey)
 
 	t.Run("a schedule", func(t *testing.T) {

@@ -278,8 +278,9 @@ func (a *app) eachDatabase(
 	do func(ctx context.Context, d *repo.Database, keep time.Duration) error,
 ) error {
 	return a.withDatabases(c, func(ctx context.Context, s *settings, open []*repo.Database) error {
-		found := false
+		found, names := false, []string(nil)
 		for _, d := range open {
+			names = append(names, d.Name)
 			if name != "" && name != "all" && name != d.Name {
 				continue
 			}
@@ -292,7 +293,8 @@ func (a *app) eachDatabase(
 			}
 		}
 		if !found {
-			return usage(fmt.Errorf("database %q is not in the configuration", name))
+			return usage(fmt.Errorf("database %q is not in the configuration%s", name,
+				didYouMean(nearest(name, names), "")))
 		}
 		return nil
 	})

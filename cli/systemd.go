@@ -3,13 +3,10 @@ package cli
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
-
-	"github.com/caretaker-go/caretaker/telemetry"
 )
 
 // stallLimit is the maximum time between two checks of main. One check takes at most 10 s. A server
@@ -49,8 +46,7 @@ func (i *instance) reload(ctx context.Context) {
 	i.access.Reload()
 	n, err := i.service.ReloadDefinitions()
 	if err != nil {
-		i.logger.ErrorContext(ctx, "definitions not reloaded", slog.String("error", err.Error()),
-			telemetry.NoStack())
+		i.logger.ErrorContext(ctx, "definitions not reloaded", "error", err.Error())
 		return
 	}
 	i.logger.InfoContext(ctx, "definitions reloaded", "definitions", n)

@@ -115,6 +115,10 @@ func wideTables() map[string]example {
 		}, nil},
 		"lfk dead":    {longDead, []string{"123456789", "a_database_with"}},
 		"lfk failing": {longFailing, []string{"123456789"}},
+		"lfk adopt --list": {func(a *terminal) error {
+			c := admin.Candidate{Database: "main", Constraint: "order_items_customer_id_fkey", Table: "shop.order_items", Columns: []string{"customer_id"}, Parent: "shop.customers", OnDelete: "SET NULL", Refused: words}
+			return (&lfkCommands{terminal: a}).candidates().show(&lfkCommands{terminal: a}, []admin.Candidate{c}, nil)
+		}, []string{"shop.order_items.customer_id", "shop.customers"}},
 	}
 }
 

@@ -97,8 +97,9 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 			values[path] = value{content, name, lastLine}
 			continue
 		}
-		if slices.ContainsFunc(removedKeys(), func(path string) bool { return Variable(path) == name }) {
-			mistakes = append(mistakes, fmt.Errorf("%s: %s", name, removedText))
+		path := strings.Replace(strings.ToLower(strings.TrimPrefix(name, prefix)), "_", ".", 1)
+		if text := removed(path); text != "" {
+			mistakes = append(mistakes, fmt.Errorf("%s: %s", name, text))
 			continue
 		}
 		near, section := format.Nearest(name, append(names, clients...)), inSection(name, keys)

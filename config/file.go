@@ -114,8 +114,8 @@ func (r *reader) entry(path string, name, child *yaml.Node) {
 		r.mistake(name, path, errors.New("unknown key: "+nameRule))
 		return
 	}
-	if slices.Contains(removedKeys(), path) {
-		r.mistake(name, path, errors.New(removedText))
+	if text := removed(path); text != "" {
+		r.mistake(name, path, errors.New(text))
 		return
 	}
 	if !section {
@@ -125,10 +125,16 @@ func (r *reader) entry(path string, name, child *yaml.Node) {
 	r.mapping(path+".", child)
 }
 
-// removedKeys returns the keys of older versions.
-func removedKeys() []string { return []string{"load.max_autovacuum", "load.max_wal_archive_backlog"} }
-
-const removedText = "this limit was removed: delete the key, or limit load.max_wal_rate instead"
+// removed returns what to do about a key of an older version, "" for other keys.
+func removed(path string) string {
+	switch path {
+	case "load.max_autovacuum", "load.max_wal_archive_backlog":
+		return "this limit was removed: delete the key, or limit load.max_wal_rate instead"
+	case "load.patience":
+		return "this key was renamed: use load.timeout"
+	}
+	return ""
+}
 
 // scalar accepts a value of the key's YAML type. Durations are text, because a number has no unit,
 // except that 0 is allowed. Sizes may be numbers of bytes.

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"unicode"
 
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/ast"
@@ -36,7 +37,7 @@ func HTML(name, root string) (title string, body template.HTML, err error) {
 	}
 	markdown := goldmark.New(goldmark.WithExtensions(extension.Table),
 		goldmark.WithParserOptions(parser.WithAutoHeadingID()))
-	tree := markdown.Parser().Parse(text.NewReader(source))
+	tree := markdown.Parser().Parse(text.NewReader(source), parser.WithContext(parser.NewContext(parser.WithIDs(anchors{}))))
 	_ = ast.Walk(tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
 		if link, ok := n.(*ast.Link); ok && entering {
 			link.Destination = []byte(address(root, path.Dir(name), string(link.Destination)))
@@ -50,6 +51,31 @@ func HTML(name, root string) (title string, body template.HTML, err error) {
 	title, _, _ = strings.Cut(strings.TrimPrefix(string(source), "# "), "\n")
 	return title, template.HTML(out.String()), nil //nolint:gosec // our own page, with raw HTML omitted
 }
+
+// anchors are the ids of a page's headings. They follow GitHub's rule, so that a link works there
+// and on the served page.
+type anchors map[string]int
+
+// Generate returns the id of a heading.
+func (a anchors) Generate(heading []byte, _ ast.NodeKind) []byte {
+	id := strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, strings.TrimSpace(string(heading)))
+	a[id]++
+	if n := a[id]; n > 1 {
+		id = fmt.Sprintf("%s-%d", id, n-1)
+	}
+	return []byte(id)
+}
+
+// Put adds an id that the page sets itself. No page does.
+func (a anchors) Put(id []byte) { a[string(id)]++ }
 
 // address returns the address of a link on a page in a folder.
 func address(root, folder, link string) string {

@@ -110,7 +110,7 @@ func (o options) removeDir() error {
 
 // repeat are the options that repeat the round of a seed.
 func (o options) repeat(seed uint64) string {
-	args := []string{fmt.Sprintf("-seed %d -rounds 1 -size %d -replicas %d -disturb %s -patience %s", seed, o.size, o.replicas, o.disturb, o.patience)}
+	args := []string{fmt.Sprintf("-seed %d -rounds 1 -size %d -replicas %d -disturb %s -timeout %s", seed, o.size, o.replicas, o.disturb, o.timeout)}
 	for _, name := range o.only {
 		args = append(args, "-only '"+name+"'")
 	}

@@ -46,12 +46,12 @@ func through(t *testing.T, p *proxy) net.Conn {
 const moment = 200 * time.Millisecond
 
 // answered sends a text and reports whether it comes back in time.
-func answered(t *testing.T, c net.Conn, text string, patience time.Duration) bool {
+func answered(t *testing.T, c net.Conn, text string, timeout time.Duration) bool {
 	t.Helper()
 	if _, err := c.Write([]byte(text)); err != nil {
 		return false
 	}
-	assert.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	assert.NoError(t, c.SetReadDeadline(time.Now().Add(timeout)))
 	back := make([]byte, len(text))
 	_, err := io.ReadFull(c, back)
 	return err == nil && string(back) == text

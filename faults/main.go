@@ -57,13 +57,13 @@ type options struct {
 	size, replicas int
 	rounds         int
 	time           time.Duration
-	// disturb is how long faults happen in a round. patience is how long nothing may be changed
+	// disturb is how long faults happen in a round. timeout is how long nothing may be changed
 	// afterwards while work remains.
-	disturb, patience time.Duration
-	only              list
-	mutations         bool
-	mutation          string
-	bound             int
+	disturb, timeout time.Duration
+	only             list
+	mutations        bool
+	mutation         string
+	bound            int
 	// proving ends a round as soon as something was found.
 	proving bool
 	dir     string
@@ -93,7 +93,7 @@ func parse(args []string, progress io.Writer) (options, error) {
 	flags.IntVar(&o.rounds, "rounds", 0, "rounds to do; 0: as many as the time allows")
 	flags.DurationVar(&o.time, "time", 10*time.Minute, "begin no round after this time; one that has begun is brought to its end")
 	flags.DurationVar(&o.disturb, "disturb", 40*time.Second, "how long faults happen in a round")
-	flags.DurationVar(&o.patience, "patience", 2*time.Minute, "after the faults: give a round up when nothing was changed for so long and work is left")
+	flags.DurationVar(&o.timeout, "timeout", 2*time.Minute, "after the faults: give a round up when nothing was changed for so long and work is left")
 	flags.Var(&o.only, "only", "cause this fault alone, by its name in the report; may be repeated")
 	flags.BoolVar(&o.mutations, "mutations", false, "build in one mutation after the other instead, and see whether each is found")
 	flags.StringVar(&o.mutation, "mutation", "", "build in this mutation alone")
@@ -107,7 +107,7 @@ func parse(args []string, progress io.Writer) (options, error) {
 	}
 	err := errors.Join(
 		commandline.Within(flags, "size", 1, oracle.MaxSize), commandline.Within(flags, "replicas", 1, 10), commandline.Within(flags, "rounds", 0, 1_000_000),
-		commandline.Positive(flags, "time", "disturb", "patience", "bound"))
+		commandline.Positive(flags, "time", "disturb", "timeout", "bound"))
 	if err != nil {
 		return o, err
 	}

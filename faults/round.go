@@ -226,11 +226,11 @@ func (r *round) heal(ctx context.Context) error {
 }
 
 // drain waits until nothing differs from the model for three seconds. It gives up, and returns what
-// differs, when no row of main has been changed for `-patience`, or after ten times `-patience` in
+// differs, when no row of main has been changed for `-timeout`, or after ten times `-timeout` in
 // all.
 func (r *round) drain(ctx context.Context) (differences []string, err error) {
-	met, changed, last := time.Time{}, 0, time.Now().Add(10*r.patience)
-	for end := time.Now().Add(r.patience); ; {
+	met, changed, last := time.Time{}, 0, time.Now().Add(10*r.timeout)
+	for end := time.Now().Add(r.timeout); ; {
 		differences, err = r.differences(ctx)
 		switch {
 		case len(differences) > 0 || err != nil:
@@ -241,7 +241,7 @@ func (r *round) drain(ctx context.Context) (differences []string, err error) {
 			return nil, nil
 		}
 		if n, err := r.changes(ctx); err == nil && n > changed {
-			changed, end = n, time.Now().Add(r.patience)
+			changed, end = n, time.Now().Add(r.timeout)
 		}
 		if now := time.Now(); now.After(end) || now.After(last) {
 			return differences, err

@@ -57,7 +57,7 @@ func (d *Database) WhileMigrating(ctx context.Context, do func() error) error {
 		return pg.Wrap(ctx, d.Database, "lock the migrations", err)
 	}
 	if _, err := pg.PoolOf(d.Database).Exec(ctx, `CREATE SCHEMA IF NOT EXISTS maintenance`); err != nil {
-		return pg.Wrap(ctx, d.Database, "create the schema maintenance", err)
+		return pg.Wrap(ctx, d.Database, "create the maintenance schema", err)
 	}
 	return do()
 }

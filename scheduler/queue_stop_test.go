@@ -20,13 +20,13 @@ import (
 
 func TestQueue_StopCancelsAttemptsThatDoNotEnd(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ patience, callers time.Duration }{
-		"after its patience":       {50 * time.Millisecond, time.Hour},
+	for name, c := range map[string]struct{ timeout, callers time.Duration }{
+		"after its timeout":        {50 * time.Millisecond, time.Hour},
 		"when its caller has none": {time.Hour, 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(assert.Parallel(t))
-			l.config.StopTimeout = c.patience
+			l.config.StopTimeout = c.timeout
 			l.insert(deleteUser(1))
 			begun := make(chan struct{})
 			l.work(l.Queue, &jobs{do: func(ctx context.Context, _ job.Request) (job.Result, error) {

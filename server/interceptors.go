@@ -183,7 +183,7 @@ func answer(ctx context.Context, err error) error {
 	converted := clientError(ctx, err)
 	var origin interface{ Callers() []uintptr }
 	level := logging.DefaultServerCodeToLevel(status.Code(converted))
-	if level >= logging.LevelError && errors.As(err, &origin) {
+	if level >= logging.LevelError && errors.As(err, &origin) && len(origin.Callers()) > 0 {
 		fields = append(fields, "stack", origin.Callers())
 	}
 	logging.AddFields(ctx, fields)

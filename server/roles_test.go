@@ -132,13 +132,13 @@ func TestRoles_AreThoseOfTheDocuments(t *testing.T) {
 		r := rules()[pathOf(method)]
 		role, audited := r.role.String(), ""
 		if r.everything > 0 {
-			role += ", for `*` " + r.everything.String()
+			role += " (" + r.everything.String() + " for `*`)"
 		}
 		if r.changes {
 			audited = "yes "
 		}
 		if method.Name() == "RunBatch" {
-			audited = "yes, but for dry runs "
+			audited = "yes, except dry runs "
 		}
 		row := fmt.Sprintf("\n| `%s` | %s | %s|\n", method.Name(), role, audited)
 		assert.That(t, strings.Contains(string(content), row), "docs/guides/security.md lacks the row%s", row)

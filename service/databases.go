@@ -3,11 +3,11 @@ package service
 import (
 	"context"
 	"errors"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/dberr"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 	"github.com/caretaker-go/caretaker/service/status"
 )
@@ -26,28 +26,22 @@ type DatabaseState struct {
 	Used, Max int64
 }
 
-// replicaTimeout limits the reading of a replica's lag.
-const replicaTimeout = 2 * time.Second
-
-// DatabaseStates reads the states of all databases, in the order of the configuration.
-func (s *Service) DatabaseStates(ctx context.Context) ([]DatabaseState, error) {
-	all, err := s.DatabaseStatus(ctx)
-	states := make([]DatabaseState, len(all))
-	ctx, cancel := context.WithTimeoutCause(ctx, replicaTimeout, dberr.ErrUnreachable)
-	defer cancel()
-	var wait sync.WaitGroup
-	for i, d := range s.Databases[:len(all)] {
+// DatabaseStates returns the states of databases, with their current figures.
+func (s *Service) DatabaseStates(
+	ctx context.Context, figures []status.DatabaseFigures,
+) []DatabaseState {
+	states, all := make([]DatabaseState, len(figures)), make([]*repo.Database, len(figures))
+	for i, f := range figures {
+		all[i] = s.Databases[slices.IndexFunc(s.Databases, func(d *repo.Database) bool { return d.Name == f.Name })]
+	}
+	run.EachDatabase(ctx, all, func(ctx context.Context, i int, d *repo.Database) {
 		pool, state := d.PoolFigures()[0], &states[i]
 		*state = DatabaseState{
-			DatabaseFigures: all[i], Problem: fault.PublicText(all[i].Err), Used: pool.Used, Max: pool.Max,
+			DatabaseFigures: figures[i], Problem: fault.PublicText(figures[i].Err), Used: pool.Used, Max: pool.Max,
 		}
-		wait.Go(func() {
-			facts, err := d.ReplicaFacts(ctx)
-			if !errors.Is(err, repo.ErrNoReplica) {
-				state.Replica, state.ReplicaLag, state.ReplicaProblem = true, facts.Late, fault.PublicText(err)
-			}
-		})
-	}
-	wait.Wait()
-	return states, err
+		if facts, err := d.ReplicaFacts(ctx); !errors.Is(err, repo.ErrNoReplica) {
+			state.Replica, state.ReplicaLag, state.ReplicaProblem = true, facts.Late, fault.PublicText(err)
+		}
+	})
+	return states
 }

@@ -204,21 +204,31 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 		"1 record on main could not be cleaned and will be retried (caretaker lfk dead --failing)")
 }
 
-func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {
+func TestSampleBacklogs_KeepsTheHighestOfEachStepForADay(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	e.Exec("main", `INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
 		SELECT date_trunc('minute', now()) - make_interval(hours => i), $1, i, 0, 0, 0 FROM generate_series(1, 40) i`, servicetest.LooseForeignKeys)
+	e.Exec("main", `INSERT INTO maintenance.database_samples (minute, database, pending) SELECT date_trunc('minute', now()) - make_interval(hours => i), 'main', i FROM generate_series(26, 40) i`)
 	e.Deleted("main", "p", 1, 5)
-	for range 2 {
+	// As by two servers, or before and after a restart.
+	for range 3 {
 		assert.NoError(t, s.SampleBacklogs(t.Context()))
 	}
-	e.Want("main", `SELECT count(*) BETWEEN 24 AND 26 FROM maintenance.backlog_samples WHERE minute < now() - interval '30 minutes'`, "true")
-	e.Want("main", `SELECT count(*) <= 2 FROM maintenance.backlog_samples WHERE worker = '`+servicetest.LooseForeignKeys+`' AND minute > now() - interval '30 minutes'`, "true")
+	e.Want("main", `SELECT count(*) BETWEEN 24 AND 26 FROM maintenance.backlog_samples WHERE minute < now() - interval '59 minutes'`, "true")
+	// A step may have ended meanwhile.
+	e.Want("main", `SELECT count(*) BETWEEN 1 AND 2 FROM maintenance.backlog_samples WHERE worker = '`+servicetest.LooseForeignKeys+`' AND minute > now() - interval '59 minutes'`, "true")
+	e.Want("main", `SELECT count(*) BETWEEN 1 AND 2 FROM maintenance.database_samples`, "true")
 	samples := assert.Must(s.BacklogSamples(t.Context()))(t)
 	all := samples[servicetest.LooseForeignKeys]
 	n := len(all)
-	assert.That(t, n >= 24 && n <= 26 && all[n-1].Pending == 5 && all[n-1].Due == 5 && all[0].At.Before(all[1].At), "got %+v", all)
+	assert.That(t, n >= 24 && n <= 27 && all[n-1].Pending == 5 && all[n-1].Due == 5 && all[0].At.Before(all[1].At), "got %+v", all)
+	// The highest value of a step stays.
+	e.Exec("main", `UPDATE maintenance.backlog_samples SET pending = 70; UPDATE maintenance.database_samples SET pending = 70, p99 = 1e6`)
+	assert.NoError(t, s.SampleBacklogs(t.Context()))
+	e.Want("main", `SELECT count(*) > 0 FROM maintenance.backlog_samples WHERE worker = '`+servicetest.LooseForeignKeys+`' AND pending = 70 AND due = 5`, "true")
+	ofMain := assert.Must(s.DatabaseSamples(t.Context()))(t)["main"]
+	assert.That(t, len(ofMain) > 0 && *ofMain[0].Pending == 70 && *ofMain[0].P99 == 1e6 && *ofMain[0].Oldest > 0, "got %+v", ofMain)
 }
 
 func TestSampleBacklogs_LeavesOutWhatIsNotKnown(t *testing.T) {

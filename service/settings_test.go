@@ -57,7 +57,7 @@ func TestSettings_Defaults(t *testing.T) {
 	want := []any{
 		720 * time.Hour,
 		load.Config{
-			MaxReplicaLag: 30 * time.Second, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second,
+			MaxReplicaLag: 30 * time.Second, MaxLockWait: 5 * time.Second, Timeout: 20 * time.Second,
 		},
 		lfk.Config{
 			WorkerConfig: common("* * * * *", false), Rotation: lfk.RotationMinute, ReusedKeys: lfk.ReuseHold, TrackPartitions: new(true), BatchSize: 500,
@@ -85,7 +85,7 @@ func TestSettings_EveryKeyIsRead(t *testing.T) {
 	got, err := configured(servicetest.Parallel(t), `
 history: {keep: 48h}
 load:
-  {max_replica_lag: 1m, ignored_replicas: "delayed, far away,", max_wal_rate: 64MB, max_lock_wait: 0s, patience: 17s}
+  {max_replica_lag: 1m, ignored_replicas: "delayed, far away,", max_wal_rate: 64MB, max_lock_wait: 0s, timeout: 17s}
 workers:
   loose_foreign_keys_cleanup:
     {schedule: "*/5 * * * *", enabled: false, catch_up: true, definitions: d.yml, rotation: all, reused_keys: keep, track_partitions: false,
@@ -99,7 +99,7 @@ workers:
 		48 * time.Hour,
 		load.Config{
 			MaxReplicaLag: time.Minute, IgnoredReplicas: []string{"delayed", "far away"}, MaxWALRate: 64 << 20,
-			Patience: 17 * time.Second,
+			Timeout: 17 * time.Second,
 		},
 		lfk.Config{
 			WorkerConfig:    run.WorkerConfig{Schedule: "*/5 * * * *", Enabled: new(false), CatchUp: new(true)},
@@ -151,9 +151,10 @@ func TestSettings_WrongValuesAreNamed(t *testing.T) {
 		"load: {max_wal_rate: -1}":                                 `load.max_wal_rate: -1 is negative: 0 switches it off`,
 		"load: {max_wal_archive_backlog: 4GB}":                     `load.max_wal_archive_backlog: this limit was removed: delete the key`,
 		"load: {max_lock_wait: -1s}":                               `load.max_lock_wait: -1s is negative: 0 switches it off`,
+		"load: {patience: 20s}":                                    `load.patience: this key was renamed: use load.timeout`,
 		"load: {max_autovacuum: 0}":                                `load.max_autovacuum: this limit was removed: delete the key`,
-		"load: {patience: -1s}":                                    `load.patience: -1s is too short: more than 0`,
-		"load: {patience: 0s}":                                     `load.patience: 0s is too short`,
+		"load: {timeout: -1s}":                                     `load.timeout: -1s is too short: more than 0`,
+		"load: {timeout: 0s}":                                      `load.timeout: 0s is too short`,
 		"history: {keep: 59m}":                                     `history.keep: 59m is too short: at least 1h`,
 		"history: {keep: 87601h}":                                  `history.keep: 87601h is too long: at most 87600h`,
 		"ghost_user_migration: {limit: -1}":                        `limit: -1 is too small: at least 1`,

@@ -122,7 +122,7 @@ func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *test
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 40)
 	book := &servicetest.Buffer{}
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 300 * time.Millisecond, Patience: devdb.WaitTimeout}), book.KeepAll)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 300 * time.Millisecond, Timeout: devdb.WaitTimeout}), book.KeepAll)
 	dissolve := e.LockQueue("c", "2 s")
 	r := servicetest.Begin(t, s, "main")
 	servicetest.WaitThrottled(t, s, "a session waits for a lock on public.c of main: ")

@@ -21,16 +21,13 @@ const (
 	stackKey = "stack"
 )
 
-// maxStack is the maximum logged depth of an error's stack.
-const maxStack = 32
-
 // NewLogger returns a logger that writes one JSON object per line. It writes key=value pairs if the
 // format is text. Without a format it does so if to is a terminal, and then leaves out stacks. The
 // level is debug, info, warn or error. Other values mean info.
 //
-// Lines whose context belongs to a trace have its trace_id. Lines of level error have a stack. It
-// is that of the error's origin if the error has a method Callers, otherwise of the line that logs
-// it.
+// Lines whose context belongs to a trace have its trace_id. A line of level error has the stack of
+// its error, if the error has a method Callers that returns one. An error whose cause is outside,
+// such as a file, has none.
 func NewLogger(to io.Writer, level, format string) *slog.Logger {
 	var from slog.Level
 	if err := from.UnmarshalText([]byte(level)); err != nil {
@@ -54,9 +51,6 @@ func isTerminal(to io.Writer) bool {
 	info, err := file.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
-
-// NoStack is an attribute of an error whose cause is an input, such as a file. Its line has no stack.
-func NoStack() slog.Attr { return slog.Any(stackKey, []uintptr(nil)) }
 
 // readable writes durations as 1.5s instead of nanoseconds, times in UTC, and stacks as text.
 func readable(_ []string, a slog.Attr) slog.Attr {
@@ -109,37 +103,23 @@ type traced struct {
 // Handle adds the missing attributes.
 func (h traced) Handle(ctx context.Context, record slog.Record) error {
 	span := trace.SpanContextFromContext(ctx)
-	hasTrace, hasStack := h.has || !span.HasTraceID(), record.Level < slog.LevelError
+	hasTrace := h.has || !span.HasTraceID()
 	var origin interface{ Callers() []uintptr }
 	record.Attrs(func(a slog.Attr) bool {
-		hasTrace, hasStack = hasTrace || a.Key == traceID, hasStack || a.Key == stackKey
+		hasTrace = hasTrace || a.Key == traceID
 		if err, ok := a.Value.Any().(error); ok && origin == nil {
 			_ = errors.As(err, &origin)
 		}
 		return true
 	})
-	if hasTrace && hasStack {
-		return h.Handler.Handle(ctx, record)
-	}
 	record = record.Clone()
 	if !hasTrace {
 		record.AddAttrs(slog.String(traceID, span.TraceID().String()))
 	}
-	if !hasStack {
-		record.AddAttrs(slog.Any(stackKey, callersOf(origin, record.PC)))
+	if origin != nil && record.Level >= slog.LevelError {
+		record.AddAttrs(slog.Any(stackKey, origin.Callers()))
 	}
 	return h.Handler.Handle(ctx, record)
-}
-
-// callersOf returns the stack of the error, otherwise of the line that logs it, at pc.
-func callersOf(origin interface{ Callers() []uintptr }, pc uintptr) []uintptr {
-	if origin != nil {
-		return origin.Callers()
-	}
-	callers := make([]uintptr, maxStack)
-	callers = callers[:runtime.Callers(0, callers)]
-	// The frames above that line belong to slog.
-	return callers[max(0, slices.Index(callers, pc)):]
 }
 
 // WithAttrs keeps the wrapper.

@@ -41,27 +41,17 @@ func TestErrors_BearTheStackOfTheirOrigin(t *testing.T) {
 	}
 }
 
-func TestErrors_WithoutAnOriginBearTheStackOfTheLine(t *testing.T) {
+func TestStack_IsOfErrorsWithAnOriginOnly(t *testing.T) {
 	t.Parallel()
-	for _, log := range []func(ctx context.Context, logger *slog.Logger){
-		func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "error", "text") },
-		func(ctx context.Context, logger *slog.Logger) { logger.Log(ctx, slog.LevelError, "a") },
+	for name, log := range map[string]func(ctx context.Context, logger *slog.Logger){
+		"a warning":                func(ctx context.Context, logger *slog.Logger) { logger.WarnContext(ctx, "a", "error", whereItArose()) },
+		"a text":                   func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "error", "text") },
+		"an error without origin":  func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "error", os.ErrNotExist) },
+		"an error without a stack": func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "error", &originated{}) },
 	} {
-		stack, _ := line(t, log)["stack"].(string)
-		if !strings.HasPrefix(stack, "github.com/caretaker-go/caretaker/telemetry.TestErrors_WithoutAnOriginBearTheStackOfTheLine.func") {
-			t.Errorf("got %q", stack)
-		}
+		_, has := line(t, log)["stack"]
+		assert.That(t, !has, "%s has a stack", name)
 	}
-}
-
-func TestStack_IsOfErrorsOnlyAndOnlyOnce(t *testing.T) {
-	t.Parallel()
-	if got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.WarnContext(ctx, "a", "error", whereItArose()) }); got["stack"] != nil {
-		t.Errorf("a warning has %v", got["stack"])
-	}
-	got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", NoStack()) })
-	_, has := got["stack"]
-	assert.That(t, !has, "got %v", got)
 }
 
 func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {

@@ -9,14 +9,11 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/caretaker-go/caretaker/access"
@@ -134,9 +131,9 @@ func (a actPage) Command() string {
 			case value == "*":
 				words = append(words, "--all")
 			case strings.HasPrefix(name, "--"):
-				words = append(words, strings.ReplaceAll(name, "_", "-")+" "+argument(value))
+				words = append(words, strings.ReplaceAll(name, "_", "-")+" "+format.Argument(value))
 			case name == field:
-				words = append(words, argument(value))
+				words = append(words, format.Argument(value))
 			}
 		}
 	}
@@ -146,14 +143,6 @@ func (a actPage) Command() string {
 		}
 	}
 	return strings.Join(words, " ")
-}
-
-// argument quotes a text for a shell, unless that is needless.
-func argument(text string) string {
-	if regexp.MustCompile(`^[\w.:/@-]+$`).MatchString(text) {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // newActPage returns the page of the action that a request names. It refuses unknown actions and
@@ -254,13 +243,7 @@ func (p *pages) call(w http.ResponseWriter, r *http.Request, page *actPage) {
 	response, err := p.config.Call(ctx, from, page.request, values)
 	p.recent.forget()
 	if err != nil {
-		s, why := status.Convert(err), ""
-		for _, detail := range s.Details() {
-			if info, ok := detail.(*errdetails.ErrorInfo); ok {
-				why = info.GetReason()
-			}
-		}
-		p.renderError(w, r, httpCode(s.Code()), sentence(s.Message()), why)
+		p.fail(w, r, err)
 		return
 	}
 	to, worker := "/decisions", page.Target.Get("worker")

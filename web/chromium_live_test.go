@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -131,4 +132,20 @@ func TestChromium_ShowsLocalTimesByKeyboard(t *testing.T) {
 	b.open(f.url + "/")
 	assert.That(t, script[bool](b, `return document.querySelector("#asof time").innerText.endsWith(" UTC+05:30") && document.getElementById("zone").innerText === "show UTC"`), "the choice is not kept")
 	assert.That(t, strings.HasSuffix(script[string](b, `return document.querySelector("td time").title`), " UTC+05:30"), "titles are in UTC")
+	charts := script[string](b, `return document.querySelector("#rows ~ table .bars title").textContent + " | " + document.querySelector("#rows-values .zone").textContent`)
+	assert.That(t, regexp.MustCompile(`^\d\d:30 to \d\d:30: .* \| local time, UTC\+05:30$`).MatchString(charts), "got %q", charts)
+	// A field shows and takes local times. The address is in UTC.
+	b.open(f.url + "/runs?since=2026-11-01%2015:04")
+	assert.Equal(t, script[string](b, `const f = document.getElementById("f-since"); return f.value + " | " + document.getElementById("h-since").textContent`),
+		"2026-11-01 20:34 | 24h, or 2026-11-01 15:04 in local time")
+	script[any](b, `document.getElementById("f-until").value = "2026-11-02 05:30"; document.querySelector("form.search[action='/runs']").requestSubmit()`)
+	b.eventually("the address in UTC", func() bool {
+		address := script[string](b, `return decodeURIComponent(location.search)`)
+		return strings.Contains(address, "since=2026-11-01T15:04:00.000Z") && strings.Contains(address, "until=2026-11-02T00:00:00.000Z")
+	})
+	b.eventually("the field in local time", func() bool {
+		return script[string](b, `return document.getElementById("f-until")?.value ?? ""`) == "2026-11-02 05:30"
+	})
+	script[any](b, `document.getElementById("zone").click()`)
+	assert.Equal(t, script[string](b, `return document.getElementById("f-until").value`), "2026-11-02T00:00:00Z")
 }

@@ -156,7 +156,7 @@ func TestChromium_FitsEveryScreen(t *testing.T) {
 	b := browse(t)
 	user, group, _ := f.one()
 	for _, path := range []string{
-		"/", "/workers/" + tokens, "/workers/ghost_user_migration", "/runs/" + r.ID, "/jobs/1", "/nothing",
+		"/", "/workers/" + tokens, "/workers/ghost_user_migration", "/runs/" + r.ID, "/jobs/1", "/databases", "/nothing",
 		fmt.Sprintf("/plan/user/%d", user), fmt.Sprintf("/plan/group/%d", group),
 	} {
 		b.open(f.url + path)

@@ -20,7 +20,7 @@ func (p *pages) documentation(w http.ResponseWriter, r *http.Request) {
 	title, body, err := docs.HTML(name, "/docs")
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		p.renderError(w, r, http.StatusNotFound, "Page not found.")
+		p.renderError(w, r, http.StatusNotFound, "Page not found: "+r.URL.Path+".")
 	case err != nil:
 		p.fail(w, r, err)
 	default:

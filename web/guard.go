@@ -33,19 +33,17 @@ func (s *Site) handler(listening net.Addr) http.Handler {
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		if !isPublic(r.URL.Path) {
-			var admitted bool
-			if r, admitted = s.admit(w, r); !admitted {
-				return
-			}
+		if r, admitted := s.admit(w, r); admitted {
+			routes.ServeHTTP(w, r)
 		}
-		routes.ServeHTTP(w, r)
 	})
 }
 
-// isPublic reports whether a path needs no role: the sign-in, and the files that it loads.
+// isPublic reports whether a path needs no role: the sign-in, the files that it loads, and the
+// documentation, to which refusals refer.
 func isPublic(path string) bool {
-	return path == "/signin" || path == "/signout" || strings.HasPrefix(path, "/static/")
+	return path == "/signin" || path == "/signout" || strings.HasPrefix(path, "/static/") ||
+		strings.HasPrefix(path, "/docs/")
 }
 
 // isLoopback reports whether a listener accepts only clients on this machine.

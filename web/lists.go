@@ -44,6 +44,9 @@ type filter struct {
 // timeHint is the hint of a filter by time.
 const timeHint = "24h, or 2026-11-01 15:04 in UTC"
 
+// IsTime reports whether the filter is by time.
+func (f filter) IsTime() bool { return f.Hint == timeHint }
+
 // listing describes a list, the newest entries first.
 type listing[T any] struct {
 	// name is that of the template, title the heading.
@@ -108,7 +111,7 @@ func readFilters(filters []filter, path string, query url.Values) ([]filter, err
 		f := &filters[i]
 		f.Value = cmp.Or(query.Get(f.Name), f.Default)
 		names = append(names, f.Name)
-		if f.Hint == timeHint && f.Value != "" {
+		if f.IsTime() && f.Value != "" {
 			t, err := timeOf(f.Value)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", f.Name, err)
@@ -259,8 +262,7 @@ func (p lists) jobList(w http.ResponseWriter, r *http.Request) {
 
 // badCursor returns the page of a cursor that is not what it should be.
 func badCursor[T any](what string) pageOf[T] {
-	err := &fault.InvalidArgumentError{Field: "before", Description: "is not " + what}
-	return pageOf[T]{part: part[[]T]{Err: err}}
+	return pageOf[T]{part: part[[]T]{Err: &fault.InvalidArgumentError{Field: "before", Description: "is not " + what}}}
 }
 
 // fireList serves the list of the scheduled runs, with the next ones.

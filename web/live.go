@@ -30,6 +30,7 @@ const (
 // liveRun is the part of a page that shows the progress of a running run.
 type liveRun struct {
 	run.Run
+	Read part[run.Run]
 	// Status is the status of its worker, the zero value if unknown.
 	Status status.Worker
 	// All shows all tables, not only the busiest.
@@ -37,10 +38,10 @@ type liveRun struct {
 }
 
 // live returns the progress of a run, with its worker among all.
-func live(r run.Run, workers []status.Worker, all bool) liveRun {
-	l := liveRun{Run: r, All: all}
+func live(r part[run.Run], workers []status.Worker, all bool) liveRun {
+	l := liveRun{Run: r.Value, Read: r, All: all}
 	for _, w := range workers {
-		if w.Worker == r.Worker {
+		if w.Worker == l.Worker {
 			l.Status = w
 		}
 	}
@@ -60,7 +61,7 @@ func (l liveRun) done() (done, due int64) {
 			b, unknown = d.Backlog, !d.Known
 		}
 	}
-	if !known || unknown || l.State != running || l.DryRun || b.AtLeast || b.Due == 0 {
+	if !known || unknown || l.State != running || l.DryRun || b.AtLeast || b.Due == 0 || l.Read.Stale() {
 		return 0, 0
 	}
 	return done, b.Due
@@ -72,14 +73,14 @@ func (l liveRun) Percent() int64 {
 	return done * 100 / max(done+due, 1)
 }
 
-// Rate returns the rows per second since the start, "" without any.
+// Rate returns the rows per second since the start, "" without any, or while they are not known.
 func (l liveRun) Rate() string {
 	rows := int64(0)
 	for _, t := range l.Tables {
 		rows += t.Deleted + t.Updated
 	}
 	perSecond := int64(float64(rows) / max(time.Since(l.StartedAt).Seconds(), 1))
-	if perSecond == 0 {
+	if perSecond == 0 || l.Read.Stale() {
 		return ""
 	}
 	return format.Number(perSecond) + " rows/s"
@@ -101,9 +102,6 @@ func (l liveRun) Shown() []run.TableCount {
 	}
 	return l.Tables[:min(len(l.Tables), busiestTables)]
 }
-
-// Hidden returns the number of tables that are not shown.
-func (l liveRun) Hidden() int64 { return int64(len(l.Tables) - len(l.Shown())) }
 
 // readRun returns a run, read at most maxAge ago for any client.
 func (p *pages) readRun(ctx context.Context, id string, maxAge time.Duration) part[run.Run] {
@@ -135,7 +133,7 @@ func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 	}
 	ticks := time.NewTicker(streamEvery)
 	defer ticks.Stop()
-	for p.send(w, r, answer, current.Value) {
+	for p.send(w, r, answer, current) {
 		select {
 		case <-ticks.C:
 		case <-p.stopping.Done():
@@ -153,7 +151,7 @@ func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 
 // send sends a run as one event, and reports whether more will follow.
 func (p *pages) send(
-	w http.ResponseWriter, r *http.Request, answer *http.ResponseController, current run.Run,
+	w http.ResponseWriter, r *http.Request, answer *http.ResponseController, current part[run.Run],
 ) bool {
 	var out bytes.Buffer
 	l := live(current, p.statuses(r.Context()).Value, r.URL.Query().Get("tables") == "all")
@@ -164,8 +162,8 @@ func (p *pages) send(
 	}
 	html := strings.NewReplacer("\r", " ", "\n", "\ndata: ").Replace(string(bytes.Map(printable, out.Bytes())))
 	text := "data: " + html + "\n\n"
-	if current.State != running {
-		text += "event: end\ndata: " + current.State + "\n\n"
+	if l.State != running {
+		text += "event: end\ndata: " + l.State + "\n\n"
 	}
 	if answer.SetWriteDeadline(time.Now().Add(sendTime)) != nil {
 		return false
@@ -173,5 +171,5 @@ func (p *pages) send(
 	if _, err := w.Write([]byte(text)); err != nil || answer.Flush() != nil {
 		return false
 	}
-	return current.State == running
+	return l.State == running
 }

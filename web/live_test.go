@@ -25,11 +25,11 @@ import (
 func TestLive_ShowsHowMuchOfTheDueItemsIsDoneAtWhichRate(t *testing.T) {
 	t.Parallel()
 	progress := func(change func(*liveRun)) liveRun {
-		l := live(run.Run{
+		l := live(part[run.Run]{Value: run.Run{
 			Worker: "ghost_user_migration", State: running, StartedAt: time.Now().Add(-50 * time.Second),
 			Counts: map[string]int64{"migrated_users": 20, "failed_users": 5, "moved_rows": 9},
 			Tables: []run.TableCount{{Table: "a", Deleted: 1}, {Table: "b", Updated: 90_000}, {Table: "c"}, {Table: "d"}, {Table: "e"}, {Table: "f"}, {Table: "g"}},
-		}, []status.Worker{{Worker: "other"}, {Worker: "ghost_user_migration", Backlog: control.Backlog{Due: 75}}}, false)
+		}}, []status.Worker{{Worker: "other"}, {Worker: "ghost_user_migration", Backlog: control.Backlog{Due: 75}}}, false)
 		change(&l)
 		return l
 	}
@@ -37,9 +37,10 @@ func TestLive_ShowsHowMuchOfTheDueItemsIsDoneAtWhichRate(t *testing.T) {
 	assert.Equal(t, l.Percent(), 25, "%%")
 	assert.That(t, l.Left() == "about 2 min left" || l.Left() == "about 3 min left", "got %q", l.Left())
 	assert.That(t, strings.HasPrefix(l.Rate(), "1,") && strings.HasSuffix(l.Rate(), " rows/s"), "got %q", l.Rate())
-	assert.That(t, len(l.Shown()) == busiestTables && l.Shown()[0].Table == "b" && l.Hidden() == 1, "got %v", l.Shown())
+	assert.That(t, len(l.Shown()) == busiestTables && l.Shown()[0].Table == "b", "got %v", l.Shown())
 	for what, change := range map[string]func(*liveRun){
 		"ended":    func(l *liveRun) { l.State = "succeeded" },
+		"stale":    func(l *liveRun) { l.Read.Err = context.DeadlineExceeded },
 		"dry":      func(l *liveRun) { l.DryRun = true },
 		"not read": func(l *liveRun) { l.Status.BacklogUnknown = true },
 		"at least": func(l *liveRun) { l.Status.Backlog.AtLeast = true },
@@ -140,10 +141,26 @@ func TestEvents_AThousandAttemptsOpenAHundredStreams(t *testing.T) {
 	wait.Wait()
 	assert.That(t, open.Load() == maxStreams && refused.Load() == 1000-maxStreams, "%d open, %d refused", open.Load(), refused.Load())
 	f.page("/", atWork)
+	refusal := f.stream(t.Context(), atWork)
+	assert.Equal(t, refusal.StatusCode, http.StatusServiceUnavailable)
+	assert.Contains(t, string(assert.Must(io.ReadAll(refusal.Body))(t)), "too many live pages are open", "this page reloads instead")
 	leave()
-	devdb.Eventually(t, "a stream to be free", func() bool {
-		return f.stream(t.Context(), atWork).StatusCode == http.StatusOK
-	})
+	devdb.Eventually(t, "all streams to be free", func() bool { return f.site.pages.streams.Load() == 0 })
+	assert.Equal(t, f.stream(t.Context(), atWork).StatusCode, http.StatusOK)
+}
+
+func TestFault_MainDown_ARunIsNotShownAsRunning(t *testing.T) {
+	f := start(assert.Parallel(t))
+	f.slow()
+	f.page("/runs/"+atWork, `>running</span>`)
+	lines := bufio.NewScanner(f.stream(t.Context(), atWork).Body)
+	assert.That(t, lines.Scan(), "no event")
+	f.main.Close()
+	for lines.Scan() && !strings.Contains(lines.Text(), "Could not refresh since") {
+		assert.That(t, !strings.HasPrefix(lines.Text(), "event: end"), "the run has ended")
+	}
+	assert.Contains(t, lines.Text(), "main", "/docs/operate/troubleshooting.md")
+	f.eventually("/runs/"+atWork, "<title>last known: running", ">last known: running</span>", "Could not refresh since", "12,345")
 }
 
 func TestEvents_EndWhenTheTokenIsRevoked(t *testing.T) {

@@ -20,10 +20,8 @@ import (
 const (
 	// runsShown, jobsShown and firesShown are the lengths of lists.
 	runsShown, jobsShown, firesShown = 12, 8, 8
-	// historyEvery is how often samples are read. They grow by one a minute.
+	// historyEvery is how often samples are read. They change once a minute.
 	historyEvery = 30 * time.Second
-	// figuresEvery is how often the current figures of databases are read.
-	figuresEvery = 5 * time.Second
 	// workerRuns is how many runs and scheduled runs a worker's page lists.
 	workerRuns = 40
 )
@@ -59,7 +57,9 @@ func (b *board) Current() (runs []run.Run) {
 }
 
 // Live returns the progress of a running run.
-func (b *board) Live(r run.Run) liveRun { return live(r, b.Workers.Value, false) }
+func (b *board) Live(r run.Run) liveRun {
+	return live(part[run.Run]{Value: r}, b.Workers.Value, false)
+}
 
 // running is the state of an unfinished run.
 const running = "running"
@@ -87,17 +87,6 @@ func (b *board) InBanner(w status.Worker) bool {
 	return slices.ContainsFunc(status.Outages(b.Used()), func(o status.Outage) bool {
 		return slices.Contains(o.Workers, w.Worker)
 	})
-}
-
-// NotRead returns one message for all outdated lists, "" while main answers.
-func (b *board) NotRead() string {
-	if !b.Down() {
-		return ""
-	}
-	if b.Runs.At.IsZero() {
-		return "Out of date: the lists cannot be read."
-	}
-	return "Out of date: the lists were last read at " + clock(b.Runs.At) + " UTC."
 }
 
 // Down reports whether main does not answer.
@@ -144,12 +133,11 @@ func (p *pages) board(ctx context.Context) *board {
 		wait.Go(func() { b.Dead = p.jobs(ctx, "discarded") })
 	}
 	wait.Go(func() { b.Missed = p.fires(ctx, missed) })
-	of := p.config.Service
-	wait.Go(func() { b.Changed = read(ctx, p.recent, "changed rows", historyEvery, of.ChangedRows) })
-	wait.Go(func() { b.Samples = read(ctx, p.recent, "samples", historyEvery, of.DatabaseSamples) })
-	wait.Go(func() { b.Figures = read(ctx, p.recent, "figures", figuresEvery, of.DatabaseStatus) })
+	wait.Go(func() { b.Changed = read(ctx, p.recent, "changed rows", historyEvery, p.config.Service.ChangedRows) })
+	wait.Go(func() { b.Samples = p.samples(ctx) })
+	wait.Go(func() { b.Figures = p.figures(ctx) })
 	wait.Wait()
-	b.Summary = status.Summarize(b.Used(), b.Counts.Value, b.Down())
+	b.Summary = status.Summarize(b.Used(), b.Counts.Value, b.Runs.Err)
 	return b
 }
 
@@ -168,6 +156,7 @@ type workerPage struct {
 	Status  status.Worker
 	Runs    part[[]run.Run]
 	Fires   part[[]schedule.Fire]
+	History part[map[string][]status.BacklogSample]
 	Backlog chart
 }
 
@@ -185,17 +174,16 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	page := &workerPage{Status: all.Value[i]}
-	var history part[map[string][]status.BacklogSample]
 	var wait sync.WaitGroup
 	wait.Go(func() { page.Runs = p.runs(ctx, run.Filter{Worker: name, Limit: workerRuns}) })
 	wait.Go(func() {
 		page.Fires = p.fires(ctx, schedule.Filter{Worker: name, Limit: workerRuns})
 	})
 	wait.Go(func() {
-		history = read(ctx, p.recent, "history", historyEvery, p.config.Service.BacklogSamples)
+		page.History = read(ctx, p.recent, "history", historyEvery, p.config.Service.BacklogSamples)
 	})
 	wait.Wait()
-	page.Backlog = backlogChart(history.Value[name], history.At)
+	page.Backlog = backlogChart(page.History.Value[name], page.History.At)
 	p.show(w, r, "worker", page.Status.Condition.Text()+" · "+name, page)
 }
 
@@ -210,15 +198,16 @@ func (p *pages) databaseNames() (names []string) {
 // runPage is the data of a run's page.
 type runPage struct {
 	Run  run.Run
+	Read part[run.Run]
 	Jobs part[[]job.Job]
 	// Databases are those that may have receipts of the run.
 	Databases []string
-	// Status is the status of its worker, the zero value if unknown.
-	Status status.Worker
+	// workers are read for a running run.
+	workers []status.Worker
 }
 
 // Live returns the progress of the run.
-func (p *runPage) Live() liveRun { return live(p.Run, []status.Worker{p.Status}, true) }
+func (p *runPage) Live() liveRun { return live(p.Read, p.workers, true) }
 
 // runJobs is how many jobs a run's page shows.
 const runJobs = 50
@@ -228,17 +217,13 @@ const runJobs = 50
 func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 	id := strings.ToLower(r.PathValue("id"))
 	found := p.readRun(r.Context(), id, readEvery)
-	if found.Err != nil {
+	if found.At.IsZero() {
 		p.fail(w, r, found.Err)
 		return
 	}
-	page := &runPage{Run: found.Value, Databases: p.databaseNames()}
+	page := &runPage{Run: found.Value, Read: found, Databases: p.databaseNames()}
 	if page.Run.State == running {
-		for _, s := range p.statuses(r.Context()).Value {
-			if s.Worker == page.Run.Worker {
-				page.Status = s
-			}
-		}
+		page.workers = p.statuses(r.Context()).Value
 	}
 	if p.hasJobs() {
 		page.Jobs = read(r.Context(), p.recent, "jobs of "+page.Run.ID, readEvery,
@@ -246,7 +231,11 @@ func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 				return p.config.Service.JobsOfRun(ctx, page.Run.ID, runJobs)
 			})
 	}
-	p.show(w, r, "run", page.Run.State+" · "+page.Run.Worker, page)
+	title := page.Run.State + " · " + page.Run.Worker
+	if found.Stale() {
+		title = "last known: " + title
+	}
+	p.show(w, r, "run", title, page)
 }
 
 // jobPage is the data of a job's page.

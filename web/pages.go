@@ -18,13 +18,13 @@ import (
 	"time"
 	"unicode"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/status"
 
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run/fault"
-	"github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 //go:embed templates static
@@ -104,7 +104,8 @@ func (p *pages) routes() http.Handler {
 	mux.HandleFunc("GET /{$}", p.overview)
 	mux.HandleFunc("GET /workers", p.workers)
 	mux.HandleFunc("GET /workers/{name}", p.worker)
-	mux.HandleFunc("GET /workers/{name}/{what}", l.waiting)
+	mux.HandleFunc("GET /workers/{name}/dead", l.waiting)
+	mux.HandleFunc("GET /workers/{name}/deferred", l.waiting)
 	mux.HandleFunc("GET /runs", l.runList)
 	mux.HandleFunc("GET /runs/{id}", p.run)
 	mux.HandleFunc("GET /runs/{id}/events", p.events)
@@ -132,7 +133,7 @@ func (p *pages) routes() http.Handler {
 	mux.HandleFunc("POST /signout", p.signOut)
 	mux.HandleFunc("GET /static/{file}", p.asset)
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
-		p.renderError(w, r, http.StatusNotFound, "Page not found.")
+		p.renderError(w, r, http.StatusNotFound, "Page not found: "+r.URL.Path+".")
 	})
 	return mux
 }
@@ -146,7 +147,7 @@ func (p *pages) hasJobs() bool { return !p.config.Service.LooseForeignKeysOnly }
 func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
 	a, known := p.assets[r.URL.Path]
 	if !known {
-		p.renderError(w, r, http.StatusNotFound, "Page not found.")
+		p.renderError(w, r, http.StatusNotFound, "Page not found: "+r.URL.Path+".")
 		return
 	}
 	w.Header().Set("Content-Type", a.kind)
@@ -238,7 +239,7 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name str
 	}
 	query.Set("refresh", "off")
 	f.Still = r.URL.Path + "?" + query.Encode()
-	if name != "signin" {
+	if clientOf(r).Role >= access.Viewer {
 		f.Nav = p.nav(r)
 	}
 	if _, err := r.Cookie(access.SessionCookie); err == nil && f.Nav != nil {
@@ -266,50 +267,58 @@ func printable(r rune) rune {
 	return r
 }
 
-// renderError renders the error page. reason is that of the API, if the error is its.
-func (p *pages) renderError(w http.ResponseWriter, r *http.Request, code int, text string, reason ...string) {
+// renderError renders the error page, with a link to the documentation.
+func (p *pages) renderError(
+	w http.ResponseWriter, r *http.Request, code int, text string, reason ...string,
+) {
 	p.write(w, r, code, "sorry", frame{
 		Title: http.StatusText(code) + " · caretaker", Fixed: true,
 		Body: map[string]any{
-			"Title": http.StatusText(code), "Text": text, "Help": code >= http.StatusInternalServerError,
-			"Reason": strings.Join(reason, ""), "Worker": r.FormValue("worker"),
+			"Title": http.StatusText(code), "Text": text, "Code": code, "Reason": strings.Join(reason, ""),
+			"Worker": r.FormValue("worker"),
 		},
 	})
 }
 
-// fail renders the error page.
+// fail renders the error page with the cause.
 func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if !p.refused(w, r, err) {
-		p.renderError(w, r, http.StatusServiceUnavailable,
-			"A database does not answer in time. This page could not be loaded.")
+		p.renderError(w, r, http.StatusServiceUnavailable, cause(err))
 	}
 }
 
 // refused renders the answer to a request that is invalid or finds nothing, and reports whether it
 // did. An unreachable database is not such an error: the list itself shows it.
 func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool {
-	invalid, isInvalid := errors.AsType[*fault.InvalidArgumentError](err)
-	missing, isMissing := errors.AsType[*fault.NotConfiguredError](err)
-	answer, isAnswer := status.FromError(err)
+	answer, text, reason := status.Convert(err), cause(err), ""
+	if own, ok := errors.AsType[interface {
+		error
+		Details() (string, map[string]string)
+	}](err); ok {
+		text = own.Error() + "."
+		reason, _ = own.Details()
+	}
+	for _, detail := range answer.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			reason = info.GetReason()
+		}
+	}
+	code := httpCode(answer.Code())
 	refused, isRefused := errors.AsType[*fault.RefusedError](err)
 	switch {
-	case isInvalid:
-		p.renderError(w, r, http.StatusBadRequest, invalid.Field+": "+invalid.Description+".")
-	case isMissing:
-		p.renderError(w, r, http.StatusConflict, missing.Error()+".")
-	case errors.Is(err, plan.ErrUnknownTarget):
-		p.renderError(w, r, http.StatusNotFound, "It may have been deleted: "+err.Error()+".")
-	case isRefused && refused.What != nil:
-		p.renderError(w, r, http.StatusNotFound,
-			"Nothing here has this name or number. Old runs and jobs are deleted after a while.")
+	case reason == "INVALID_ARGUMENT":
+		code = http.StatusBadRequest
+	case reason == "WORKER_NOT_CONFIGURED":
+		code = http.StatusConflict
+	case strings.HasPrefix(reason, "UNKNOWN_"):
+		code, text = http.StatusNotFound, sentence(text)
 	case isRefused:
+		code = http.StatusTooManyRequests
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.Retry.Seconds()))))
-		p.renderError(w, r, http.StatusTooManyRequests, refused.Text+".")
-	case isAnswer && err != nil && httpCode(answer.Code()) < http.StatusInternalServerError:
-		p.renderError(w, r, httpCode(answer.Code()), sentence(answer.Message()))
-	default:
+	case code >= http.StatusInternalServerError:
 		return false
 	}
+	p.renderError(w, r, code, text, reason)
 	return true
 }
 

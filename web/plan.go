@@ -27,17 +27,6 @@ type planPage struct {
 	At time.Time
 }
 
-// Takes returns the estimated duration as text, "" without an estimate.
-func (p planPage) Takes() string {
-	switch {
-	case p.Estimate <= 0:
-		return ""
-	case p.Estimate < time.Second:
-		return "less than a second"
-	}
-	return "about " + span(p.Estimate)
-}
-
 // plan shows the effects of a deletion, from the API's PlanDeletion.
 func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 	kind := r.PathValue("kind")

@@ -58,9 +58,9 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 		code  int
 		words string
 	}{
-		"/plan/user/4711": {404, "user 4711 not found"}, "/plan/group/4711": {404, "group 4711 not found"},
+		"/plan/user/4711": {404, "User 4711 not found"}, "/plan/group/4711": {404, "Group 4711 not found"},
 		"/plan/project/7": {400, "kind: is not user, group or placeholder"}, "/plan/user/x": {400, "/plan/user/ID"},
-		"/plan/user/0": {400, "id: is required"}, "/plan/user": {404, "Page not found"},
+		"/plan/user/0": {400, "id: must be above 0"}, "/plan/user": {404, "Page not found"},
 	} {
 		if answer, body := f.request(http.MethodGet, path); answer.StatusCode != want.code || !strings.Contains(body, want.words) {
 			t.Errorf("%s: %s, %s", path, answer.Status, body)
@@ -68,7 +68,7 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 	}
 	user, _, _ := f.one()
 	f.main.Close()
-	if answer, body := f.request(http.MethodGet, fmt.Sprintf("/plan/user/%d", user)); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "not answer in time") {
+	if answer, body := f.request(http.MethodGet, fmt.Sprintf("/plan/user/%d", user)); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, " on main: unreachable") {
 		t.Errorf("without the database: %s, %s", answer.Status, body)
 	}
 }

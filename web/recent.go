@@ -2,9 +2,16 @@ package web
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
 const (
@@ -20,6 +27,8 @@ const (
 type recent struct {
 	mu    sync.Mutex
 	known map[string]*reading
+	// requests counts the requests.
+	requests int64
 }
 
 // reading is the last value read under a name. A failed read keeps the previous value.
@@ -34,6 +43,8 @@ type reading struct {
 	// shown is value for those who do not wait. changed means that it must be read again.
 	shown   atomic.Value
 	changed atomic.Bool
+	// used is the number of the last request. recent.mu guards it.
+	used int64
 }
 
 // read returns the value under a name, read by any call at most maxAge ago or now.
@@ -92,18 +103,22 @@ func (r *recent) forget() {
 }
 
 // reading returns the cached value of a name, and creates it if missing. If there are too many, it
-// drops all others.
+// drops the one that was not requested for the longest time.
 func (r *recent) reading(name string) *reading {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.known[name]
 	if e == nil {
 		if len(r.known) >= maxReadings {
-			clear(r.known)
+			delete(r.known, slices.MinFunc(slices.Collect(maps.Keys(r.known)), func(a, b string) int {
+				return int(r.known[a].used - r.known[b].used)
+			}))
 		}
 		e = &reading{turn: make(chan struct{}, 1)}
 		r.known[name] = e
 	}
+	r.requests++
+	e.used = r.requests
 	return e
 }
 
@@ -118,3 +133,14 @@ type part[T any] struct {
 
 // Stale reports that the last read failed and Value is from an earlier read.
 func (p part[T]) Stale() bool { return p.Err != nil }
+
+// cause returns the cause of a failed reading as a sentence.
+func cause(err error) string {
+	if answer, ok := status.FromError(err); ok {
+		return sentence(answer.Message())
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "A database does not answer in time."
+	}
+	return sentence(fault.PublicText(err))
+}

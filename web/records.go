@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,8 +32,6 @@ const (
 	// check.
 	lintEvery, lintTimeout = 30 * time.Second, 25 * time.Second
 	looseForeignKeys       = "loose foreign keys"
-	// databasesEvery is the age from which on the states of databases are read again.
-	databasesEvery = 5 * time.Second
 	// decided is how many entries a section of the page of decisions lists.
 	decided = 100
 )
@@ -146,12 +145,6 @@ func (p lists) definitions(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// databases serves the page of the databases.
-func (p lists) databases(w http.ResponseWriter, r *http.Request) {
-	p.show(w, r, "databases", "Databases · caretaker",
-		read(r.Context(), p.recent, "databases", databasesEvery, p.config.Service.DatabaseStates))
-}
-
 // decisions is the data of the page of decisions.
 type decisions struct {
 	// Dead are the items of each worker that need a decision, Deferred those that it skips for now.
@@ -199,11 +192,7 @@ func (p lists) waitingItems(ctx context.Context, worker string, dead bool) waiti
 
 // waiting lists the items that a worker's backlog counts as dead or deferred.
 func (p lists) waiting(w http.ResponseWriter, r *http.Request) {
-	name, what := r.PathValue("name"), r.PathValue("what")
-	if what != "dead" && what != "deferred" {
-		p.renderError(w, r, http.StatusNotFound, "Page not found.")
-		return
-	}
+	name, what := r.PathValue("name"), path.Base(r.URL.Path)
 	body := p.waitingItems(r.Context(), name, what == "dead")
 	if p.refused(w, r, body.List.Err) {
 		return

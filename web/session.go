@@ -23,15 +23,22 @@ func clientOf(r *http.Request) access.Client {
 // page: a browser gets the page to sign in.
 func (s *Site) admit(w http.ResponseWriter, r *http.Request) (*http.Request, bool) {
 	client, err := s.config.Access.ClientOf(r)
-	if err != nil && r.Method == http.MethodGet && r.Header.Get("Authorization") == "" &&
-		strings.Contains(r.Header.Get("Accept"), "text/html") {
+	browser := r.Method == http.MethodGet && r.Header.Get("Authorization") == "" &&
+		strings.Contains(r.Header.Get("Accept"), "text/html")
+	switch {
+	case err == nil && client.Role >= access.Viewer:
+		return r.WithContext(context.WithValue(r.Context(), clientKey{}, client)), true
+	case isPublic(r.URL.Path):
+		return r, true
+	case !browser:
+		s.config.Access.Admit(w, r)
+	case err != nil:
 		s.pages.writeSignIn(w, r, http.StatusUnauthorized, newSignIn(r, r.URL.RequestURI()))
-		return r, false
+	default:
+		s.pages.renderError(w, r, http.StatusForbidden,
+			"Your certificate has no role: auth.certificates assigns roles.")
 	}
-	if !s.config.Access.Admit(w, r) {
-		return r, false
-	}
-	return r.WithContext(context.WithValue(r.Context(), clientKey{}, client)), true
+	return r, false
 }
 
 // signIn is the data of the page to sign in. Problem is the reason why the last token was refused.

@@ -165,11 +165,18 @@ func TestFailedReading_KeepsWhatWasKnown(t *testing.T) {
 	})
 }
 
-func TestReadings_AreForgottenWhenThereAreTooMany(t *testing.T) {
+func TestReadings_TheOldestIsForgottenWhenThereAreTooMany(t *testing.T) {
 	t.Parallel()
 	r := &recent{known: map[string]*reading{}}
-	for i := range 10 * maxReadings {
-		read(t.Context(), r, fmt.Sprint(i), readEvery, func(context.Context) (int, error) { return i, nil })
+	get := func(name string, value int) int {
+		return read(t.Context(), r, name, time.Hour, func(context.Context) (int, error) { return value, nil }).Value
 	}
-	assert.That(t, len(r.known) <= maxReadings, "%d are maxReadings", len(r.known))
+	get("used", 1)
+	for i := range 2 * maxReadings {
+		get(fmt.Sprint(i), i)
+		assert.Equal(t, get("used", 2), 1, "what is requested is kept")
+	}
+	assert.Equal(t, len(r.known), maxReadings, "readings")
+	assert.Equal(t, get(fmt.Sprint(maxReadings+1), -1), maxReadings+1, "of the newest")
+	assert.Equal(t, get(fmt.Sprint(maxReadings), -1), -1, "of the oldest")
 }

@@ -49,33 +49,42 @@ const (
 
 // fixture is a page on a database of its own.
 type fixture struct {
-	t       *testing.T
-	main    *repo.Database
-	sql     *pgx.Conn
-	service *service.Service
-	site    *Site
-	url     string
-	client  *http.Client
+	t    *testing.T
+	main *repo.Database
+	// databases are those of the configuration.
+	databases []*repo.Database
+	sql       *pgx.Conn
+	service   *service.Service
+	site      *Site
+	url       string
+	client    *http.Client
 }
 
 func start(t *testing.T, change ...func(*Config)) *fixture {
 	t.Helper()
-	ctx := context.Background()
 	address := databases.Clone(t, servicetest.Demo())
 	f := &fixture{t: t, client: &http.Client{Transport: &http.Transport{}}}
 	t.Cleanup(f.client.CloseIdleConnections)
 	f.sql = servicetest.Connect(t, address)
 	f.main = servicetest.Open(t, address)
+	f.databases = []*repo.Database{f.main}
+	f.newService()
+	f.serve(change)
+	return f
+}
+
+// newService makes the service on the databases.
+func (f *fixture) newService() {
+	t := f.t
+	t.Helper()
 	queue := assert.Must(scheduler.NewQueue(f.main, scheduler.QueueConfig{Logger: slog.New(slog.DiscardHandler)}))(t)
 	c := service.Config{
-		Databases: []*repo.Database{f.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler), Replica: "here",
+		Databases: f.databases, Queue: queue, Logger: slog.New(slog.DiscardHandler), Replica: "here",
 	}
 	service.Settings[lfk.Config](&c).Definitions = servicetest.Definitions(t, devdb.Definitions())
 	config.Defaults(&c)
 	f.service = assert.Must(service.New(c))(t)
-	t.Cleanup(func() { _ = f.service.Shutdown(ctx) })
-	f.serve(change)
-	return f
+	t.Cleanup(func() { _ = f.service.Shutdown(context.Background()) })
 }
 
 func (f *fixture) serve(change []func(*Config)) {

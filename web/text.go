@@ -25,7 +25,7 @@ func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": format.Number[int64],
 		"words": status.Condition.Text, "tone": fault.Tone, "took": took, "lasted": lasted, "counts": counts,
-		"plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "args": args, "short": short,
+		"plain": plain, "cause": cause, "trace": p.traceLink, "why": why, "detail": detail, "args": args, "short": short,
 		"cut": cut, "actLink": actLink, "holds": strings.Contains, "cancelled": regexp.MustCompile(`CANCELLED: job (\d+)`).FindStringSubmatch,
 		"planned": planned, "plannedBy": plannedBy,
 		"named": func(name string, of []choice) map[string]any { return map[string]any{"Name": name, "Of": of} },
@@ -55,10 +55,7 @@ func (r runRow) Tone() string {
 // list of such items.
 func (r runRow) AllFigures() (all []count) {
 	for _, name := range slices.Sorted(maps.Keys(r.Counts)) {
-		c := count{Name: plain(name), Value: r.Counts[name]}
-		if c.Value == 1 {
-			c.Name = strings.TrimSuffix(c.Name, "s")
-		}
+		c := count{Name: format.CountName(r.Counts[name], name), Value: r.Counts[name]}
 		first, _, _ := strings.Cut(name, "_")
 		switch of := "/workers/" + url.PathEscape(r.Worker); {
 		case c.Value == 0:
@@ -222,12 +219,7 @@ func args(raw json.RawMessage) []string {
 }
 
 // short returns the end of an ID, which distinguishes it from nearby IDs.
-func short(id string) string {
-	if len(id) > 12 {
-		return id[len(id)-12:]
-	}
-	return id
-}
+func short(id string) string { return id[max(len(id)-12, 0):] }
 
 // link is a link to a trace. URL is "" if no trace URL is configured.
 type link struct{ ID, URL string }

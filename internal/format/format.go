@@ -18,6 +18,26 @@ func Pluralize[N ~int | ~int64](n N, noun string) string {
 	return Number(n) + " " + noun
 }
 
+// CountName returns the name of a count as text, in the singular if the number is 1: deleted rows
+// for deleted_rows.
+func CountName[N ~int | ~int64](n N, name string) string {
+	if n == 1 {
+		name = strings.TrimSuffix(name, "s")
+	}
+	return strings.ReplaceAll(name, "_", " ")
+}
+
+// Argument quotes a text for a command that is copied into a shell. Names keep their own quotes.
+func Argument(text string) string {
+	special := func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_.,:/@%+=-", r)
+	}
+	if text != "" && !strings.ContainsFunc(text, special) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
 // Number returns a number with commas between its thousands: 10,817.
 func Number[N ~int | ~int64](n N) string {
 	text := strconv.FormatInt(int64(n), 10)

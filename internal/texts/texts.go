@@ -78,6 +78,10 @@ func (c *collector) addTexts(n ast.Node) bool {
 		return false
 	case *ast.Field:
 		c.seen[n.Tag] = true
+	case *ast.CaseClause: // compared, not shown
+		for _, e := range n.List {
+			c.seen[e] = true
+		}
 	case *ast.CallExpr:
 		to, positions := c.messages(callee(n.Fun))
 		for i, argument := range n.Args {

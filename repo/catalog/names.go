@@ -2,9 +2,9 @@ package catalog
 
 import (
 	"errors"
-	"regexp"
 	"strings"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 )
 
@@ -70,18 +70,7 @@ func written(name string) string {
 	return name
 }
 
-// shellSafe matches text that a shell does not interpret.
-var shellSafe = regexp.MustCompile(`^[\w.,:/@%+=-]+$`)
-
-// Argument quotes a text for a command that is copied into a shell. Names keep their own quotes.
-func Argument(text string) string {
-	if shellSafe.MatchString(text) {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-}
-
-// ReferenceArgument returns the [Argument] TABLE.COLUMN, with the table named as in definitions.
+// ReferenceArgument returns the [format.Argument] TABLE.COLUMN, with the table named as in definitions.
 func ReferenceArgument(table string, columns []string) string {
 	names := make([]string, len(columns))
 	for i, name := range columns {
@@ -90,7 +79,7 @@ func ReferenceArgument(table string, columns []string) string {
 			names[i] = stmt.Quote(name)
 		}
 	}
-	return Argument(table + "." + strings.Join(names, ","))
+	return format.Argument(table + "." + strings.Join(names, ","))
 }
 
 // In returns the table with its schema, where schema is the application's.

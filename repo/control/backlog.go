@@ -37,30 +37,35 @@ func (b Backlog) Capped() Backlog {
 	return b
 }
 
-// BacklogSample is the remaining work of a worker in all of its databases, at a moment of the last
-// day.
+// BacklogSample is the highest remaining work of a worker in all of its databases, in one step of
+// the last day.
 type BacklogSample struct {
-	Worker                       string
+	Worker string
+	// At is the beginning of the step.
 	At                           time.Time
 	Pending, Due, Deferred, Dead int64
 }
 
-// sampleBacklogsSQL keeps the first sample of a minute, whichever replica sends it. It prunes
-// samples older than a day: at most as many rows as minutes have passed.
+// sampleBacklogsSQL keeps one row for each step and worker, with the highest values of all servers.
+// It prunes samples older than a day.
 const sampleBacklogsSQL = `
 WITH old AS (
   DELETE FROM maintenance.backlog_samples WHERE (minute, worker) IN (
     SELECT minute, worker FROM maintenance.backlog_samples
     WHERE minute < (SELECT clock_timestamp() - interval '25 hours') ORDER BY minute LIMIT 1000)
 )
-INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
-SELECT date_trunc('minute', clock_timestamp()), s.worker, s.pending, s.due, s.deferred, s.dead
-FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
-  s(worker, pending, due, deferred, dead)
-ON CONFLICT DO NOTHING`
+INSERT INTO maintenance.backlog_samples AS s (minute, worker, pending, due, deferred, dead)
+SELECT date_bin(make_interval(secs => $1), clock_timestamp(), 'epoch'), n.worker, n.pending, n.due, n.deferred, n.dead
+FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+  n(worker, pending, due, deferred, dead)
+ON CONFLICT (minute, worker) DO UPDATE SET
+  pending = greatest(s.pending, excluded.pending), due = greatest(s.due, excluded.due),
+  deferred = greatest(s.deferred, excluded.deferred), dead = greatest(s.dead, excluded.dead)`
 
-// SampleBacklogs stores samples, one per minute and worker, with the time of the database's clock.
-func (d History) SampleBacklogs(ctx context.Context, samples []BacklogSample) error {
+// SampleBacklogs adds samples to the current step, by the database's clock.
+func (d History) SampleBacklogs(
+	ctx context.Context, step time.Duration, samples []BacklogSample,
+) error {
 	var workers []string
 	var pending, due, deferred, dead []int64
 	for _, s := range samples {
@@ -69,7 +74,7 @@ func (d History) SampleBacklogs(ctx context.Context, samples []BacklogSample) er
 		deferred, dead = append(deferred, s.Deferred), append(dead, s.Dead)
 	}
 	_, err := pg.Exec(ctx, d.db, "keep samples of the backlogs", sampleBacklogsSQL,
-		workers, pending, due, deferred, dead)
+		step.Seconds(), workers, pending, due, deferred, dead)
 	return err
 }
 

@@ -9,10 +9,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 )
 
-// DatabaseSample has the figures of a database at a moment of the last day. nil means not known.
+// DatabaseSample has the highest figures of a database in one step of the last day. nil means not
+// known.
 type DatabaseSample struct {
 	Database string
-	At       time.Time
+	// At is the beginning of the step.
+	At time.Time
 	// Pending counts the pending items of all workers. Oldest is the age of the oldest in seconds.
 	Pending *int64
 	Oldest  *float64
@@ -22,8 +24,8 @@ type DatabaseSample struct {
 	P50, P99 *float64
 }
 
-// sampleDatabasesSQL keeps the higher value if several servers send a sample of the same minute. It
-// prunes samples older than a day, as sampleBacklogsSQL does.
+// sampleDatabasesSQL keeps one row for each step and database, with the highest values of all
+// servers. It prunes samples older than a day, as sampleBacklogsSQL does.
 const sampleDatabasesSQL = `
 WITH old AS (
   DELETE FROM maintenance.database_samples WHERE (minute, database) IN (
@@ -31,16 +33,19 @@ WITH old AS (
     WHERE minute < (SELECT clock_timestamp() - interval '25 hours') ORDER BY minute LIMIT 1000)
 )
 INSERT INTO maintenance.database_samples AS s (minute, database, pending, oldest, load, p50, p99)
-SELECT date_trunc('minute', clock_timestamp()), n.database, n.pending, n.oldest, n.load, n.p50, n.p99
-FROM unnest($1::text[], $2::bigint[], $3::float8[], $4::float8[], $5::float8[], $6::float8[])
+SELECT date_bin(make_interval(secs => $1), clock_timestamp(), 'epoch'),
+  n.database, n.pending, n.oldest, n.load, n.p50, n.p99
+FROM unnest($2::text[], $3::bigint[], $4::float8[], $5::float8[], $6::float8[], $7::float8[])
   n(database, pending, oldest, load, p50, p99)
 ON CONFLICT (minute, database) DO UPDATE SET
   pending = greatest(s.pending, excluded.pending), oldest = greatest(s.oldest, excluded.oldest),
   load = greatest(s.load, excluded.load),
   p50 = greatest(s.p50, excluded.p50), p99 = greatest(s.p99, excluded.p99)`
 
-// SampleDatabases stores samples, one per minute and database, with the time of main's clock.
-func (d History) SampleDatabases(ctx context.Context, samples []DatabaseSample) error {
+// SampleDatabases adds samples to the current step, by main's clock.
+func (d History) SampleDatabases(
+	ctx context.Context, step time.Duration, samples []DatabaseSample,
+) error {
 	var databases []string
 	var pending []*int64
 	var oldest, load, p50, p99 []*float64
@@ -50,7 +55,7 @@ func (d History) SampleDatabases(ctx context.Context, samples []DatabaseSample) 
 		p50, p99 = append(p50, s.P50), append(p99, s.P99)
 	}
 	_, err := pg.Exec(ctx, d.db, "keep samples of the databases", sampleDatabasesSQL,
-		databases, pending, oldest, load, p50, p99)
+		step.Seconds(), databases, pending, oldest, load, p50, p99)
 	return err
 }
 

@@ -53,8 +53,13 @@ type Error struct {
 }
 
 // Callers are the program counters of the sender of the statement. They become the stack in the log
-// of every error that wraps this one.
-func (e *Error) Callers() []uintptr { return e.Stack }
+// of every error that wraps this one. An unreachable database has none: its cause is outside.
+func (e *Error) Callers() []uintptr {
+	if e.Class() == ClassUnreachable {
+		return nil
+	}
+	return e.Stack
+}
 
 // Error includes the driver's text: it is for logs, never for a client.
 func (e *Error) Error() string {

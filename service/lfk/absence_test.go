@@ -117,6 +117,18 @@ func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
 	wantRun(t, s, "rescheduled_records=1 deleted_rows=1")
 }
 
+func TestAbsentChild_TypingErrorGetsASuggestion(t *testing.T) {
+	e := newAbsence(servicetest.Parallel(t))
+	e.Exec("main", `CREATE TABLE orders (p_id bigint)`)
+	s := e.Service("ordrs: [{table: p, column: p_id, on_delete: async_delete}]\n")
+	const text = "no configured database has their child tables ordrs (did you mean orders?): configure the database"
+	for range 2 {
+		assert.Contains(t, servicetest.RunBatch(t, s, "main").Reason, text)
+		assert.Contains(t, servicetest.Status(t, s).ConditionDetail, text)
+		dueAgain(e, "main")
+	}
+}
+
 func TestAbsentChild_HeldRecordsEndTheRunAndStarveNobody(t *testing.T) {
 	e := newAbsence(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE d (q_id bigint); INSERT INTO d SELECT generate_series(1, 50)`)

@@ -3,6 +3,7 @@ package lfk
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -87,6 +88,26 @@ func (k *worker) recordAbsent(
 	}
 }
 
+// findSimilar finds hints about absent children. It reads the tables of the databases only if a child
+// was not absent at the previous run.
+func (k *worker) findSimilar(ctx context.Context, absent []string) {
+	k.mu.Lock()
+	known := slices.Collect(maps.Keys(k.similar))
+	k.mu.Unlock()
+	similar := map[string]string{}
+	if len(without(absent, known)) > 0 {
+		names := ReadTableNames(ctx, k.Databases)
+		for _, child := range absent {
+			similar[child] = names.Hint(child)
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(similar) > 0 || len(absent) == 0 {
+		k.similar = similar
+	}
+}
+
 // without returns the names that are not among others.
 func without(names, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(names),
@@ -113,10 +134,14 @@ func (k *worker) absentText(children []string) string {
 	if len(none) == 0 {
 		return strings.Join(texts, "; ")
 	}
-	named, more, which := none, "", strings.Join(none, " ")
+	more, which := "", strings.Join(none, " ")
 	if len(none) > maxAbsentNamed {
-		named, more = none[:maxAbsentNamed], fmt.Sprintf(" and %d more", len(none)-maxAbsentNamed)
+		none, more = none[:maxAbsentNamed], fmt.Sprintf(" and %d more", len(none)-maxAbsentNamed)
 		which = "--all"
+	}
+	var named []string
+	for _, child := range none {
+		named = append(named, child+Parenthesized(k.similar[child]))
 	}
 	return strings.Join(append(texts, "no configured database has their child tables "+
 		strings.Join(named, ", ")+more+": configure the database that has them, or run caretaker "+

@@ -2,7 +2,6 @@ package lfk
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +39,7 @@ func (d *Definitions) ByParent() map[string][]lfk.Definition {
 
 // DefinitionsError lists all faults of a definitions file.
 type DefinitionsError struct {
-	// Problems are of the form "FILE: child[index].key: reason", index from 0, in file order.
+	// Problems are of the form "FILE:LINE: child[index].key: reason", index from 0, in file order.
 	Problems []string
 }
 
@@ -87,9 +86,13 @@ type definitionsFile struct {
 	problems []string
 }
 
-// problem records a fault at a place: "child[0].column", or "" for the file as a whole.
-func (f *definitionsFile) problem(place, format string, args ...any) {
+// problem records a fault in a line, 0 if that is unknown, at a place: "child[0].column", or "" for
+// the file as a whole.
+func (f *definitionsFile) problem(line int, place, format string, args ...any) {
 	prefix := f.File + ": "
+	if line > 0 {
+		prefix = fmt.Sprintf("%s:%d: ", f.File, line)
+	}
 	if place != "" {
 		prefix += place + ": "
 	}
@@ -107,23 +110,31 @@ func (f *definitionsFile) read(content []byte) {
 	}
 	if err == nil {
 		if err = decoder.Decode(&more); err == nil {
-			f.problem("", "line %d begins a second document: write all definitions into one", more.Line)
+			f.problem(more.Line, "", "a second document begins: write all definitions into one")
 			return
 		}
 	}
 	if !errors.Is(err, io.EOF) {
-		f.problem("", "is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		f.notYAML(err)
 		return
 	}
 	root := followed(document.Content[0])
 	switch {
 	case isNull(root):
 	case root.Kind != yaml.MappingNode:
-		f.problem("", "line %d is %s: write a mapping of child tables to lists of entries", root.Line,
-			kind(root))
+		f.problem(root.Line, "", "is %s: write a mapping of child tables to lists of entries", kind(root))
 	default:
 		f.children(root)
 	}
+}
+
+// notYAML records a syntax error. The library names the line of most of them.
+func (f *definitionsFile) notYAML(err error) {
+	line, text := 0, strings.TrimPrefix(err.Error(), "yaml: ")
+	if n, _ := fmt.Sscanf(text, "line %d: ", &line); n == 1 {
+		_, text, _ = strings.Cut(text, ": ")
+	}
+	f.problem(line, "", "is not YAML: %s", text)
 }
 
 // children reads the mapping of child tables. It warns once if they are not in byte order.
@@ -136,7 +147,7 @@ func (f *definitionsFile) children(root *yaml.Node) {
 			continue
 		}
 		if seen[child] {
-			f.problem(child, "is given twice (line %d): write all its entries into one list", name.Line)
+			f.problem(name.Line, child, "is given twice: write all its entries into one list")
 			continue
 		}
 		seen[child] = true
@@ -155,20 +166,20 @@ func (f *definitionsFile) children(root *yaml.Node) {
 // keys and for names that are not valid strings.
 func (f *definitionsFile) childName(node *yaml.Node) (string, bool) {
 	node = followed(node)
-	place := node.Value
-	if node.Kind != yaml.ScalarNode {
-		place = fmt.Sprintf("line %d", node.Line)
+	place := ""
+	if node.Kind == yaml.ScalarNode {
+		place = node.Value
 	}
 	if node.Tag == "!!merge" {
-		f.problem(place, "merge keys are not supported: write the entries out")
+		f.problem(node.Line, place, "merge keys are not supported: write the entries out")
 		return "", false
 	}
 	if node.Kind != yaml.ScalarNode || node.ShortTag() != "!!str" {
-		f.problem(place, "is %s: a table's name must be a string, put it in quotes", kind(node))
+		f.problem(node.Line, place, "is %s: a table's name must be a string, put it in quotes", kind(node))
 		return "", false
 	}
 	if wrong := wrongTable(node.Value); wrong != "" {
-		f.problem(cmp.Or(place, fmt.Sprintf("line %d", node.Line)), "a table's name %s", wrong)
+		f.problem(node.Line, place, "a table's name %s", wrong)
 		return "", false
 	}
 	return node.Value, true
@@ -178,7 +189,7 @@ func (f *definitionsFile) childName(node *yaml.Node) (string, bool) {
 // duplicate is a warning, and only the first copy counts.
 func (f *definitionsFile) entries(child string, list *yaml.Node) {
 	if list.Kind != yaml.SequenceNode {
-		f.problem(child, "is %s: write a list of entries", kind(list))
+		f.problem(list.Line, child, "is %s: write a list of entries", kind(list))
 		return
 	}
 	var known []lfk.Definition

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -54,7 +54,7 @@ func droppedFrom(
 func DroppedText(child string, databases []string) string {
 	return fmt.Sprintf("%s no longer has the child table %s: if it was renamed or moved to another schema, undo "+
 		"that or change the definition; if it was dropped, run caretaker lfk accept-absent %s",
-		strings.Join(databases, ", "), child, catalog.Argument(child))
+		strings.Join(databases, ", "), child, format.Argument(child))
 }
 
 // recordDropped warns of children that are gone from databases, of each once until a run finds the

@@ -18,8 +18,9 @@ type entry struct {
 	// place names the entry in messages: the child table and its index.
 	place string
 	key   lfk.Definition
-	// given are the keys of the entry, valid or not.
-	given []string
+	// line is that of the entry, given are the lines of its keys, valid or not.
+	line  int
+	given map[string]int
 }
 
 // entryKeys returns the valid keys of an entry, in the order of the documentation.
@@ -33,18 +34,19 @@ func entryKeys() []string {
 // read reports whether the entry is valid. If not, it has recorded why.
 func (e *entry) read(node *yaml.Node) bool {
 	before := len(e.file.problems)
+	e.line, e.given = node.Line, map[string]int{}
 	if node.Kind != yaml.MappingNode {
-		e.file.problem(e.place, "is %s: write a mapping with the keys table, column and on_delete",
+		e.file.problem(node.Line, e.place, "is %s: write a mapping with the keys table, column and on_delete",
 			kind(node))
 		return false
 	}
 	for name, value := range e.fields(e.place, node, entryKeys()) {
-		e.given = append(e.given, name)
+		e.given[name] = value.Line
 		e.field(name, value)
 	}
 	for _, name := range []string{"table", "column", "on_delete"} {
-		if !slices.Contains(e.given, name) {
-			e.problem(name, "is required")
+		if e.given[name] == 0 {
+			e.problem(e.line, name, "is required")
 		}
 	}
 	e.checkTarget()
@@ -53,8 +55,8 @@ func (e *entry) read(node *yaml.Node) bool {
 }
 
 // problem adds a problem of one key of this entry to those of the file.
-func (e *entry) problem(key, format string, args ...any) {
-	e.file.problem(e.place+"."+key, format, args...)
+func (e *entry) problem(line int, key, format string, args ...any) {
+	e.file.problem(line, e.place+"."+key, format, args...)
 }
 
 // fields yields the allowed keys of a mapping, each once, and records the others as problems.
@@ -68,13 +70,13 @@ func (e *entry) fields(
 			where := place + "." + name.Value
 			switch {
 			case name.Tag == "!!merge":
-				e.file.problem(where, "merge keys are not supported: write the keys out")
+				e.file.problem(name.Line, where, "merge keys are not supported: write the keys out")
 			case name.Kind != yaml.ScalarNode || name.ShortTag() != "!!str" || !slices.Contains(allowed,
 				name.Value):
-				e.file.problem(where, "is not a key of this mapping: allowed are %s",
+				e.file.problem(name.Line, where, "is not a key of this mapping: allowed are %s",
 					strings.Join(allowed, ", "))
 			case slices.Contains(seen, name.Value):
-				e.file.problem(where, "is given twice")
+				e.file.problem(name.Line, where, "is given twice")
 			default:
 				seen = append(seen, name.Value)
 				if !yield(name.Value, followed(value)) {
@@ -108,7 +110,7 @@ func (e *entry) field(name string, value *yaml.Node) {
 	case "worker_class":
 		// Under any name, one worker runs everything.
 		if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" {
-			e.problem(name, "is %s: write a string", kind(value))
+			e.problem(value.Line, name, "is %s: write a string", kind(value))
 		}
 	}
 }
@@ -124,13 +126,13 @@ func (e *entry) columns(key string, value *yaml.Node) (names []string) {
 		return []string{e.name(key, value)}
 	}
 	if n := len(value.Content); n < 2 || n > lfk.MaxKeyColumns {
-		e.problem(key, "is a list of %d: write two to %d columns, or the name of one", n,
+		e.problem(value.Line, key, "is a list of %d: write two to %d columns, or the name of one", n,
 			lfk.MaxKeyColumns)
 	}
 	for i, item := range value.Content {
 		name := e.name(fmt.Sprintf("%s[%d]", key, i), followed(item))
 		if slices.Contains(names, name) {
-			e.problem(key, "has the column %s twice", name)
+			e.problem(followed(item).Line, key, "has the column %s twice", name)
 		}
 		names = append(names, name)
 	}
@@ -140,7 +142,7 @@ func (e *entry) columns(key string, value *yaml.Node) (names []string) {
 // checkKey checks that the columns of a list refer one by one to those of the key.
 func (e *entry) checkKey() {
 	if e.key.Key != nil && e.key.Columns != nil && len(e.key.Key) != len(e.key.Columns) {
-		e.problem("key", "has %s, but column has %d: each column needs one key",
+		e.problem(e.given["key"], "key", "has %s, but column has %d: each column needs one key",
 			format.Pluralize(len(e.key.Key), "column"), len(e.key.Columns))
 	}
 }
@@ -153,11 +155,11 @@ func (e *entry) name(key string, value *yaml.Node) string {
 // text reads a name. wrong returns what is wrong with it, or "".
 func (e *entry) text(key string, value *yaml.Node, wrong func(string) string) string {
 	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" {
-		e.problem(key, "is %s: a name must be a string, put it in quotes", kind(value))
+		e.problem(value.Line, key, "is %s: a name must be a string, put it in quotes", kind(value))
 		return ""
 	}
 	if fault := wrong(value.Value); fault != "" {
-		e.problem(key, "%s", fault)
+		e.problem(value.Line, key, "%s", fault)
 	}
 	return value.Value
 }
@@ -167,7 +169,7 @@ func (e *entry) action(value *yaml.Node) string {
 	allowed := []string{lfk.AsyncDelete, lfk.AsyncNullify, lfk.UpdateColumnTo}
 	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" || !slices.Contains(allowed,
 		value.Value) {
-		e.problem("on_delete", "is %s: allowed are %s", kind(value), strings.Join(allowed, ", "))
+		e.problem(value.Line, "on_delete", "is %s: allowed are %s", kind(value), strings.Join(allowed, ", "))
 		return ""
 	}
 	return value.Value
@@ -178,7 +180,7 @@ func (e *entry) action(value *yaml.Node) string {
 func (e *entry) limit(value *yaml.Node) (limit int) {
 	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!int" || value.Decode(&limit) != nil ||
 		limit < 1 {
-		e.problem("delete_limit", "is %s: write an integer of at least 1", kind(value))
+		e.problem(value.Line, "delete_limit", "is %s: write an integer of at least 1", kind(value))
 	}
 	return limit
 }
@@ -199,7 +201,7 @@ func (e *entry) value(key string, value *yaml.Node) string {
 			}
 		}
 	}
-	e.problem(key, "is %s: write a string, an integer or a boolean; anything else in quotes",
+	e.problem(value.Line, key, "is %s: write a string, an integer or a boolean; anything else in quotes",
 		kind(value))
 	return ""
 }
@@ -208,14 +210,14 @@ func (e *entry) value(key string, value *yaml.Node) string {
 // pair without its column or value are problems.
 func (e *entry) conditions(list *yaml.Node) (conditions []lfk.ColumnValue) {
 	if list.Kind != yaml.SequenceNode || len(list.Content) == 0 {
-		e.problem("conditions", "is %s: write a list of at least one mapping with the keys column and "+
+		e.problem(list.Line, "conditions", "is %s: write a list of at least one mapping with the keys column and "+
 			"value", kind(list))
 		return nil
 	}
 	for i, item := range list.Content {
 		item, key := followed(item), fmt.Sprintf("conditions[%d]", i)
 		if item.Kind != yaml.MappingNode {
-			e.problem(key, "is %s: write a mapping with the keys column and value", kind(item))
+			e.problem(item.Line, key, "is %s: write a mapping with the keys column and value", kind(item))
 			continue
 		}
 		var c lfk.ColumnValue
@@ -229,7 +231,7 @@ func (e *entry) conditions(list *yaml.Node) (conditions []lfk.ColumnValue) {
 			}
 		}
 		for _, m := range missing {
-			e.problem(key+"."+m, "is required")
+			e.problem(item.Line, key+"."+m, "is required")
 		}
 		conditions = append(conditions, c)
 	}
@@ -239,12 +241,12 @@ func (e *entry) conditions(list *yaml.Node) (conditions []lfk.ColumnValue) {
 // checkTarget checks that the target keys belong to one action, and that both are given.
 func (e *entry) checkTarget() {
 	for _, name := range []string{"target_column", "target_value"} {
-		given := slices.Contains(e.given, name)
+		line := e.given[name]
 		switch {
-		case given && e.key.OnDelete != lfk.UpdateColumnTo && e.key.OnDelete != "":
-			e.problem(name, "is only for on_delete: %s", lfk.UpdateColumnTo)
-		case !given && e.key.OnDelete == lfk.UpdateColumnTo:
-			e.problem(name, "is required for on_delete: %s", lfk.UpdateColumnTo)
+		case line > 0 && e.key.OnDelete != lfk.UpdateColumnTo && e.key.OnDelete != "":
+			e.problem(line, name, "is only for on_delete: %s", lfk.UpdateColumnTo)
+		case line == 0 && e.key.OnDelete == lfk.UpdateColumnTo:
+			e.problem(e.line, name, "is required for on_delete: %s", lfk.UpdateColumnTo)
 		}
 	}
 }

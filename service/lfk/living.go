@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/internal/format"
-	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/repo/reasons"
@@ -246,13 +245,13 @@ func (c *cleanup) reportLiving(ctx context.Context) {
 	table := func(recorded string) string { return strings.TrimPrefix(recorded, c.queue.Schema+".") }
 	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.reused)) {
 		held = append(held, fmt.Sprintf("%s held for reused keys: check them with caretaker lfk reused %s",
-			format.Pluralize(c.outcome.living.reused[recorded], "record"), catalog.Argument(table(recorded))))
+			format.Pluralize(c.outcome.living.reused[recorded], "record"), format.Argument(table(recorded))))
 	}
 	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.unknown)) {
 		held = append(held, fmt.Sprintf("%s held, because %s has no trigger that shows which "+
 			"columns they record: list those as key in the definitions, or decide with caretaker lfk "+
 			"reused %s",
-			format.Pluralize(c.outcome.living.unknown[recorded], "record"), table(recorded), catalog.Argument(table(recorded))))
+			format.Pluralize(c.outcome.living.unknown[recorded], "record"), table(recorded), format.Argument(table(recorded))))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(c.outcome.living.protected)) {
 		held = append(held, format.Pluralize(c.outcome.living.protected[reason], "record")+" held, "+reason)

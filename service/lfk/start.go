@@ -233,6 +233,7 @@ func (c *cleanup) tasks(
 		if err != nil {
 			return nil, err
 		}
+		c.findSimilar(ctx, absent)
 		c.recordAbsent(ctx, c.x, slices.Compact(absent), others)
 	}
 	if err := c.refer(ctx, c.x, c.queue, byParent); err != nil {

@@ -92,6 +92,8 @@ type worker struct {
 	absent []string
 	// others names what else has the name of an absent child, and what to do.
 	others map[string]string
+	// similar has hints about absent children, "" for those without one.
+	similar map[string]string
 	// dropped are the child tables that databases no longer have, as the last run found.
 	dropped DroppedChildren
 }

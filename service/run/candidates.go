@@ -178,10 +178,10 @@ func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 		run.Candidates, run.MoreCandidates = found.Candidates, found.MoreCandidates
 		run.CandidatesDigest = found.CandidatesDigest
 	})
-	const changed = "nothing was done, the candidates do not match expected_digest: use the " +
-		"candidates_digest of a new dry run (run %s has the current candidates)"
-	const unknown = "nothing was done, a run's time limit is too short to check all candidates: " +
-		"try again later, or without expected_digest (run %s has those that were checked)"
+	const changed = "the candidates do not match expected_digest: use the candidates_digest of a " +
+		"new dry run (run %s has the current candidates)"
+	const unknown = "the time limit of a run is too short to check all candidates: try again " +
+		"later, or without expected_digest (run %s has the checked candidates)"
 	text := changed
 	if found.CandidatesDigest == "" {
 		text = unknown

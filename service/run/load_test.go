@@ -26,7 +26,7 @@ import (
 func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	replica := standby(servicetest.Parallel(t))
 	e := servicetest.NewLoaded(t, "main", 100)
-	lag := load.Config{MaxReplicaLag: 700 * time.Millisecond, Patience: short}
+	lag := load.Config{MaxReplicaLag: 700 * time.Millisecond, Timeout: short}
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(lag))
 	lag.IgnoredReplicas = []string{"standby"}
 	careless := e.Service(servicetest.OneChild, servicetest.LoadLimits(lag))
@@ -51,7 +51,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 	const onC = "THROTTLED: a session waits for a lock on public.c of main: "
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 100 * time.Millisecond, Patience: short}))
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 100 * time.Millisecond, Timeout: short}))
 	dissolve := e.LockQueue("c", "1 s")
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantEarly(t, r, onC)
@@ -60,7 +60,7 @@ func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testi
 	// A pause far over a limit ends with the run's time, for any setting.
 	servicetest.WantEarly(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild,
 		servicetest.With(func(c *lfk.Config) { c.MaxRuntime = 3 * time.Second }),
-		servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour})), "main"), onC)
+		servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Timeout: time.Hour})), "main"), onC)
 	dissolve()
 	e.Want("main", `SELECT count(*) FROM c`, "30")
 
@@ -68,7 +68,7 @@ func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testi
 	e.Exec("main", `CREATE TABLE d ()`)
 	dissolve = e.LockQueue("d", "100 ms")
 	wantEverything(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild,
-		servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Patience: 1})), "main"))
+		servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Timeout: 1})), "main"))
 	dissolve()
 
 	// That of a partition counts for its table.
@@ -93,7 +93,7 @@ func TestFault_Load_RestIsInterrupted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
-			s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
+			s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Timeout: time.Hour}))
 			dissolve := e.LockQueue("c", "1 s")
 			r := servicetest.Begin(t, s, "main")
 			servicetest.WaitThrottled(t, s, "public.c")
@@ -112,7 +112,7 @@ func TestFault_Load_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
 	e.Exec("main", `CREATE FUNCTION public.pg_current_wal_flush_lsn() RETURNS pg_lsn LANGUAGE sql VOLATILE AS $$ SELECT pg_catalog.pg_current_wal_flush_lsn() FROM pg_sleep(3) $$`)
 	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`)
 	e.Open = []*repo.Database{e.As("limited")}
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxWALRate: 1 << 50, Patience: short}))
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxWALRate: 1 << 50, Timeout: short}))
 	servicetest.WaitThrottled(t, s, "main is too busy for its load to be read")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
@@ -121,7 +121,7 @@ func TestFault_Load_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE query_canceled; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'running') EXECUTE FUNCTION refuse()`)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Timeout: time.Hour}))
 	defer e.LockQueue("c", "1 s")()
 	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: main has not taken the run's heartbeats for ")
 }
@@ -147,7 +147,7 @@ func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	e := servicetest.NewLoaded(t, "main", 10)
 	e.Open = []*repo.Database{e.As("limited")}
 	book := &servicetest.Buffer{}
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxReplicaLag: 1, MaxLockWait: 100 * time.Millisecond, Patience: short}), book.Keep)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxReplicaLag: 1, MaxLockWait: 100 * time.Millisecond, Timeout: short}), book.Keep)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	said := book.Lines("grant pg_monitor to the role of caretaker")
 	assert.That(t, len(said) == 1, "logged %v", said)
@@ -178,7 +178,7 @@ func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 func TestFault_Load_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsItLasts(t *testing.T) {
 	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	e.Detail(1, 0, "NULL")
-	limits := servicetest.LoadLimits(load.Config{MaxLockWait: 100 * time.Millisecond, Patience: short})
+	limits := servicetest.LoadLimits(load.Config{MaxLockWait: 100 * time.Millisecond, Timeout: short})
 	s, other := e.Service(servicetest.OneChild, e.WithQueue, limits), e.Service(servicetest.OneChild, e.WithQueue, limits)
 	dissolve := e.LockQueue("import_placeholder_user_details", "1 s")
 	r := servicetest.RunPlaceholders(t, s, false)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
@@ -271,11 +272,43 @@ func (w *Worker) LeaseDatabases(r *Runner) []*repo.Database {
 	return w.Databases
 }
 
+const (
+	// parallelDatabases is the number of databases that a call reads at the same time.
+	parallelDatabases = 32
+	// databaseTimeout limits the reading of one of them.
+	databaseTimeout = 3 * time.Second
+)
+
+// EachDatabase calls read with the position of each database, several at the same time. Each has a
+// timeout of its own, so that one that does not answer delays no other.
+func EachDatabase(
+	ctx context.Context, all []*repo.Database, read func(ctx context.Context, i int, d *repo.Database),
+) {
+	var parallel errgroup.Group
+	parallel.SetLimit(parallelDatabases)
+	for i, d := range all {
+		parallel.Go(func() error {
+			ctx, cancel := context.WithTimeoutCause(ctx, databaseTimeout, dberr.ErrUnreachable)
+			defer cancel()
+			read(ctx, i, d)
+			return nil
+		})
+	}
+	_ = parallel.Wait()
+}
+
 // CatchesUp reports whether one run makes up for missed fires: workers.<worker>.catch_up.
 func (w *Worker) CatchesUp() bool { return w.Config.CatchUp != nil && *w.Config.CatchUp }
 
 // UnknownDatabase returns the error for a name that none of these databases has.
 func UnknownDatabase(name string, all []*repo.Database) error {
+	var names []string
+	for _, d := range all {
+		names = append(names, d.Name)
+	}
 	text := fmt.Sprintf("unknown database %q: configured are %s", name, DatabaseNames(all))
+	if near := format.Nearest(name, names); near != "" {
+		text += " (did you mean " + near + "?)"
+	}
 	return fault.Unknown(fault.ErrUnknownDatabase, "database", name, text)
 }

@@ -267,7 +267,7 @@ func (c *contract) load() {
 			_, _ = writer.Exec(ctx, `SELECT pg_logical_emit_message(false, '', repeat('x', 10000)), pg_sleep(0.02)`)
 		}
 	}()
-	r := c.run(c.service(nil, ", max_wal_rate: 1B, patience: 300ms"), false)
+	r := c.run(c.service(nil, ", max_wal_rate: 1B, timeout: 300ms"), false)
 	stop()
 	<-stopped
 	WantEarly(c.t, r, "THROTTLED")

@@ -1,29 +1,30 @@
 package status
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/control"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/load"
 )
 
-// DatabaseSample has the figures of a database at a moment of the last day.
+// DatabaseSample has the highest figures of a database in one step of the last day.
 type DatabaseSample = control.DatabaseSample
 
 // ChangedRows counts the rows that the runs of a worker changed in one step.
 type ChangedRows = control.ChangedRows
 
-// DatabaseFigures are the current figures of a database, over all workers that are used here.
+// DatabaseFigures are the current figures of a database, over all workers that are used.
 type DatabaseFigures struct {
 	Name string
 	// Err is set if the database does not answer now.
 	Err error
 	// Backlog is the sum of the workers' backlogs. Known is false if one of them is unknown, or no
-	// worker that is used here works on the database.
+	// worker that is used works on the database.
 	Backlog Backlog
 	Known   bool
 	// Load has each limit that is set. LoadKnown is false if the load cannot be read.
@@ -31,64 +32,39 @@ type DatabaseFigures struct {
 	LoadKnown bool
 }
 
-// DatabaseStatus reads the current figures of all databases in parallel, in the configured order.
-func (r *Reporter) DatabaseStatus(ctx context.Context) ([]DatabaseFigures, error) {
+// DatabaseStatus returns the current figures of all databases. The backlogs are those of a reading
+// of all workers. Databases that do not answer come first, then those with the largest backlogs.
+func (r *Reporter) DatabaseStatus(ctx context.Context, workers []Worker) []DatabaseFigures {
 	all := make([]DatabaseFigures, len(r.runner.Databases))
-	at := map[string]*DatabaseFigures{}
-	var wait sync.WaitGroup
-	for i, d := range r.runner.Databases {
-		all[i] = DatabaseFigures{Name: d.Name}
-		at[d.Name] = &all[i]
-		wait.Go(func() {
-			all[i].Load, all[i].LoadKnown = r.runner.Loads.Measures(ctx, d)
-			all[i].Err = d.StillWritable(ctx)
-		})
-	}
-	found, failed := make([][]Database, len(r.runner.Workers)), make([]error, len(r.runner.Workers))
-	for i, w := range r.runner.Workers {
-		wait.Go(func() {
-			var why string
-			if why, failed[i] = r.dispatcher.NotUsed(ctx, w); failed[i] == nil && why == "" {
-				found[i] = r.ReadDatabases(ctx, w)
-			}
-		})
-	}
-	wait.Wait()
-	for _, databases := range found {
-		for _, d := range databases {
-			at[d.Name].Known = errors.Join(failed...) == nil
+	run.EachDatabase(ctx, r.runner.Databases, func(ctx context.Context, i int, d *repo.Database) {
+		all[i] = DatabaseFigures{Name: d.Name, Err: d.StillWritable(ctx)}
+		all[i].Load, all[i].LoadKnown = r.runner.Loads.Measures(ctx, d)
+	})
+	read := map[string]int{}
+	for _, w := range workers {
+		if w.NotUsed != "" {
+			continue
+		}
+		for _, place := range w.places {
+			f := &all[slices.IndexFunc(all, func(f DatabaseFigures) bool { return f.Name == place.Name })]
+			f.Known = (f.Known || read[f.Name] == 0) && !place.unknown()
+			f.Backlog, f.Err = addBacklogs(f.Backlog, place.Backlog), cmp.Or(f.Err, place.Err)
+			read[f.Name]++
 		}
 	}
-	for _, databases := range found {
-		for _, d := range databases {
-			f := at[d.Name]
-			f.Known = f.Known && d.Known && d.Err == nil
-			partitions := f.Backlog.Partitions + d.Backlog.Partitions
-			f.Backlog = addBacklogs(f.Backlog, d.Backlog)
-			f.Backlog.Partitions = partitions
-			if d.Err != nil {
-				f.Err = d.Err
-			}
+	slices.SortStableFunc(all, func(a, b DatabaseFigures) int {
+		if (a.Err == nil) == (b.Err == nil) {
+			return cmp.Compare(b.Backlog.Pending, a.Backlog.Pending)
+		} else if a.Err != nil {
+			return -1
 		}
-	}
-	return all, nil
-}
-
-// sampleDatabases stores the current figures of all databases in main.
-func (r *Reporter) sampleDatabases(ctx context.Context) error {
-	all, err := r.DatabaseStatus(ctx)
-	if err != nil {
-		return err
-	}
-	samples := make([]DatabaseSample, len(all))
-	for i, f := range all {
-		samples[i] = sampleOf(f, r.runner.Databases[i])
-	}
-	return r.runner.Main.History.SampleDatabases(ctx, samples)
+		return 1
+	})
+	return all
 }
 
 // sampleOf returns a sample with the known figures of a database.
-func sampleOf(f DatabaseFigures, d *repo.Database) DatabaseSample {
+func (r *Reporter) sampleOf(f DatabaseFigures) DatabaseSample {
 	s := DatabaseSample{Database: f.Name}
 	if f.Known {
 		oldest := 0.0
@@ -102,18 +78,18 @@ func sampleOf(f DatabaseFigures, d *repo.Database) DatabaseSample {
 			s.Load = &m.Ratio
 		}
 	}
-	if times := d.TakeTimes(); times.Statements > 0 {
+	at := slices.IndexFunc(r.runner.Databases, func(d *repo.Database) bool { return d.Name == f.Name })
+	if times := r.runner.Databases[at].TakeTimes(); times.Statements > 0 {
 		p50, p99 := times.P50.Seconds(), times.P99.Seconds()
 		s.P50, s.P99 = &p50, &p99
 	}
 	return s
 }
 
-// SampleStep is the time between two points of a chart.
+// SampleStep is the time between two samples of a database.
 const SampleStep = 2 * time.Hour
 
-// DatabaseSamples returns the samples of the last day by database, oldest first. Each sample has
-// the highest values of its step.
+// DatabaseSamples returns the samples of the last day by database, oldest first.
 func (r *Reporter) DatabaseSamples(ctx context.Context) (map[string][]DatabaseSample, error) {
 	all, err := r.runner.Main.History.DatabaseSamples(ctx, SampleStep)
 	byName := map[string][]DatabaseSample{}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/format"
@@ -161,10 +162,13 @@ func (r *Reporter) recovered(ctx context.Context, w *run.Worker, record control.
 	if w.Databases == nil {
 		databases = run.GitLabs(databases)
 	}
-	return !slices.ContainsFunc(databases, func(d *repo.Database) bool {
-		leases, err := writableLeases(ctx, d, name)
-		return err != nil || r.elsewhere(leases) != ""
+	var away atomic.Bool
+	run.EachDatabase(ctx, databases, func(ctx context.Context, _ int, d *repo.Database) {
+		if leases, err := writableLeases(ctx, d, name); err != nil || r.elsewhere(leases) != "" {
+			away.Store(true)
+		}
 	})
+	return !away.Load()
 }
 
 // queueProblem returns why this server does not work jobs. An unreachable main counts once, as that

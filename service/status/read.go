@@ -5,11 +5,9 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/control"
-	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -114,30 +112,24 @@ type Database struct {
 	Problem string
 }
 
-// leasesTimeout is how long reading the leases of a database may take.
-const leasesTimeout = 2 * time.Second
+// unknown reports whether the backlog there is not known or out of date.
+func (d Database) unknown() bool { return !d.Known || d.Err != nil }
 
 // ReadDatabases reads leases and backlogs of the worker's databases in parallel: those that do not
 // answer must not delay the others.
 func (r *Reporter) ReadDatabases(ctx context.Context, w *run.Worker) []Database {
 	homes := w.LeaseDatabases(r.runner)
 	all := make([]Database, len(homes))
-	var wait sync.WaitGroup
-	for i, d := range homes {
-		wait.Go(func() {
-			leases, err := writableLeases(ctx, d, w.LeaseName(d))
-			known := r.runner.Backlogs.Get(ctx, w, d, err)
-			all[i] = Database{Name: d.Name, KnownBacklog: known, Leases: leases, Err: err}
-		})
-	}
-	wait.Wait()
+	run.EachDatabase(ctx, homes, func(ctx context.Context, i int, d *repo.Database) {
+		leases, err := writableLeases(ctx, d, w.LeaseName(d))
+		known := r.runner.Backlogs.Get(ctx, w, d, err)
+		all[i] = Database{Name: d.Name, KnownBacklog: known, Leases: leases, Err: err}
+	})
 	return all
 }
 
 // writableLeases lists the leases of a name in a database that accepts writes.
 func writableLeases(ctx context.Context, d *repo.Database, name string) ([]run.Lease, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, leasesTimeout, dberr.ErrUnreachable)
-	defer cancel()
 	if err := d.Writable(ctx); err != nil {
 		return nil, err
 	}
@@ -152,13 +144,15 @@ func (r *Reporter) Leases(ctx context.Context, name string) (out []run.Lease, er
 		return nil, err
 	}
 	for _, w := range workers {
-		for _, d := range w.LeaseDatabases(r.runner) {
-			leases, err := d.Leases.ListLeases(ctx, []string{w.LeaseName(d)})
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, leases...)
+		homes := w.LeaseDatabases(r.runner)
+		found, errs := make([][]run.Lease, len(homes)), make([]error, len(homes))
+		run.EachDatabase(ctx, homes, func(ctx context.Context, i int, d *repo.Database) {
+			found[i], errs[i] = d.Leases.ListLeases(ctx, []string{w.LeaseName(d)})
+		})
+		if err := cmp.Or(errs...); err != nil {
+			return nil, err
 		}
+		out = slices.Concat(out, slices.Concat(found...))
 	}
 	slices.SortFunc(out, func(a, b run.Lease) int { return cmp.Compare(a.Name, b.Name) })
 	return out, nil

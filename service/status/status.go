@@ -61,6 +61,8 @@ type Worker struct {
 	Failing *Problem
 	// Databases are those of a worker with several, those with a problem first.
 	Databases []Database
+	// places are all its databases.
+	places []Database
 }
 
 // Config is what a Reporter needs in addition to the engine.
@@ -131,7 +133,7 @@ func (r *Reporter) status(ctx context.Context, w *run.Worker, shared func() over
 		st.NextRunAt = w.Next(fires.Now)
 	}
 	found, answering := r.problems(ctx, w, read)
-	st.Databases = withProblems(read.databases, found)
+	st.places, st.Databases = read.databases, withProblems(read.databases, found)
 	early, undone := lastRun(w, st)
 	throttled := ""
 	if len(found) == 0 {

@@ -1,6 +1,8 @@
 package status
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,17 +23,21 @@ func (c Condition) Text() string {
 	return strings.ToLower(strings.ReplaceAll(string(c), "_", " "))
 }
 
-// Summarize returns the health of workers with their counts of jobs. down means that main does not
-// answer.
-func Summarize(workers []Worker, jobs []job.Count, down bool) Summary {
+// Summarize returns the health of workers with their counts of jobs. down is why main cannot be
+// read, nil if it can.
+func Summarize(workers []Worker, jobs []job.Count, down error) Summary {
 	return worst(workers, down).withDead(workers, jobs)
 }
 
 // worst summarizes the workers by the worst condition. Failing workers come first, then blocked
 // ones, then running ones.
-func worst(workers []Worker, down bool) Summary {
-	if down {
-		return Summary{"main is down", "The database main does not answer. Lists show the last known state.", "bad"}
+func worst(workers []Worker, down error) Summary {
+	const last = " Lists show the last known state."
+	switch {
+	case errors.Is(down, fault.ErrUnreachable), errors.Is(down, context.DeadlineExceeded):
+		return Summary{"main is down", "The database main does not answer." + last, "bad"}
+	case down != nil:
+		return Summary{"main cannot be read", "The database main cannot be read: " + fault.PublicText(down) + "." + last, "bad"}
 	}
 	if common := Outages(workers); len(common) > 0 {
 		parts := make([]string, len(common))

@@ -14,13 +14,13 @@ func TestSummarize_ADatabaseThatIsDownIsNamedOnce(t *testing.T) {
 		{Worker: "b", Condition: ConditionFailing, Failing: down},
 		{Worker: "c", Condition: ConditionFailing, Failing: &Problem{Class: FailureLock, Database: "ci"}},
 	}
-	if v := Summarize(workers, nil, false); v.Short != "ci unreachable" || v.Long != "database ci: unreachable. Failing: a, b." {
+	if v := Summarize(workers, nil, nil); v.Short != "ci unreachable" || v.Long != "database ci: unreachable. Failing: a, b." {
 		t.Errorf("%+v", v)
 	}
-	if v := Summarize(workers[1:], nil, false); v.Short != "2 failing" {
+	if v := Summarize(workers[1:], nil, nil); v.Short != "2 failing" {
 		t.Errorf("%+v", v)
 	}
 	idle := []Worker{{Condition: ConditionIdle, Backlog: Backlog{Untracked: 2}}}
-	v := Summarize(idle, nil, false)
+	v := Summarize(idle, nil, nil)
 	assert.Equal(t, v, Summary{"healthy, 2 not tracked", "All workers are healthy. 2 parents not tracked, so deletions are not recorded.", "warn"})
 }

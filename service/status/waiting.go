@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -20,7 +22,7 @@ type WaitingList struct {
 	// Listed reports whether the worker has a list.
 	Listed bool
 	Items  []Waiting
-	// NotRead are the databases that could not be read.
+	// NotRead are the databases that could not be read, each with the cause.
 	NotRead []string
 }
 
@@ -33,19 +35,21 @@ func (r *Reporter) Waiting(
 		return list, err
 	}
 	list.Listed = true
-	for _, d := range w.LeaseDatabases(r.runner) {
-		found, err := w.Waiting(ctx, d, dead)
-		if err != nil {
-			r.runner.Logger.DebugContext(ctx, "list of pending items not read",
-				"worker", name, "database", d.Name, "error", err.Error())
-			list.NotRead = append(list.NotRead, d.Name)
+	homes := w.LeaseDatabases(r.runner)
+	found, errs := make([][]jobqueue.Waiting, len(homes)), make([]error, len(homes))
+	run.EachDatabase(ctx, homes, func(ctx context.Context, i int, d *repo.Database) {
+		found[i], errs[i] = w.Waiting(ctx, d, dead)
+	})
+	for i, d := range homes {
+		if errs[i] != nil {
+			list.NotRead = append(list.NotRead, fault.PublicText(errs[i]))
 		}
-		for _, f := range found {
+		for _, f := range found[i] {
 			list.Items = append(list.Items, Waiting{d.Name, f})
 		}
 	}
-	if len(list.Items) == 0 && len(list.NotRead) > 0 {
-		return list, fmt.Errorf("list the pending items of %s: %w", name, fault.ErrUnreachable)
+	if len(list.NotRead) == len(homes) {
+		return list, fmt.Errorf("list the pending items of %s: %w", name, errs[0])
 	}
 	return list, nil
 }

@@ -21,6 +21,36 @@
     try { return localStorage.getItem("zone") === "local"; } catch { return false; }
   };
   let isLocal = stored();
+
+  // The steps of a chart are of the last day, and have no date.
+  const steps = /(\d\d):(\d\d) to (\d\d):(\d\d)/g;
+  const localStep = (all, hour, minute, toHour, toMinute) => {
+    const now = new Date(byId("asof").querySelector("time").dateTime);
+    const from = new Date(now);
+    from.setUTCHours(hour, minute, 0, 0);
+    if (from > now) from.setUTCDate(from.getUTCDate() - 1);
+    const minutes = ((toHour - hour) * 60 + (toMinute - minute) + 1440) % 1440;
+    const ends = [from, new Date(from.getTime() + minutes * 60000)];
+    return ends.map((d) => `${two(d.getHours())}:${two(d.getMinutes())}`).join(" to ");
+  };
+
+  // A field for a time keeps what the reader has typed. A local time without a zone is sent in UTC.
+  const translateField = (field) => {
+    const hint = field.ownerDocument.getElementById(field.getAttribute("aria-describedby"));
+    hint.dataset.utc ??= hint.textContent;
+    hint.textContent = isLocal ? hint.dataset.utc.replace("UTC", "local time") : hint.dataset.utc;
+    field.dataset.utc ??= field.value;
+    const d = new Date(field.dataset.utc);
+    if (isNaN(d) || (field.value !== field.dataset.utc && field.value !== field.dataset.local)) return;
+    field.dataset.local = local(`${field.dataset.utc.slice(0, 10)} ${field.dataset.utc.slice(11, 16)}`, d);
+    field.value = isLocal ? field.dataset.local : field.dataset.utc;
+  };
+  document.addEventListener("submit", (event) => {
+    for (const field of event.target.querySelectorAll("input[data-time]")) {
+      const typed = /^(\d{4}-\d\d-\d\d)(?: (\d\d:\d\d))?$/.exec(field.value.trim());
+      if (isLocal && typed) field.value = new Date(`${typed[1]}T${typed[2] ?? "00:00"}`).toISOString();
+    }
+  });
   const translate = (root) => {
     for (const time of root.querySelectorAll("time[datetime]")) {
       const d = new Date(time.dateTime);
@@ -29,6 +59,12 @@
       time.textContent = isLocal ? local(time.dataset.utc, d) : time.dataset.utc;
       if (time.dataset.title) time.title = isLocal ? local(time.dataset.title, d) : time.dataset.title;
     }
+    for (const bars of root.querySelectorAll(".bars title, dl.values dd, p.values")) {
+      bars.dataset.utc ??= bars.textContent;
+      bars.textContent = isLocal ? bars.dataset.utc.replace(steps, localStep) : bars.dataset.utc;
+    }
+    for (const name of root.querySelectorAll(".zone")) name.textContent = isLocal ? `local time,${offset(new Date())}` : "UTC";
+    root.querySelectorAll("input[data-time]").forEach(translateField);
   };
   const zone = byId("zone");
   const showZone = () => {
@@ -107,6 +143,7 @@
         const element = document.querySelector(`[data-events="${CSS.escape(url)}"]`);
         if (!element || !window.getSelection().isCollapsed) return;
         const part = new DOMParser().parseFromString(event.data, "text/html");
+        translate(part);
         element.replaceChildren(...part.body.childNodes);
       });
       // A refused stream is asked for again with the next refresh.

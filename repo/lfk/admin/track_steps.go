@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/repo/lfk/capture"
@@ -88,16 +89,16 @@ func (r tracking) step(
 			}
 		case form == FormRight && same:
 			return step, false, r.refuse("%s is tracked by %s when it had another type: run `caretaker "+
-				"lfk untrack %s` first", rel, lfk.ColumnList(key), catalog.Argument(r.table))
+				"lfk untrack %s` first", rel, lfk.ColumnList(key), format.Argument(r.table))
 		case form == FormRight && len(key) > 1:
 			return step, false, r.refuse("%s is tracked by %s: give --column %s, or `caretaker "+
 				"lfk untrack %s` first", rel, lfk.ColumnList(key), columnsArgument(key),
-				catalog.Argument(r.table))
+				format.Argument(r.table))
 		case form == FormRight:
 			return step, false, r.refuse("%s is tracked by its column %s: give --column %s, or "+
 				"`caretaker "+
 				"lfk untrack %s` first",
-				rel, lfk.ColumnList(key), columnsArgument(key), catalog.Argument(r.table))
+				rel, lfk.ColumnList(key), columnsArgument(key), format.Argument(r.table))
 		case t.Name == name:
 			return step, false, r.refuse("%s has a different trigger named %s, which calls %s(%s): drop "+
 				"or rename it first",
@@ -112,7 +113,7 @@ func (r tracking) step(
 }
 
 // columnsArgument returns a key as the argument of --column, quoted for a shell.
-func columnsArgument(key []string) string { return catalog.Argument(strings.Join(key, ",")) }
+func columnsArgument(key []string) string { return format.Argument(strings.Join(key, ",")) }
 
 // carryOut creates the function and the triggers of a plan, and lets runs track its partitions
 // again. The caller's transaction holds the lock on the table.

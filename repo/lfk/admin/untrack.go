@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/lfk"
 )
@@ -123,7 +124,7 @@ func leftRecords(
 // drain returns the advice about remaining records.
 func drain(t relation) string {
 	return fmt.Sprintf("let loose_foreign_keys_cleanup process them first, dead ones after "+
-		"`caretaker lfk retry --table %s`", catalog.Argument(t.String()))
+		"`caretaker lfk retry --table %s`", format.Argument(t.String()))
 }
 
 // keepMeaning refuses while records with keys of several columns remain: only the trigger shows the

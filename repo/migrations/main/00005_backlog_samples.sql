@@ -8,4 +8,4 @@ CREATE TABLE maintenance.backlog_samples (
   dead bigint NOT NULL,
   PRIMARY KEY (minute, worker)
 );
-COMMENT ON TABLE maintenance.backlog_samples IS 'Backlogs of the last day, one row for each minute and worker, for the curves of the status page.';
+COMMENT ON TABLE maintenance.backlog_samples IS 'Backlogs of the last day, one row for each worker and step of 30 minutes, which minute begins, for the charts of the status page.';

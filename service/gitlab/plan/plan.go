@@ -135,7 +135,7 @@ func (p *Planner) planners(kind string, id int64) ([]run.Planner, error) {
 		}
 	}
 	if id <= 0 {
-		return nil, &fault.InvalidArgumentError{Field: "id", Description: "is required: a number above 0"}
+		return nil, &fault.InvalidArgumentError{Field: "id", Description: "must be above 0"}
 	}
 	var steps []run.Planner
 	for _, name := range names {

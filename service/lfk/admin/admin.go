@@ -119,8 +119,8 @@ func (l Admin) databasesOf(
 
 // unknownTable returns the error for a table that no selected database has.
 func (l Admin) unknownTable(ctx context.Context, table string) error {
-	selected, _ := l.selected()
-	hint := l.tables(ctx).hint(table)
+	selected, _ := l.Selected()
+	hint := lfk.ReadTableNames(ctx, selected).Hint(table)
 	if hint != "" {
 		hint = ": " + hint
 	}
@@ -137,8 +137,8 @@ func (l Admin) knownTable(ctx context.Context, table string) error {
 	return err
 }
 
-// selected returns the databases to work on.
-func (l Admin) selected() ([]*repo.Database, error) {
+// Selected returns the databases to work on.
+func (l Admin) Selected() ([]*repo.Database, error) {
 	if l.Only == "" {
 		return l.Databases, nil
 	}
@@ -153,7 +153,7 @@ func (l Admin) selected() ([]*repo.Database, error) {
 // each calls do for every selected database that is migrated and has an application schema, and
 // joins the errors.
 func (l Admin) each(ctx context.Context, do func(*repo.Database) error) error {
-	selected, err := l.selected()
+	selected, err := l.Selected()
 	for _, d := range selected {
 		ready := d.CheckMigrated(ctx)
 		if ready == nil {

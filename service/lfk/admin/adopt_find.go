@@ -118,7 +118,7 @@ func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 		hint := ""
 		if len(others) > 0 {
 			hint = ": the foreign keys of " + r.Table + " are of " + strings.Join(others, ", ")
-			if near := didYouMean(format.Nearest(lfkrepo.ColumnList(r.Columns), others)); near != "" {
+			if near := lfk.DidYouMean(format.Nearest(lfkrepo.ColumnList(r.Columns), others)); near != "" {
 				hint += ", " + near
 			}
 		}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/repo/catalog"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/repo/lfk/capture"
@@ -111,7 +110,10 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 		check.pending(d)
 		check.undefined(d)
 	}
-	check.missing(sync.OnceValue(func() tableNames { return l.tables(ctx) }))
+	check.missing(sync.OnceValue(func() lfk.TableNames {
+		selected, _ := l.Selected()
+		return lfk.ReadTableNames(ctx, selected)
+	}))
 	check.shared()
 	return check, err
 }
@@ -131,7 +133,7 @@ type lint struct {
 
 // unchecked returns the selected databases that could not be inspected.
 func (l *lint) unchecked() (names []string) {
-	selected, _ := l.selected()
+	selected, _ := l.Selected()
 	for _, d := range selected {
 		if !slices.ContainsFunc(l.Seen, func(i lfk.Inspected) bool { return i.Name == d.Name }) {
 			names = append(names, d.Name)
@@ -242,7 +244,7 @@ func (l *lint) children(d lfk.Inspected) {
 		for _, column := range child.MissingColumns {
 			at.fail("column_missing",
 				"%s has no column %s%s: correct the definition or the table", key.Table, column,
-				parenthesized(didYouMean(format.Nearest(column, child.Names))))
+				lfk.Parenthesized(lfk.DidYouMean(format.Nearest(column, child.Names))))
 		}
 		mismatches := append(l.mismatches(key, child), child.Mismatches...)
 		for _, mismatch := range mismatches {
@@ -294,7 +296,7 @@ func (l *lint) pending(d lfk.Inspected) {
 		case d.Queue.Managed && d.Tracks(name):
 			l.at(d.Name, name).fail("pending_without_definition", "its records are pending for ever: add "+
 				"a definition for it, or run `caretaker lfk untrack %s`, which deletes the records",
-				catalog.Argument(name))
+				format.Argument(name))
 		default:
 			l.at(d.Name, name).fail("pending_without_definition", "its records are pending forever: add "+
 				"a definition for it, or, if it was renamed or is a partition, run `caretaker lfk orphans --fix`, "+

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/catalog"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
@@ -27,7 +28,7 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 			at.fail("key_type", "has no column %s, which its trigger records, so deletions fail: run "+
 				"`caretaker lfk untrack %s`, or, if the column was renamed, `caretaker lfk track %[2]s "+
 				"--column` with the new names in the order of "+
-				"%s", missingColumn(parent), catalog.Argument(at.object),
+				"%s", missingColumn(parent), format.Argument(at.object),
 				strings.Join(parent.Key, ","))
 		}
 		return
@@ -44,7 +45,7 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 		case asInteger:
 			at.fail("key_type", "its key %s is of type %s, which its trigger does not record: deletions "+
 				"from it fail: run `caretaker lfk untrack %s`, and track it again", c.Name, c.Exact,
-				catalog.Argument(at.object))
+				format.Argument(at.object))
 		}
 	}
 }

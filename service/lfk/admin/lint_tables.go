@@ -13,7 +13,7 @@ import (
 )
 
 // missing reports tables that are in no configured database. names returns the tables that are.
-func (l *lint) missing(names func() tableNames) {
+func (l *lint) missing(names func() lfk.TableNames) {
 	if !l.Complete {
 		return
 	}
@@ -29,7 +29,7 @@ func (l *lint) missing(names func() tableNames) {
 				at.fail("parent_missing", "deletions are not recorded: %s, and track that", l.others[key.Parent])
 			} else {
 				at.warn("parent_missing", "is in no configured database%s, so its definitions get no records: "+
-					"configure its database, or remove the definitions", parenthesized(names().hint(key.Parent)))
+					"configure its database, or remove the definitions", lfk.Parenthesized(names().Hint(key.Parent)))
 			}
 		}
 		switch {
@@ -45,7 +45,7 @@ func (l *lint) missing(names func() tableNames) {
 		default:
 			l.at("", key.String()).fail("child_missing", "%s is in no configured database%s, so records "+
 				"of %s are held: configure the database that has it, or run `caretaker lfk accept-absent %s`",
-				key.Table, parenthesized(names().hint(key.Table)), key.Parent, catalog.Argument(key.Table))
+				key.Table, lfk.Parenthesized(names().Hint(key.Table)), key.Parent, format.Argument(key.Table))
 		}
 	}
 }
@@ -103,7 +103,7 @@ func (l *lint) acceptedOf(d lfk.Inspected, recorded string) (children []string) 
 func revokeCommand(children []string) string {
 	arguments := make([]string, len(children))
 	for i, child := range children {
-		arguments[i] = catalog.Argument(child)
+		arguments[i] = format.Argument(child)
 	}
 	return "`caretaker lfk accept-absent --revoke " + strings.Join(arguments, " ") + "`"
 }
@@ -187,11 +187,11 @@ func (l *lint) parents(d lfk.Inspected) {
 func trackCommand(database string, key []string, tables ...string) string {
 	words := []string{"`caretaker lfk track"}
 	for _, name := range tables {
-		words = append(words, catalog.Argument(name))
+		words = append(words, format.Argument(name))
 	}
 	command := strings.Join(append(words, "--database", database), " ")
 	if !slices.Equal(key, []string{"id"}) {
-		command += " --column " + catalog.Argument(strings.Join(key, ","))
+		command += " --column " + format.Argument(strings.Join(key, ","))
 	}
 	return command + "`"
 }
@@ -218,7 +218,7 @@ func (at spot) trigger(parent, code string, t *admin.Trigger, track string) {
 	case code == "trigger_form":
 		at.fail(code, "its trigger %s calls %s(%s), which is not "+
 			"the function for %s: run `caretaker lfk untrack %s` and %s",
-			t.Name, t.Function, strings.Join(t.Arguments, ", "), parent, catalog.Argument(parent), track)
+			t.Name, t.Function, strings.Join(t.Arguments, ", "), parent, format.Argument(parent), track)
 	case code == "trigger_disabled":
 		at.fail(code, "its trigger %s is disabled, or fires on "+
 			"replicas only: run %s", t.Name, track)
@@ -252,7 +252,7 @@ func (l *lint) triggers(d lfk.Inspected) {
 		if !t.ParentHere {
 			shown, table.Schema = recorded, t.ParentSchema
 		}
-		argument := catalog.Argument(table.Written())
+		argument := format.Argument(table.Written())
 		if slices.Contains(seen, recorded) || l.hasDefinitions(d, recorded) || l.needsDefinition(d, recorded) {
 			continue
 		}

@@ -52,7 +52,7 @@ const parallelReads = 8
 func (l Admin) Records(
 	ctx context.Context, f RecordFilter,
 ) (records []Record, unread []string, err error) {
-	selected, err := l.selected()
+	selected, err := l.Selected()
 	if err != nil {
 		return nil, nil, err
 	}

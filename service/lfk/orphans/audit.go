@@ -109,12 +109,12 @@ func (a Audit) Tasks(ctx context.Context) (tasks []*Task, err error) {
 func childFault(key lfk.Definition, child *admin.Child) string {
 	switch {
 	case len(child.MissingColumns) > 0:
-		return fmt.Sprintf("%s has no column %s: caretaker lfk lint shows what to do", key.Table,
+		return fmt.Sprintf("%s has no column %s: run `caretaker lfk lint` to see the remedy", key.Table,
 			strings.Join(child.MissingColumns, ", "))
 	case len(child.Mismatches) > 0:
-		return child.Mismatches[0] + ": caretaker lfk lint shows what to do"
+		return child.Mismatches[0] + ": run `caretaker lfk lint` to see the remedy"
 	case !child.Indexed:
-		return "no index finds its keys: caretaker lfk lint shows which index is missing"
+		return "no index finds its keys: run `caretaker lfk lint` to see the missing index"
 	case !child.Ordered:
 		return fmt.Sprintf("orphans of %s need an index on (%s), in this order: create one, or "+
 			"write the definition's column and key in the order of an existing index", key.Table,
@@ -189,7 +189,7 @@ func needsValues(p admin.Parent) bool {
 func (t *Task) mapColumns(recorded []string) (fault string) {
 	places, err := t.Key.Places(recorded)
 	if err != nil {
-		return err.Error() + ": `caretaker lfk lint` shows what to do"
+		return err.Error() + ": run `caretaker lfk lint` to see the remedy"
 	}
 	t.order = make([]int, len(places))
 	for i, place := range places {

@@ -50,7 +50,7 @@ func TestExcess_LastsAsLongAsOneLookAfterTheOtherSeesIt(t *testing.T) {
 
 func TestExcess_OfBeforeTheRunCountsFromItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		started, l := time.Now(), &Loads{config: Config{Patience: 20 * time.Second}}
+		started, l := time.Now(), &Loads{config: Config{Timeout: 20 * time.Second}}
 		e := &Excess{began: time.Now().Add(-time.Hour)}
 		assert.That(t, !l.TimedOut(e, started), "timed out at the start of the run")
 		time.Sleep(20 * time.Second) //nolint:forbidigo // in a synctest bubble

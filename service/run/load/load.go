@@ -37,8 +37,8 @@ type Config struct {
 	// MaxLockWait is the maximum time that another session waits for a lock on the current table or
 	// partition, for example during a migration.
 	MaxLockWait time.Duration `key:"max_lock_wait" default:"5s" max:"24h" off:"0"`
-	// Patience is how long a run continues slowly while a limit is exceeded.
-	Patience time.Duration `key:"patience" default:"20s" max:"24h"`
+	// Timeout is how long a run continues slowly while a limit is exceeded.
+	Timeout time.Duration `key:"timeout" default:"20s" max:"24h"`
 }
 
 // question returns the parts of the load to read. A limit of 0 leaves its part out.
@@ -302,7 +302,7 @@ func since(now, before []Excess, at time.Time, continuous bool) []Excess {
 
 // TimedOut reports whether an excess has lasted too long for a run that started then.
 func (l *Loads) TimedOut(e *Excess, started time.Time) bool {
-	return min(time.Since(e.began), time.Since(started)) >= l.config.Patience
+	return min(time.Since(e.began), time.Since(started)) >= l.config.Timeout
 }
 
 // Off reports whether no limit is set.
