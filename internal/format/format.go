@@ -29,10 +29,8 @@ func CountName[N ~int | ~int64](n N, name string) string {
 
 // Argument quotes a text for a command that is copied into a shell. Names keep their own quotes.
 func Argument(text string) string {
-	special := func(r rune) bool {
-		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_.,:/@%+=-", r)
-	}
-	if text != "" && !strings.ContainsFunc(text, special) {
+	const safe = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.,:/@%+=-"
+	if text != "" && strings.Trim(text, safe) == "" {
 		return text
 	}
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
