@@ -150,7 +150,7 @@ func (k *Keys) Reload() {
 		case err != nil:
 			k.logger.Error("token not read, previous token stays valid", "error", err.Error())
 		case changed:
-			k.logger.Info("token read again")
+			k.logger.Info("token reloaded")
 		}
 	}
 	if k.file != nil {

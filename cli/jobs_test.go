@@ -91,7 +91,9 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 		SELECT CASE WHEN i > 3 THEN '`+run+`'::uuid END, CASE WHEN i <= 3 THEN 1 END, 'project_repository', '@hashed/' || i FROM generate_series(1, 4) i`)
 	r.want(0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run[:13])
 	r.want(0, "jobs outside done 1 2", "2 paths are done")
-	r.want(0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths outside the database, 1 of them pending: caretaker jobs outside 1", "projects  3        0")
+	r.want(0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths "+
+		"outside the database, 1 of them pending: run caretaker jobs outside 1", "projects  3    "+
+		"    0")
 	assert.Equal(t, r.want(0, "jobs outside --plain"), "3\t@hashed/3\n4\t@hashed/4\n")
 	assert.Equal(t, r.want(0, "jobs outside 1 --all --plain"), "1\t@hashed/1\n2\t@hashed/2\n3\t@hashed/3\n")
 	assert.Equal(t, r.want(0, "jobs outside --plain --run "+run), "4\t@hashed/4\n")
@@ -114,7 +116,8 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	r.want(0, "jobs outside done 3", "1 path is done")
 	r.want(0, "jobs outside 1")
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id IN (1, 2)`)
-	r.want(0, "jobs show 1", "left 1 path outside the database, 0 pending: caretaker jobs outside 1")
+	r.want(0, "jobs show 1", "left 1 path outside the database, 0 pending: run caretaker jobs "+
+		"outside 1")
 	execute(t, conn, `DELETE FROM maintenance.river_job`)
 	r.want(0, "jobs outside 1")
 }

@@ -53,9 +53,9 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 			{"severity": "error", "code": "fk_not_indexed", "database": "main", "object": "c.p_id -> p",
 			 "advice": "no index on c (p_id), so every statement reads the whole table: create an index on c (p_id)"},
 			{"severity": "error", "code": "trigger_missing", "database": "main", "object": "public.p",
-			 "advice": "deletions from it are not recorded: run ` + "`caretaker lfk track p --database main`" + ` (with --column, if its children refer to another column than id)"},
+			 "advice": "deletions are not recorded: run ` + "`caretaker lfk track p --database main`" + ` (with --column, if its children refer to a column other than id)"},
 			{"severity": "error", "code": "child_missing", "database": "", "object": "gone.p_id -> p",
-			 "advice": "gone is in no configured database, so records of p are held: configure the database that has it, or run ` + "`caretaker lfk accept-absent gone`" + `"}],
+			 "advice": "gone is not in any configured database, so records of p are held: configure the database that contains it, or run ` + "`caretaker lfk accept-absent gone`" + `"}],
 			"errors": 3, "warnings": 0}`},
 		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": ["p_loose_fk_trigger on public.p"]}`},
 		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": []}`},
@@ -90,13 +90,13 @@ func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 		SELECT 'public.p', n, 'c.p_id -> p', 'P0001', E'no,\nnever', 10, '2026-01-01 01:02:03Z', '2026-01-02 01:02:03Z' FROM generate_series(7, 9) n`)
 	sh.want(0, "lfk dead", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  RECORDED (UTC)       DEAD SINCE (UTC)     MESSAGE\n",
 		"main      1   public.p  7    c.p_id -> p  P0001     10        2026-01-01 01:02:03  2026-01-02 01:02:03  no, never\n")
-	sh.want(2, "lfk retry --id 9", "unknown dead record 9: `caretaker lfk dead` lists them")
+	sh.want(2, "lfk retry --id 9", "unknown dead record 9: run `caretaker lfk dead` to list them")
 	sh.want(2, "lfk retry --table nowhere", "unknown table nowhere in main")
 	sh.want(0, "lfk retry --id 2", "main: 1 record queued again")
 	sh.want(0, "lfk retry --table p", "main: 2 records queued again")
 	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY); TRUNCATE loose_foreign_keys_deleted_records RESTART IDENTITY")
 	for _, records := range []string{"--all", "--table p"} {
-		sh.want(1, "lfk retry "+records, "no dead record matches: `caretaker lfk dead` lists them")
+		sh.want(1, "lfk retry "+records, "no dead record matches: run `caretaker lfk dead` to list them")
 	}
 	// Failing ones are listed with their next try.
 	sh.want(0, "lfk dead --failing", "no failing records")
@@ -108,7 +108,7 @@ func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 	sh.want(0, "lfk dead --failing --table p", "DATABASE  ID  TABLE     KEY  DEFINITION   CAUSE  FAILURES  FAILED (UTC)         NEXT TRY (UTC)\n",
 		"main      1   public.p  7    c.p_id -> p  P0001  3         2026-01-02 01:02:03  2126-01-01 01:02:03\n",
 		"main      2   public.p  8    c.p_id -> p  -      3         2026-01-02 01:02:03  now\n")
-	sh.want(1, "lfk retry --table p", "failing records are retried without a command, at the NEXT TRY that `caretaker lfk dead --failing` shows")
+	sh.want(1, "lfk retry --table p", "failing records are retried automatically. To see when, run `caretaker lfk dead --failing`")
 	sh.want(0, "lfk dead --failing", "other.q")
 	sh.want(0, "lfk dead --failing --table other.q --output json", `"key": 9`, `"setbacks": 4`, `"next_try": "`)
 }

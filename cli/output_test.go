@@ -170,8 +170,9 @@ func TestRun_ALostConnectionSaysHowToGoOn(t *testing.T) {
 	a := newApp(Streams{Out: io.Discard, Err: io.Discard})
 	a.client.address = "localhost:1"
 	err := runAndWatch(t.Context(), a, server, &pb.RunBatchRequest{Worker: "w"})
-	assert.Equal(t, fmt.Sprint(err), "the connection to localhost:1 ended during run 01a1: if "+
-		"the server is up, caretaker watch 01a1 follows the run")
+	assert.Equal(t, fmt.Sprint(err), "the connection to localhost:1 ended during run 01a1: to "+
+		"follow the run, "+
+		"run caretaker watch 01a1 once the server is up")
 	a.client.name.Store(new(string))
 	assert.Contains(t, a.client.explain(status.Error(codes.Unavailable, "connection error: EOF")).Error(), "ended during the call")
 }
@@ -274,8 +275,9 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 func TestStatus_MissingRightsAreGrantedNotMigrated(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
-		"c.p_id -> p on main: 42501 insufficient_privilege": "class SCHEMA: grant the missing rights: caretaker doctor --grants prints them",
-		"c.p_id -> p on main: 42703 undefined_column":       "class SCHEMA: run caretaker migrate, or correct",
+		"c.p_id -> p on main: 42501 insufficient_privilege": "class SCHEMA: run caretaker doctor " +
+			"--grants, and apply its output",
+		"c.p_id -> p on main: 42703 undefined_column": "class SCHEMA: run caretaker migrate, or correct",
 	} {
 		var out strings.Builder
 		failing := &pb.Failing{Class: pb.FailureClass_FAILURE_CLASS_SCHEMA, Message: message}
@@ -305,7 +307,7 @@ func TestExplain_CallsAreCommandsAndNoneIsSaidTwice(t *testing.T) {
 		"run 7 is active, follow it with WatchRun (caretaker watch 7)": "run 7 is active, follow it with caretaker watch 7",
 		"end the pause with ResumeWorker * (caretaker resume --all)":   "end the pause with caretaker resume --all",
 		"end the pause with ResumeWorker":                              "end the pause with caretaker resume",
-		"WatchRun follows it, CancelRun stops it":                      "caretaker watch follows it, caretaker cancel stops it",
+		"Use WatchRun to follow it or CancelRun to stop it":            "Use caretaker watch to follow it or caretaker cancel to stop it",
 	} {
 		assert.Equal(t, asCommands(text), want)
 	}

@@ -75,7 +75,8 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		defer func() { _ = taken.Close() }()
 		sh.set("CARETAKER_LISTEN", taken.Addr().String())
 		_, _, said := sh.caretaker("serve")
-		assert.Contains(t, said, "listen: ", taken.Addr().String(), "is in use by another process", "set CARETAKER_LISTEN, or listen in the configuration file, to")
+		assert.Contains(t, said, "listen: ", taken.Addr().String(), "is in use by another "+
+			"process", "set CARETAKER_LISTEN, or the key listen of the configuration file, to")
 		assert.Lacks(t, said, "--listen")
 		sh.set("CARETAKER_LISTEN", "127.0.0.1:0")
 		sh.set("CARETAKER_METRICS_LISTEN", taken.Addr().String())
@@ -177,7 +178,7 @@ func TestServe_StartsBeforeItsDatabase(t *testing.T) {
 	_ = closed.Close()
 	sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
 	r := sh.serving()
-	r.log.field(t, "database unreachable at the start, retrying", "database")
+	r.log.field(t, "database unreachable at startup, retrying", "database")
 	r.want(0, "status", "failing", "not known       not known           -    -         -", "class "+
 		"UNREACHABLE: check the database", "backlog of main unknown")
 	r.want(1, "run "+worker, "cannot be reached")
@@ -206,8 +207,8 @@ func TestMigrate_ReportsWhatItApplied(t *testing.T) {
 func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
 	sh, sql := newPrepared(t)
 	for url, words := range map[string][]string{
-		"postgres://nobody@127.0.0.1:1/none?sslmode=disable": {"replica not readable, reading from the primary", "unreachable"},
-		"host=x port=many":                   {"replica not used, reading from the primary", "databases.main.replica_url"},
+		"postgres://nobody@127.0.0.1:1/none?sslmode=disable": {"replica unreachable at startup, reading from primary", "unreachable"},
+		"host=x port=many":                   {"replica rejected, reading from the primary", "databases.main.replica_url"},
 		sql.Config().ConnString():            {"replica not readable", "the server is not a standby"},
 		databases.Cluster(t).URL("postgres"): {"replica not readable", "the server is not a standby"},
 	} {

@@ -312,7 +312,7 @@ func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
 	p.exec(`ALTER TABLE maintenance.hidden RENAME TO river_job`)
 	p.caughtUp()
 	p.wantReplica(p.Reader(someWorker, 0))
-	assert.Equal(t, strings.Count(p.said.String(), "replica read again"), 1, "lines in", p.said)
+	assert.Equal(t, strings.Count(p.said.String(), "replica in use again"), 1, "lines in", p.said)
 }
 
 func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing.T) {

@@ -39,7 +39,7 @@ func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]row
 	case len(unknown) > 0:
 		return nil, unknownPaths(unknown)
 	}
-	s.Logger.InfoContext(ctx, "paths outside marked as done", "paths", len(done), "by", by)
+	s.Logger.InfoContext(ctx, "paths marked as done", "paths", len(done), "by", by)
 	return done, nil
 }
 

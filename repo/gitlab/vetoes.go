@@ -88,7 +88,7 @@ func groupVetoes(
 		}
 	}
 	// They come last: they also hold started removals.
-	q := pg.NewQuery("find cancelled removals of groups", cancelledGroupsSQL, groups)
+	q := pg.NewQuery("find cancelled group removals", cancelledGroupsSQL, groups)
 	cancelled, err := listVetoes(ctx, d, l, q)
 	for i := range cancelled {
 		vetoes[cancelled[i].Target] = &cancelled[i]

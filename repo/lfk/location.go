@@ -98,7 +98,7 @@ func RememberQueue(ctx context.Context, tx pgx.Tx, q DeletedRecords) error {
 
 // RememberQueue runs the function [RememberQueue] as a separate step.
 func (d Queue) RememberQueue(ctx context.Context, p fencing.Permit, q DeletedRecords) error {
-	return pg.Transaction(ctx, d.db, "remember the queue", p, func(ctx context.Context, tx *pg.Changing) error {
+	return pg.Transaction(ctx, d.db, "save the location of the queue", p, func(ctx context.Context, tx *pg.Changing) error {
 		return RememberQueue(ctx, tx, q)
 	})
 }

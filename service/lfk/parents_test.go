@@ -50,7 +50,7 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 	e.Want("ci", `SELECT count(*) FROM child_001`, "1")
 	servicetest.RunBatch(t, s, "main")
 	servicetest.RunBatch(t, s, "ci")
-	warnings := log.Lines("child tables in no database, records held")
+	warnings := log.Lines("child tables not found, records held")
 	assert.Require(t, len(warnings) == 1, "%d warnings, want one of all missing children", len(warnings))
 	for child := range 240 {
 		name := fmt.Sprintf("child_%03d", child)

@@ -109,7 +109,7 @@ func (k *worker) maintainPartitions(
 			return changed, err
 		}
 		if err != nil {
-			x.Log.WarnContext(ctx, "queue partitions left for the next run", "error", err)
+			x.Log.WarnContext(ctx, "queue partitions not changed, retrying next run", "error", err)
 		}
 	}
 	return changed, nil

@@ -138,7 +138,7 @@ func ParseSchedule(expression string) (cron.Schedule, error) {
 			"*", err)
 	}
 	if schedule.Next(time.Now().UTC()).IsZero() {
-		return nil, errors.New("never fires in the next five years")
+		return nil, errors.New("does not fire within five years: use a different schedule")
 	}
 	return schedule, nil
 }

@@ -45,7 +45,7 @@ func (r *Reporter) Waiting(
 		}
 	}
 	if len(list.Items) == 0 && len(list.NotRead) > 0 {
-		return list, fmt.Errorf("list the pending items of %s: %w", name, fault.ErrUnreachable)
+		return list, fmt.Errorf("cannot list the pending items of %s: %w", name, fault.ErrUnreachable)
 	}
 	return list, nil
 }

@@ -113,7 +113,7 @@ func (a Admin) left(ctx context.Context, q lfk.DeletedRecords, args ...any) erro
 	for _, t := range q.Existing() {
 		names = append(names, t.Name)
 	}
-	return a.read(ctx, "count dead records that stay", func(ctx context.Context, tx pgx.Tx) error {
+	return a.read(ctx, "count dead records that cannot be retried", func(ctx context.Context, tx pgx.Tx) error {
 		var queue string
 		var n int64
 		var missing bool
@@ -153,7 +153,7 @@ func (a Admin) RetryDeadRecords(ctx context.Context, filter DeadRecordFilter) (n
 		sql := retrySQL(q, i, t)
 		for moved := int64(1); moved > 0 && err == nil; n += moved {
 			moved = 0
-			err = a.write(ctx, "put dead records back", func(ctx context.Context, tx pgx.Tx) error {
+			err = a.write(ctx, "queue dead records again", func(ctx context.Context, tx pgx.Tx) error {
 				tag, err := tx.Exec(ctx, sql, newest, filter.ID, names, retryBatch)
 				moved = tag.RowsAffected()
 				return err

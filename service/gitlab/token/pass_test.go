@@ -89,7 +89,7 @@ func withTimeEnoughGoesThroughInRangesOfAThousand(e *servicetest.Estate) {
 	e.Want("main", passes, "10497/2500/1600 finished")
 	var ranges []string
 	for line := range strings.Lines(log.String()) {
-		if strings.Contains(line, `"range done"`) {
+		if strings.Contains(line, `"range of bots checked"`) {
 			ranges = append(ranges, line[strings.Index(line, `"cursor"`):strings.Index(line, `}`)])
 		}
 	}

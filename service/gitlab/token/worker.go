@@ -156,7 +156,7 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) erro
 			return err
 		}
 		if dropped {
-			x.Log.InfoContext(ctx, "unfinished pass dropped, the setting is off")
+			x.Log.InfoContext(ctx, "unfinished bot check dropped, setting disabled")
 		}
 	}
 	return &fault.SkippedError{Reason: reasons.SettingOff, Text: gitlab.TokenSettingOff}

@@ -117,7 +117,7 @@ func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 	case 0:
 		hint := ""
 		if len(others) > 0 {
-			hint = ": the foreign keys of " + r.Table + " are of " + strings.Join(others, ", ")
+			hint = ": " + r.Table + " has foreign keys on " + strings.Join(others, ", ")
 			if near := lfk.DidYouMean(format.Nearest(lfkrepo.ColumnList(r.Columns), others)); near != "" {
 				hint += ", " + near
 			}

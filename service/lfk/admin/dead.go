@@ -107,7 +107,7 @@ func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, e
 	case len(holders) == 0:
 		return done, l.noDeadRecord(ctx, id, table)
 	case id != nil && len(holders) > 1:
-		return done, fmt.Errorf("there is a dead record %d in %s: name one with --database",
+		return done, fmt.Errorf("dead record %d exists in %s: select a database with --database",
 			*id, run.DatabaseNames(holders))
 	}
 	for _, d := range holders {
@@ -123,7 +123,7 @@ func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, e
 // noDeadRecord returns why no record can be retried: the id or the table does not exist, or the
 // records are not dead but failing.
 func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error {
-	const advice = "`caretaker lfk dead` lists them"
+	const advice = "run `caretaker lfk dead` to list them"
 	if id != nil {
 		return fmt.Errorf("%w %d: %s", ErrUnknownRecord, *id, advice)
 	}
@@ -142,8 +142,8 @@ func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error 
 		return err
 	})
 	if failing {
-		return errors.New("no dead record matches: failing records are retried without a command, at " +
-			"the NEXT TRY that `caretaker lfk dead --failing` shows")
+		return errors.New("no dead record matches: failing records are retried automatically. To " +
+			"see when, run `caretaker lfk dead --failing`")
 	}
 	return errors.New("no dead record matches: " + advice)
 }

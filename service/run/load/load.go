@@ -233,7 +233,7 @@ func (l *Loads) warn(ctx context.Context, b *databaseLoad, load control.Load, er
 		problem = "grant pg_monitor to the role of caretaker, or set load.max_replica_lag to 0"
 	}
 	if problem != "" && problem != b.warned {
-		l.logger.WarnContext(ctx, "load only partly visible, other limits disabled",
+		l.logger.WarnContext(ctx, "load partly unavailable, affected limits disabled",
 			"database", b.name, "why", problem)
 	}
 	b.warned = problem
