@@ -31,8 +31,8 @@ type Config struct {
 	MaxRuntime time.Duration `key:"max_runtime" default:"180s" max:"24h"`
 	// ContinueAfter is the time after which another run continues a run that reached max_runtime.
 	ContinueAfter time.Duration `key:"continue_after" default:"120s" max:"24h"`
-	// MaxQueued is the number of users queued for deletion from which on a run ends early with
-	// QUEUE_FULL. It counts all queued users.
+	// MaxQueued is the number of users queued for deletion at which a run ends early with QUEUE_FULL.
+	// All queued users count.
 	MaxQueued int `key:"max_queued" default:"100000" max:"10000000" off:"0"`
 }
 
