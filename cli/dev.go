@@ -246,7 +246,7 @@ func printSummary(a *app, i *instance, p *playground) {
 	address := i.listening.api.Addr().String()
 	call := "  grpcurl -plaintext %s%s maintenance.v1.MaintenanceService/%s"
 	work := `"worker": "loose_foreign_keys_cleanup", "database": "main"`
-	a.println("caretaker %s is ready at %s; Ctrl-C stops it.", version(), address)
+	a.println("caretaker %s is ready at %s. To stop it, press Ctrl-C.", version(), address)
 	a.println("page      http://%s/", i.webAddress())
 	a.println("data      %s (remove the directory to start from scratch)", p.cluster.Dir())
 	a.println("variables %s (while this runs), for serve, lfk and psql: set -a; . %s; set +a",

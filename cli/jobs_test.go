@@ -105,7 +105,7 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 		SELECT run_id, job_id, kind, E'@hashed/5\n7\t@hashed/6' FROM maintenance.outside_paths WHERE id = 3`)
 	assert.Lacks(t, r.want(1, "jobs outside --plain", `path 5 skipped`), "@hashed/6\n")
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id = 5`)
-	r.want(2, "jobs outside done 3 99", "unknown path 99", "nothing was marked: caretaker jobs outside lists all")
+	r.want(2, "jobs outside done 3 99", "unknown path 99", "nothing was marked: find the ids with caretaker jobs outside")
 	r.want(2, "jobs outside done x", `"x" is not the ID of a path`)
 	r.want(2, "jobs outside x", `"x" is not the ID of a job`)
 	r.want(2, "jobs outside 1 --run "+run, "not both")
@@ -149,10 +149,10 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	r := sh.serving()
 	r.want(0, "protect user 7 --reason evidence", "user 7 is protected until caretaker unprotect")
 	r.want(0, "protect group 8 --reason later --for 8h", "group 8 is protected until 2")
-	r.want(0, "protect user 7 --reason mine --for 8h", "user 7 was already protected for longer, "+
+	r.want(0, "protect user 7 --reason mine --for 8h", "user 7 is already protected for longer, "+
 		"until caretaker unprotect, by ",
-		": evidence: to shorten that, run caretaker unprotect first")
-	r.want(0, "protect group 8 --reason later --for 1h", "group 8 was already protected for "+
+		" (evidence): to shorten the protection, run caretaker unprotect first")
+	r.want(0, "protect group 8 --reason later --for 1h", "group 8 is already protected for "+
 		"longer, until 2")
 	r.want(0, "protect group 8 --reason later --for 9h", "group 8 is protected until 2")
 	out := r.want(0, "protected", "KIND   ID", "group  8", "user   7", "evidence")
@@ -161,7 +161,7 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	r.want(0, "protected --limit 1", "more: ")
 	p, _ := document(t, r.want(0, "unprotect user 7 --output json"))["protection"].(map[string]any)
 	assert.That(t, p["id"] == "7" && p["reason"] == "evidence", "got %v", p)
-	r.want(2, "unprotect user 7", "no protection has this kind and id: caretaker protected lists all")
+	r.want(2, "unprotect user 7", "no protection has this kind and id: find it with caretaker protected")
 	r.want(0, "unprotect group 8", "group 8 is no longer protected")
 	r.want(2, "protect project 7 --reason x", `"project": must be user or group`)
 	r.want(2, "protect user x --reason x", `"x" is not the ID of a user`)

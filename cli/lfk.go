@@ -67,7 +67,7 @@ func (l *lfkCommands) body(needsDefinitions bool, do action) func(*cobra.Command
 		) error {
 			keys, err := lfkAdmin(service.Settings[lfk.Config](&s.service), l.database)
 			if _, wrong := errors.AsType[*lfk.DefinitionsError](err); wrong && !needsDefinitions {
-				l.note("warning: definitions not checked, they cannot be read: %v", err)
+				l.note("warning: cannot read the definitions, so they were not checked: %v", err)
 				err = nil
 			}
 			if err != nil {

@@ -123,7 +123,7 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 		"c: [{table: p, column: p_id, on_delete: async_delete}]")
 	execute(t, sql, "CREATE TABLE c (p_id bigint)")
 	sh.want(0, "lfk accept-absent --list", "no child table is accepted as absent\n")
-	sh.want(2, "lfk accept-absent a x", "no definition has a child table x: `caretaker lfk lint` lists those that are child_missing")
+	sh.want(2, "lfk accept-absent a x", "no definition has a child table x: run `caretaker lfk lint` to list the missing child tables")
 	sh.want(1, "lfk accept-absent a c", "c is in main, where its rows are cleaned")
 	assert.Equal(t, sh.want(0, "lfk accept-absent a"), "accepted as absent: a (a.p_id -> p)\n")
 	assert.Equal(t, sh.want(0, "lfk accept-absent --all"), "accepted as absent: b (b.p_id -> p)\n")
@@ -131,10 +131,10 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 	sh.want(0, "lfk accept-absent a", "already accepted as absent: a (a.p_id -> p)\n")
 	execute(t, sql, "UPDATE maintenance.absent_children SET accepted_at = '2026-01-02 03:04:05Z', accepted_by = 'me@here'")
 	sh.want(0, "lfk accept-absent --list", "CHILD  DATABASE  ACCEPTED (UTC)       BY\na      -         2026-01-02 03:04:05  me@here\nb ")
-	sh.want(2, "lfk accept-absent --revoke a x", "x is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are")
+	sh.want(2, "lfk accept-absent --revoke a x", "x is not accepted as absent: run `caretaker lfk accept-absent --list` to list the accepted child tables")
 	sh.want(0, "lfk accept-absent --revoke a", "no longer accepted as absent: a\n")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
-	sh.want(1, "lfk accept-absent a", "absent tables are known only if every configured database "+
+	sh.want(1, "lfk accept-absent a", "cannot check which tables are absent unless every configured database "+
 		"answers: ", "ci: unreachable")
 	sh.want(0, "lfk accept-absent --list", "CHILD  DATABASE  ACCEPTED ")
 }
@@ -178,7 +178,7 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 		"track n --column nix --database ci": "public.n has no column nix", "track n --column id,id --database ci": "the column id is named twice",
 		"track n --column a,b,c,d,e --database ci": "a key has at most 4 columns",
 		"track a.b.c": "has more than one dot", "untrack a.b.c": "has more than one dot", `dead --table "p`: "a quote that is not closed", `track "p`: "a quote that is not closed",
-		"adopt n.nix --plan": "unknown foreign key of n.nix", "revert n.nix": "caretaker has never adopted it",
+		"adopt n.nix --plan": "unknown foreign key n.nix", "revert n.nix": "caretaker has never adopted it",
 		"adopt n.id --on-delete drop": "--on-delete drop: allowed are",
 	} {
 		sh.want(2, "lfk "+command, words)
@@ -193,7 +193,7 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.want(1, "lfk track p", "caretaker: main: the key id of public.p is of type numeric")
 	sh.want(1, "lfk track q", "q is in main, ci: name one with --database")
 	sh.want(0, "lfk track q --database ci", "ci: trigger q_loose_fk_trigger on public.q")
-	sh.want(1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor alone",
+	sh.want(1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor the only column",
 		"would lose its children: make it unique, or name a unique key with --column\n")
 	sh.want(1, "lfk track "+strings.Repeat("n", 50), strings.Repeat("n", 50)+"_loose_fk_trigger would have 67 bytes")
 	sh.want(1, "lfk lint", "no definitions to check: set workers.loose_foreign_keys_cleanup.definitions")

@@ -142,7 +142,7 @@ func TestRun_InterruptCancelsARunThatStillLooksAtItsCandidates(t *testing.T) {
 		server := &looking{t: t, runs: runs}
 		a := newApp(Streams{Out: io.Discard, Err: io.Discard})
 		err := runAndWatch(t.Context(), a, server, &pb.RunBatchRequest{Worker: "w", Database: "main", DryRun: c.dry, RequestId: fmt.Sprint("request ", c.dry)})
-		if err == nil || !strings.Contains(err.Error(), "caretaker runs w shows") || !slices.Equal(server.cancelled, c.want) {
+		if err == nil || !strings.Contains(err.Error(), "run caretaker runs w to see") || !slices.Equal(server.cancelled, c.want) {
 			t.Errorf("dry run %t: cancelled %v, %v", c.dry, server.cancelled, err)
 		}
 	}

@@ -191,7 +191,7 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 		case err == nil:
 			i.logWarning("pooler without the required URL parameter", d.CheckPooler(ctx),
 				"database", d.Name)
-			i.logWarning("replica unreachable at startup, reading from primary", d.CheckReplica(ctx),
+			i.logWarning("replica unusable at startup, reading from the primary", d.CheckReplica(ctx),
 				"database", d.Name)
 		case ok && refused.Refused():
 			return connectionRefused(d.Name, refused)

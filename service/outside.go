@@ -28,7 +28,7 @@ const MaxAck = 1000
 // marked.
 func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]rowset.OutsidePath, error) {
 	if len(ids) == 0 || len(ids) > MaxAck {
-		text := fmt.Sprintf("from 1 to %d of them: ListOutside lists the ids", MaxAck)
+		text := fmt.Sprintf("from 1 to %d ids: find them with ListOutside", MaxAck)
 		return nil, &fault.InvalidArgumentError{Field: "ids", Description: text}
 	}
 	by = run.TruncateActor(strings.TrimSpace(by))
@@ -51,6 +51,7 @@ func unknownPaths(ids []int64) error {
 		texts[i] = strconv.FormatInt(id, 10)
 	}
 	name := strings.Join(texts, ",")
-	text := "unknown path " + format.List(texts) + ", nothing was marked: ListOutside lists all"
+	text := "unknown path " + format.List(texts) + ", nothing was marked: find the ids with " +
+		"ListOutside"
 	return fault.Unknown(ErrUnknownPath, "ids", name, text)
 }

@@ -82,7 +82,7 @@ func (s *Service) Unprotect(
 	ended, err := s.Main.Protections.Unprotect(ctx, kind, id)
 	if errors.Is(err, dberr.ErrNotFound) {
 		return Protection{}, fault.Unknown(ErrUnknownProtection, "target", fmt.Sprintf("%s %d", kind, id),
-			"no protection has this kind and id: ListProtected lists all")
+			"no protection has this kind and id: find it with ListProtected")
 	}
 	if err != nil {
 		return Protection{}, err

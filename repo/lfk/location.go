@@ -38,7 +38,8 @@ func (e *QueueMovedError) Advice() string {
 
 // Changed returns what has changed.
 func (e *QueueMovedError) Changed() string {
-	changed := fmt.Sprintf("%s is in schema %s, but schema %s comes first in the search_path (%s) and has none",
+	changed := fmt.Sprintf("%s is in schema %s, but schema %s comes first in the search_path "+
+		"(%s) and does not contain it",
 		queueTable, e.Was, e.Now, e.Path)
 	if e.Exists {
 		changed = fmt.Sprintf("%s was %s.%s, now it resolves to %s.%s by the search_path (%s)",

@@ -29,8 +29,9 @@ type DeletionStartedError struct {
 
 // Error returns the failure and what to do.
 func (e *DeletionStartedError) Error() string {
-	return fmt.Sprintf("the deletion of %s %d has started, it is too late to protect it; "+
-		"ListJobs (caretaker jobs) has its job, CancelJob (caretaker jobs cancel) stops it where it is",
+	return fmt.Sprintf("the deletion of %s %d has started, so it cannot be protected: find its "+
+		"job with ListJobs (caretaker jobs), and stop the job with CancelJob (caretaker jobs "+
+		"cancel)",
 		e.Kind, e.ID)
 }
 

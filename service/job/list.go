@@ -96,7 +96,7 @@ func (p *Pool) CancelJob(ctx context.Context, id int64, reason, by string) (Job,
 // errNoJobID returns the error of a request without a valid job id.
 func errNoJobID() error {
 	return &fault.InvalidArgumentError{
-		Field: "id", Description: "is required, a positive number: ListJobs lists the ids",
+		Field: "id", Description: "is required, a positive number: find it with ListJobs",
 	}
 }
 
@@ -104,7 +104,8 @@ func errNoJobID() error {
 func unknownJob(id int64, err error) error {
 	if errors.Is(err, dberr.ErrNotFound) {
 		name := strconv.FormatInt(id, 10)
-		return fault.Unknown(fault.ErrUnknownJob, "job_id", name, "job "+name+" not found: ListJobs lists the jobs")
+		return fault.Unknown(fault.ErrUnknownJob, "job_id", name, "job "+name+" not found: find "+
+			"its ID with ListJobs")
 	}
 	return err
 }

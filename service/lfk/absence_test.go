@@ -309,7 +309,7 @@ func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
 	e.Exec("ci", `CREATE TABLE absent (p_id bigint)`)
 	e.Exec("ci", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere', current_database()); END $$`)
 	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
-	assert.That(t, err != nil && strings.Contains(err.Error(), "database ci has no application schema: none of search_path (nowhere) is there"),
+	assert.That(t, err != nil && strings.Contains(err.Error(), "database ci has no application schema: no schema of search_path (nowhere) exists"),
 		"got %v", err)
 	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
 }

@@ -199,7 +199,7 @@ func TestLooseForeignKeysCleanup_ASchemaThatComesBeforeTheQueueIsReported(t *tes
 
 			keys.Schema = "caretaker"
 			_, err = keys.Install(t.Context())
-			servicetest.WantError(t, err, "no run would clean the queue public.loose_foreign_keys_deleted_records", "triggers on: p")
+			servicetest.WantError(t, err, "runs would no longer clean the queue public.loose_foreign_keys_deleted_records", "triggers on p")
 			e.Exec("main", `DROP TRIGGER p_loose_fk_trigger ON public.p`)
 			assert.Must(keys.Install(t.Context()))(t)
 			servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)

@@ -63,8 +63,8 @@ func (k *worker) openQueue(ctx context.Context, x *run.Execution) (lfk.DeletedRe
 func checkPartitioned(queue lfk.DeletedRecords, database string) error {
 	for _, t := range queue.Existing() {
 		if !t.Partitioned {
-			return &fault.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: caretaker lfk lint "+
-				"shows the required form", t.Name, database)}
+			return &fault.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: run "+
+				"caretaker lfk lint to see the required form", t.Name, database)}
 		}
 	}
 	return nil

@@ -194,9 +194,9 @@ func (k *worker) warnOfStarvation() (remark string) {
 		return ""
 	}
 	k.Logger.Warn("schedule never starts runs on a database", "worker", Name, "database", format.List(names), "schedule", k.config.Schedule)
-	return fmt.Sprintf("the schedule %s never fires in a minute in which it is the turn of %s, so "+
-		"only requests start runs there: "+
-		"choose a schedule that fires every minute, or set "+
+	return fmt.Sprintf("the schedule %s never starts a run in a minute in which it is the turn "+
+		"of %s, so runs start there only on request: use a schedule that runs every minute, or "+
+		"set "+
 		"workers.loose_foreign_keys_cleanup.rotation to all",
 		k.config.Schedule, format.List(names))
 }

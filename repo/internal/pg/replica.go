@@ -109,11 +109,11 @@ func (s *replicaState) columns() []any { return []any{&s.standby, &s.same, &s.ti
 func (s *replicaState) problem() string {
 	switch {
 	case !s.same:
-		return "the replica belongs to another cluster than the primary"
+		return "the replica and the primary belong to different clusters"
 	case !s.standby:
 		return "the server is not a standby"
 	case !s.timeline:
-		return "the replica follows another timeline than the primary"
+		return "the replica and the primary are on different timelines"
 	}
 	return ""
 }

@@ -126,7 +126,8 @@ func (a Admin) left(ctx context.Context, q lfk.DeletedRecords, args ...any) erro
 				"GitLab's migrations do, or let %s take them: UPDATE maintenance.dead_records SET "+
 				"queue = DEFAULT WHERE queue = %s", n, queue, q.Table().Name, capture.Literal(queue))
 		case err == nil:
-			return a.refuse("%d dead records were not queued again, the queue %s cannot take their keys: run "+
+			return a.refuse("%d dead records were not queued again, because the queue %s does "+
+				"not accept their keys: run "+
 				"`caretaker lfk lint`", n, queue)
 		}
 		return err

@@ -175,9 +175,9 @@ func (k *inactiveTokens) backlog(
 	remark := ""
 	switch {
 	case goesOn.After(b.ReadAt):
-		remark = "the unfinished pass resumes at " + goesOn.UTC().Format(time.RFC3339)
+		remark = "the unfinished bot check resumes at " + goesOn.UTC().Format(time.RFC3339)
 	case !goesOn.IsZero():
-		remark = "the unfinished pass resumes when a server runs its job " +
+		remark = "the unfinished bot check resumes when a server runs its job " +
 			jobqueue.ContinueInactiveTokenDeletion{}.Kind()
 	}
 	ours := `{"reason": "` + jobqueue.TokenDeletionReason + `"}`

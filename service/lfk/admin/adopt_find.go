@@ -122,7 +122,7 @@ func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 				hint += ", " + near
 			}
 		}
-		return admin.RealKey{}, fmt.Errorf("%w of %s%s", ErrUnknownKey, named, hint)
+		return admin.RealKey{}, fmt.Errorf("%w %s%s", ErrUnknownKey, named, hint)
 	case 1:
 		if of := found[0].CopyOf; of != "" {
 			return found[0], fmt.Errorf("%s of %s is a copy of the foreign key of %s: name %[3]s",

@@ -45,7 +45,8 @@ func (l Admin) DecideReused(ctx context.Context, table string, clean bool) ([]Re
 		return err
 	})
 	if err == nil && len(done) == 0 {
-		err = errors.New("no reused key of " + table + " is held: `caretaker lfk reused` lists them")
+		err = errors.New("no reused key of " + table + " is held: run `caretaker lfk reused` to " +
+			"list the held keys")
 	}
 	return done, err
 }
