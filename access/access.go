@@ -150,7 +150,7 @@ func (k *Keys) Reload() {
 		case err != nil:
 			k.logger.Error("token not read, previous token stays valid", "error", err.Error())
 		case changed:
-			k.logger.Info("token read again")
+			k.logger.Info("token reloaded")
 		}
 	}
 	if k.file != nil {
@@ -169,7 +169,8 @@ func (k *Keys) readSingle() (changed bool, err error) {
 	}
 	text := strings.TrimSpace(string(content))
 	if text == "" {
-		return false, fmt.Errorf("auth.token_file: %s is empty", k.singleFile)
+		return false, fmt.Errorf("auth.token_file: %s is empty: write the token to this "+
+			"file", k.singleFile)
 	}
 	return k.setSingle(text), nil
 }
@@ -232,12 +233,12 @@ func (k *Keys) byToken(given string, certificate *x509.Certificate) (Client, err
 	case found == nil:
 		return Client{}, &RefusedError{
 			"unknown",
-			"unknown token: it is mistyped, revoked, or for another server",
+			"unknown token: check that the token is complete, not revoked, and for this server",
 		}
 	case !found.expires.IsZero() && !time.Now().Before(found.expires):
 		return Client{}, &RefusedError{
 			"expired", "this token expired at " + found.expires.UTC().Format(time.RFC3339) +
-				": ask for a new one",
+				": request a new token",
 		}
 	}
 	client := found.Client

@@ -81,7 +81,7 @@ func (f *tokensFile) reloadLocked() {
 	case err == nil && !changed:
 	case err == nil:
 		f.wrong = ""
-		f.logger.Info("token file read again", "tokens", len(f.tokens))
+		f.logger.Info("token file reloaded", "tokens", len(f.tokens))
 	case err.Error() != f.wrong || time.Since(f.warned) >= warnInterval:
 		f.warned = time.Now()
 		f.wrong = err.Error()
@@ -128,7 +128,8 @@ func (f *tokensFile) content() ([]byte, error) {
 	defer func() { _ = file.Close() }()
 	content, err := io.ReadAll(io.LimitReader(file, maxTokensFile+1))
 	if err == nil && len(content) > maxTokensFile {
-		err = fmt.Errorf("%s has more than %d bytes", f.path, maxTokensFile)
+		err = fmt.Errorf("%s is larger than the limit of %d bytes: remove unused "+
+			"tokens", f.path, maxTokensFile)
 	}
 	return content, err
 }
@@ -142,7 +143,8 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 		// The error may quote a token from the file.
 		text := regexp.MustCompile("`[^`]*`").ReplaceAllString(err.Error(), "a value")
 		text = regexp.MustCompile(`(?: in type | into )\S+`).ReplaceAllString(text, "")
-		return nil, errors.New("must be a list of name, sha256, role, workers, expires: " + text)
+		return nil, errors.New("must be a list of entries with the keys name, sha256, role, " +
+			"workers and expires: " + text)
 	}
 	// A partly written file may be empty, so only [] removes all tokens.
 	if entries == nil {
@@ -189,7 +191,7 @@ func (e entry) token(workers []string) (*token, error) {
 	restricted := !e.Workers.IsZero()
 	var only []string
 	if restricted && e.Workers.Decode(&only) != nil {
-		return nil, errors.New("workers must be a list of workers")
+		return nil, errors.New("workers must be a list of worker names")
 	}
 	role, wrongRole := e.role()
 	switch {

@@ -75,7 +75,7 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 	r.want(0, "status"+as("viola"), worker)
 	r.want(1, "pause "+worker+" --reason r"+as("viola"), "this needs the role operator, you have viewer")
 	r.want(0, "pause "+worker+" --reason repairs"+as("otto"), "paused", "otto at 127.0.0.1:")
-	r.want(1, "pause ghost_user_migration --reason r"+as("otto"), "your token is for "+worker+" alone, and this is about ghost_user_migration")
+	r.want(1, "pause ghost_user_migration --reason r"+as("otto"), "your token is for "+worker+" only, but this call concerns ghost_user_migration")
 	r.want(1, "pause --all --reason r"+as("otto"), "this needs the role admin, you have operator")
 	r.want(0, "pause --all --reason incident"+as("ada"), "ada at 127.0.0.1:")
 	r.want(2, "audit --since yesterday"+as("viola"), "must be a time such as 2026-11-01T00:00:00Z "+

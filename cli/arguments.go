@@ -188,8 +188,8 @@ func runArgument(id *string) cobra.PositionalArgs {
 	form := regexp.MustCompile(`^[0-9a-fA-F-]{4,36}$`)
 	return cobra.MatchAll(between(1, 1), func(_ *cobra.Command, args []string) error {
 		if !form.MatchString(args[0]) {
-			return fmt.Errorf("%q is not a run ID or the first 4 or more characters of one: caretaker "+
-				"runs lists the IDs", args[0])
+			return fmt.Errorf("%q is not a run ID, nor its first 4 or more characters: run "+
+				"caretaker runs to list the IDs", args[0])
 		}
 		*id = args[0]
 		return nil
@@ -199,7 +199,7 @@ func runArgument(id *string) cobra.PositionalArgs {
 // jobArgument accepts the ID of a job.
 func jobArgument(id *int64) cobra.PositionalArgs {
 	return cobra.MatchAll(between(1, 1), func(_ *cobra.Command, args []string) error {
-		return parseID(args[0], "job: caretaker jobs lists them", id)
+		return parseID(args[0], "job: run caretaker jobs to list the IDs", id)
 	})
 }
 
@@ -351,8 +351,8 @@ func durationFlag(command *cobra.Command, name, help string, to **durationpb.Dur
 
 // sinceFlag adds a flag for a time, in RFC 3339 or as a duration before now.
 func sinceFlag(command *cobra.Command, to **timestamppb.Timestamp) {
-	timeFlag(command, "since", "only entries from this `time` on, such as 2026-11-01T00:00:00Z, "+
-		"or an age such as 24h", to)
+	timeFlag(command, "since", "only entries since this `time` (2026-11-01T00:00:00Z) or age (24h)",
+		to)
 }
 
 // timesFlags adds --since and --until.

@@ -170,7 +170,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 				return usage(err)
 			}
 			if len(remaining) > 0 {
-				return usage(fmt.Errorf("%w: caretaker --help lists the commands",
+				return usage(fmt.Errorf("%w: run caretaker --help to list the commands",
 					unknownCommand(command, remaining[0])))
 			}
 			return command.Help()

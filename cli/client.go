@@ -299,7 +299,8 @@ func (c *connection) explainTransport(s *status.Status) error {
 			c.address, config.AddressVariable, s.Message())
 	}
 	if s.Code() == codes.DeadlineExceeded {
-		return fmt.Errorf("no answer from %s in %s", c.address, answerTimeout)
+		return fmt.Errorf("no answer from %s in %s: check the address and the server's log, or "+
+			"retry", c.address, answerTimeout)
 	}
 	return fmt.Errorf("%s: %s", s.Code(), s.Message())
 }
@@ -314,8 +315,8 @@ func (c *connection) wrongFlag(problem string) string {
 	switch {
 	case has("error reading from server"), ended && c.name.Load() != nil:
 		// The client reads the server preface first, so the connection had been established.
-		return "the connection to " + c.server() + " ended during the call: caretaker runs " +
-			"shows the runs once a server answers"
+		return "the connection to " + c.server() + " ended during the call: run caretaker runs " +
+			"once a server answers"
 	case has("not look like a TLS handshake"):
 		return "the server at " + c.address + " does not use TLS: remove --tls and --tls-*"
 	case ended && !c.secure():

@@ -122,7 +122,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(0, "watch "+id, "succeeded")
 	r.want(0, "cancel "+id, "has already ended: succeeded")
 	r.want(2, "watch "+
-		"nope", `"nope" is not a run ID or the first 4 or more characters of one: caretaker runs lists the IDs`)
+		"nope", `"nope" is not a run ID, nor its first 4 or more characters: run caretaker runs to list the IDs`)
 	r.want(2, "cancel nope", `"nope" is not a run ID`)
 	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: find its id with caretaker runs")
 	for _, size := range []string{"0", "-1", "99999999999", "x"} {
@@ -132,7 +132,8 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(2, "watch "+id[:4], id[:4]+" matches several runs, give more characters: ", id)
 	started := runID(t, document(t, r.want(0, "run "+worker+" --no-wait -o json")))
 	r.want(0, "watch "+started, "succeeded")
-	r.want(0, "run "+worker+" --no-wait --dry-run", " has started; caretaker watch ", "(server ")
+	r.want(0, "run "+worker+" --no-wait --dry-run", " has started. To follow it: caretaker watch "+
+		"", "(server ")
 	devdb.Eventually(t, "the dry run ends", func() bool { return !strings.Contains(r.want(0, "status"), "is running on main") })
 	r.want(0, "cancel "+id+" -o yaml", "run:\n  id: "+id+"\n", "  leaseEpoch: \"1\"\n")
 	r.want(0, "receipts", "RECEIPT")

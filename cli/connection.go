@@ -50,7 +50,7 @@ func (c *connection) nearby() bool {
 // flags are the flags of all commands that connect to a server.
 func (c *connection) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("connection", pflag.ContinueOnError)
-	flags.StringVar(&c.address, "address", "", "server `address` (default: listen in the "+
+	flags.StringVar(&c.address, "address", "", "server `address` (default: the listen key of the "+
 		"--config file, else "+config.AddressVariable+", else "+defaultAddress+")")
 	flags.BoolVar(&c.tls, "tls", false, "use TLS with the system's certificate authorities")
 	flags.StringVar(&c.caFile, "tls-ca", "", "use TLS with the certificate authorities in this PEM "+

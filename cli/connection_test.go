@@ -25,7 +25,7 @@ func TestClient_UsesTheServerOfItsConfiguration(t *testing.T) {
 
 	sh.want(0, "status"+config, worker)
 	sh.want(0, "status"+everywhere, worker)
-	sh.want(0, "status --config /nowhere.yml --help", "default: listen in the --config file")
+	sh.want(0, "status --config /nowhere.yml --help", "default: the listen key of the --config file")
 	sh.want(0, "pause "+worker+" --reason r"+config, "paused", "(server ", " at "+r.address+")")
 	sh.want(0, "pause "+worker+" --reason r"+everywhere, " at localhost:"+port+")")
 	_, out, errOut := sh.caretaker(strings.Fields("resume " + worker + " -o json" + config)...)

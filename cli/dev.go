@@ -64,7 +64,7 @@ func devCommand(a *app) *cobra.Command {
 		"database `directory`: new, empty, or created by an earlier caretaker dev (default "+
 			"caretaker/dev in the cache directory, or /var/lib/caretaker/dev for root)")
 	command.Flags().StringVar(&d.listen, "listen", "",
-		"server `address` (default: listen in the configuration)")
+		"server `address` (default: the listen key of the --config file)")
 	command.Flags().BoolVar(&d.tour, "tour", false,
 		"disable schedules, so that the backlog stays until you start a run")
 	return command
@@ -100,7 +100,7 @@ func develop(ctx context.Context, a *app, d demo) (err error) {
 	// 3. Start the database and load the demo data.
 	p := &playground{urls: map[string]string{}}
 	if p.cluster, err = devdb.Start(ctx, devdb.Config{Dir: d.dir, Log: a.std.Err}); err != nil {
-		return fmt.Errorf("start the database: %w", err)
+		return fmt.Errorf("cannot start the database: %w", err)
 	}
 	defer func() { err = errors.Join(err, p.stop(context.WithoutCancel(ctx))) }()
 	if err := p.fill(ctx, a.note); err != nil {
@@ -183,7 +183,7 @@ func (p *playground) fill(ctx context.Context, report func(string, ...any)) erro
 	}
 	// 3. Write the definitions of loose foreign keys.
 	if err := os.WriteFile(p.definitions, []byte(devdb.Definitions()), 0o600); err != nil {
-		return fmt.Errorf("write the sample definitions: %w", err)
+		return fmt.Errorf("cannot write the sample definitions: %w", err)
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ func (p *playground) writeEnvironment(c *settings) error {
 		err = os.Rename(temporary, p.environment)
 	}
 	if err != nil {
-		return fmt.Errorf("write the environment file: %w", err)
+		return fmt.Errorf("cannot write the environment file: %w", err)
 	}
 	return nil
 }
@@ -236,7 +236,7 @@ func (p *playground) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, devStopTimeout)
 	defer cancel()
 	if err := p.cluster.Stop(ctx); err != nil {
-		return fmt.Errorf("stop the database: %w", err)
+		return fmt.Errorf("cannot stop the database: %w", err)
 	}
 	return nil
 }
@@ -246,7 +246,7 @@ func printSummary(a *app, i *instance, p *playground) {
 	address := i.listening.api.Addr().String()
 	call := "  grpcurl -plaintext %s%s maintenance.v1.MaintenanceService/%s"
 	work := `"worker": "loose_foreign_keys_cleanup", "database": "main"`
-	a.println("caretaker %s is ready at %s; Ctrl-C stops it.", version(), address)
+	a.println("caretaker %s is ready at %s. To stop it, press Ctrl-C.", version(), address)
 	a.println("page      http://%s/", i.webAddress())
 	a.println("data      %s (remove the directory to start from scratch)", p.cluster.Dir())
 	a.println("variables %s (while this runs), for serve, lfk and psql: set -a; . %s; set +a",

@@ -89,7 +89,7 @@ func doctorCommand(a *app) *cobra.Command {
 	command := &cobra.Command{
 		Use:     "doctor",
 		GroupID: groupServe,
-		Short:   "Check the configuration and the databases' requirements",
+		Short:   "Check the configuration, and that the databases meet the requirements",
 		Args: func(c *cobra.Command, args []string) error {
 			for _, name := range []string{"role", "database"} {
 				if c.Flags().Changed(name) && !grants {

@@ -93,7 +93,8 @@ func (d *doctor) clock(_ context.Context, database *repo.Database, found *findin
 			"configure the pooler to keep TimeZone: "+docs.URL("guides/managed-postgresql.md"))
 	}
 	if f.Ahead.Abs() > maxSkew+f.Within {
-		found.warning("its clock is "+apart(f.Ahead)+" that of this machine: times in "+
+		found.warning("the server's clock is "+apart(f.Ahead)+" the clock of this machine: times "+
+			"in "+
 			"logs and traces differ", "let NTP set both clocks")
 	}
 	return nil
@@ -124,8 +125,9 @@ func (d *doctor) clocks(_ context.Context, found *findings) error {
 		if ok && known && by.Abs() > maxSkew+f.Within+main.Within {
 			*found = append(*found, finding{
 				Status: statusWarning, Database: database.Name,
-				Problem: "its clock is " + apart(by) + " that of main: due times of the databases differ",
-				Remedy:  "let NTP set the clocks of the servers",
+				Problem: "the server's clock is " + apart(by) + " the clock of main: due times " +
+					"of the databases differ",
+				Remedy: "let NTP set the clocks of the servers",
 			})
 		}
 	}
@@ -231,8 +233,9 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database, found *fin
 	}
 	newer, current, known, err := database.NewerSchema(ctx)
 	if newer {
-		found.warning(fmt.Sprintf("the maintenance schema is at %d, this caretaker knows "+
-			"%d: a newer caretaker has migrated it", current, known), "install the newer caretaker")
+		found.warning(fmt.Sprintf("the maintenance schema has version %d, but this caretaker "+
+			"only knows version %d: a newer caretaker has migrated the "+
+			"schema", current, known), "install the newer caretaker")
 	}
 	return err
 }

@@ -43,7 +43,7 @@ func TestDoctor_ComparesTheClocksOfTheServers(t *testing.T) {
 	for _, f := range findings(t, sh.want(0, "doctor --output json")) {
 		if f.Name == "clocks" {
 			assert.That(t, f.Database == "ci" && f.Status == "warning" &&
-				strings.HasPrefix(f.Problem, "its clock is 1m0s behind that of main"), "%+v", f)
+				strings.HasPrefix(f.Problem, "the server's clock is 1m0s behind the clock of main"), "%+v", f)
 			return
 		}
 	}

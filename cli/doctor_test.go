@@ -74,7 +74,7 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 			`UPDATE maintenance.schema_migrations SET is_applied = true`,
 		},
 		{
-			"warning", "schema", "is at 9999, this caretaker knows", "install the newer caretaker", "", "",
+			"warning", "schema", "has version 9999, but this caretaker only knows", "install the newer caretaker", "", "",
 			`INSERT INTO maintenance.schema_migrations_main (version_id, is_applied) VALUES (9999, true)`,
 			`DELETE FROM maintenance.schema_migrations_main WHERE version_id = 9999`,
 		},
@@ -140,7 +140,7 @@ func faultsOfTheServer(main *pgx.Conn) (all []fault) {
 		all = append(all, f)
 	}
 	for functions, f := range map[string]fault{
-		ahead: {"warning", "clock", "its clock is 1m0s ahead of that of this machine", "let NTP set both clocks", "", "", "", ""},
+		ahead: {"warning", "clock", "the server's clock is 1m0s ahead of the clock of this machine", "let NTP set both clocks", "", "", "", ""},
 		answering("server_version_num", "130014"): {"error", "version", "caretaker supports 14 to 18", "upgrade the server", "", "", "", ""},
 		answering("server_version_num", "190000"): {"warning", "version", "caretaker supports 14 to 18", "install a newer caretaker", "", "", "", ""},
 		answering("TimeZone", "Asia/Kolkata"): {

@@ -66,7 +66,8 @@ func initCommand(a *app) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&s.Use, "use", "",
-		"`product`: loose_foreign_keys or gitlab (default: detected from the tables of main)")
+		"`product`, which selects the workers: loose_foreign_keys, or gitlab for all workers "+
+			"(default: detected from the tables of main)")
 	flags.StringVar(&s.URL, "url", "", "`URL` of the main database: postgres://…")
 	flags.StringVar(&s.Replica, "replica-url", "", "`URL` of a read replica of main")
 	flags.StringArrayVar(&others, "database", nil, "another database as `NAME=URL` (repeatable)")
@@ -218,9 +219,9 @@ func (s *setup) questions() error {
 		to                 *string
 	}{
 		{"Use (loose_foreign_keys, or gitlab to delete its users and groups, too)", proposed, &s.Use},
-		{"File of the definitions", filepath.Join(folder, "loose_foreign_keys.yml"), &s.Definitions},
-		{"Address of the API", "127.0.0.1:50051", &s.Listen},
-		{"Address of the status page", "127.0.0.1:8080", &s.Web},
+		{"Definitions file", filepath.Join(folder, "loose_foreign_keys.yml"), &s.Definitions},
+		{"API address", "127.0.0.1:50051", &s.Listen},
+		{"Status page address", "127.0.0.1:8080", &s.Web},
 	} {
 		if *q.to != "" {
 			continue
@@ -235,8 +236,8 @@ func (s *setup) questions() error {
 	if s.asking {
 		s.note("Other hosts can reach this address, so the API needs a certificate.")
 	}
-	return errors.Join(s.ask("File of the certificate (PEM)", "", &s.TLSCert),
-		s.ask("File of its key (PEM)", "", &s.TLSKey))
+	return errors.Join(s.ask("Certificate file (PEM)", "", &s.TLSCert),
+		s.ask("Private key file (PEM)", "", &s.TLSKey))
 }
 
 // ask asks a question on a terminal. The proposed value replaces an empty or missing answer.

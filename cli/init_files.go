@@ -85,7 +85,7 @@ func (s *setup) writeFiles() error {
 	// 2. Write a temporary file in the same directory.
 	temporary, err := os.CreateTemp(filepath.Dir(s.file), ".caretaker-*.yml")
 	if err != nil {
-		return fmt.Errorf("write the configuration: %w", err)
+		return fmt.Errorf("cannot write the configuration: %w", err)
 	}
 	defer func() { _ = os.Remove(temporary.Name()) }()
 	_, err = temporary.WriteString(text)
@@ -97,7 +97,7 @@ func (s *setup) writeFiles() error {
 	}
 	err = errors.Join(err, temporary.Chmod(mode), temporary.Close())
 	if err != nil {
-		return fmt.Errorf("write the configuration: %w", err)
+		return fmt.Errorf("cannot write the configuration: %w", err)
 	}
 	// 3. Load it. A mistake leaves the old files unchanged.
 	if _, err := s.std.Env.Load(temporary.Name(), &service.Config{}); err != nil {
@@ -119,7 +119,7 @@ func (s *setup) writeFiles() error {
 		err = os.Link(temporary.Name(), s.file)
 	}
 	if err != nil {
-		return fmt.Errorf("write the configuration: %w", err)
+		return fmt.Errorf("cannot write the configuration: %w", err)
 	}
 	return nil
 }
@@ -146,12 +146,12 @@ func (s *setup) writeDefinitions() error {
 		return err
 	}
 	if err != nil {
-		return fmt.Errorf("write the definitions: %w", err)
+		return fmt.Errorf("cannot write the definitions: %w", err)
 	}
 	s.wroteRules = true
 	_, err = file.WriteString(emptyDefinitions)
 	if err := errors.Join(err, file.Close()); err != nil {
-		return fmt.Errorf("write the definitions: %w", err)
+		return fmt.Errorf("cannot write the definitions: %w", err)
 	}
 	return nil
 }

@@ -133,7 +133,7 @@ func (i *instance) startTelemetry(ctx context.Context, o config.OpenTelemetry) (
 	}
 	i.closers = append(i.closers, func() {
 		bounded(ctx, flushTimeout, func(ctx context.Context) {
-			i.logWarning("telemetry not sent", i.telemetry.Shutdown(ctx))
+			i.logWarning("telemetry lost at shutdown", i.telemetry.Shutdown(ctx))
 		})
 	})
 	return nil
@@ -220,7 +220,7 @@ func (i *instance) serveMetrics() {
 	i.closers = append(i.closers, func() { _ = i.metrics.Close() })
 	i.serve(func() error {
 		if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve metrics: %w", err)
+			return fmt.Errorf("cannot serve metrics: %w", err)
 		}
 		return nil
 	})

@@ -149,7 +149,7 @@ func describeJob(out *terminal, job *pb.Job) error {
 		if o.GetAll() == 1 {
 			of = ""
 		}
-		out.println("left %s outside the database, %d%s pending: caretaker jobs outside %d",
+		out.println("left %s outside the database, %d%s pending: run caretaker jobs outside %d",
 			format.Pluralize(o.GetAll(), "path"), o.GetPending(), of, job.GetId())
 	}
 	if c := job.GetCancellation(); c != nil {
@@ -243,7 +243,7 @@ func retryJobCommand(a *app) *cobra.Command {
 				out.println("job %d %s is running: nothing was changed", job.GetId(), job.GetKind())
 				return nil
 			}
-			out.println("job %d %s is %s, due %s: caretaker jobs show %d shows its outcome",
+			out.println("job %d %s is %s, due %s: to see its outcome, run caretaker jobs show %d",
 				job.GetId(), job.GetKind(), jobState(job), out.moment(job.GetScheduledAt()), job.GetId())
 			return nil
 		}),
@@ -358,12 +358,13 @@ func outsideDoneCommand(a *app) *cobra.Command {
 		Short: "Mark paths as done, after their repositories have been removed",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("missing argument ID: caretaker jobs outside lists them")
+				return errors.New("missing argument ID: run caretaker jobs outside to list the IDs")
 			}
 			var err error
 			for _, arg := range args {
 				var id int64
-				err = cmp.Or(err, parseID(arg, "path: caretaker jobs outside lists them", &id))
+				err = cmp.Or(err, parseID(arg, "path: run caretaker jobs outside to list the "+
+					"IDs", &id))
 				ids = append(ids, id)
 			}
 			return err

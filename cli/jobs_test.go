@@ -91,7 +91,9 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 		SELECT CASE WHEN i > 3 THEN '`+run+`'::uuid END, CASE WHEN i <= 3 THEN 1 END, 'project_repository', '@hashed/' || i FROM generate_series(1, 4) i`)
 	r.want(0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run[:13])
 	r.want(0, "jobs outside done 1 2", "2 paths are done")
-	r.want(0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths outside the database, 1 of them pending: caretaker jobs outside 1", "projects  3        0")
+	r.want(0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths "+
+		"outside the database, 1 of them pending: run caretaker jobs outside 1", "projects  3    "+
+		"    0")
 	assert.Equal(t, r.want(0, "jobs outside --plain"), "3\t@hashed/3\n4\t@hashed/4\n")
 	assert.Equal(t, r.want(0, "jobs outside 1 --all --plain"), "1\t@hashed/1\n2\t@hashed/2\n3\t@hashed/3\n")
 	assert.Equal(t, r.want(0, "jobs outside --plain --run "+run), "4\t@hashed/4\n")
@@ -103,7 +105,7 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 		SELECT run_id, job_id, kind, E'@hashed/5\n7\t@hashed/6' FROM maintenance.outside_paths WHERE id = 3`)
 	assert.Lacks(t, r.want(1, "jobs outside --plain", `path 5 skipped`), "@hashed/6\n")
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id = 5`)
-	r.want(2, "jobs outside done 3 99", "unknown path 99", "nothing was marked: caretaker jobs outside lists all")
+	r.want(2, "jobs outside done 3 99", "unknown path 99", "nothing was marked: find the ids with caretaker jobs outside")
 	r.want(2, "jobs outside done x", `"x" is not the ID of a path`)
 	r.want(2, "jobs outside x", `"x" is not the ID of a job`)
 	r.want(2, "jobs outside 1 --run "+run, "not both")
@@ -114,7 +116,8 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	r.want(0, "jobs outside done 3", "1 path is done")
 	r.want(0, "jobs outside 1")
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id IN (1, 2)`)
-	r.want(0, "jobs show 1", "left 1 path outside the database, 0 pending: caretaker jobs outside 1")
+	r.want(0, "jobs show 1", "left 1 path outside the database, 0 pending: run caretaker jobs "+
+		"outside 1")
 	execute(t, conn, `DELETE FROM maintenance.river_job`)
 	r.want(0, "jobs outside 1")
 }
@@ -146,10 +149,10 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	r := sh.serving()
 	r.want(0, "protect user 7 --reason evidence", "user 7 is protected until caretaker unprotect")
 	r.want(0, "protect group 8 --reason later --for 8h", "group 8 is protected until 2")
-	r.want(0, "protect user 7 --reason mine --for 8h", "user 7 was already protected for longer, "+
+	r.want(0, "protect user 7 --reason mine --for 8h", "user 7 is already protected for longer, "+
 		"until caretaker unprotect, by ",
-		": evidence: to shorten that, run caretaker unprotect first")
-	r.want(0, "protect group 8 --reason later --for 1h", "group 8 was already protected for "+
+		" (evidence): to shorten the protection, run caretaker unprotect first")
+	r.want(0, "protect group 8 --reason later --for 1h", "group 8 is already protected for "+
 		"longer, until 2")
 	r.want(0, "protect group 8 --reason later --for 9h", "group 8 is protected until 2")
 	out := r.want(0, "protected", "KIND   ID", "group  8", "user   7", "evidence")
@@ -158,7 +161,7 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	r.want(0, "protected --limit 1", "more: ")
 	p, _ := document(t, r.want(0, "unprotect user 7 --output json"))["protection"].(map[string]any)
 	assert.That(t, p["id"] == "7" && p["reason"] == "evidence", "got %v", p)
-	r.want(2, "unprotect user 7", "no protection has this kind and id: the list of protections has all")
+	r.want(2, "unprotect user 7", "no protection has this kind and id: find it in the list of protections")
 	r.want(0, "unprotect group 8", "group 8 is no longer protected")
 	r.want(2, "protect project 7 --reason x", `"project": must be user or group`)
 	r.want(2, "protect user x --reason x", `"x" is not the ID of a user`)

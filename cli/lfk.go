@@ -67,7 +67,7 @@ func (l *lfkCommands) body(needsDefinitions bool, do action) func(*cobra.Command
 		) error {
 			keys, err := lfkAdmin(service.Settings[lfk.Config](&s.service), l.database)
 			if _, wrong := errors.AsType[*lfk.DefinitionsError](err); wrong && !needsDefinitions {
-				l.note("warning: definitions not checked, they cannot be read: %v", err)
+				l.note("warning: cannot read the definitions, so they were not checked: %v", err)
 				err = nil
 			}
 			if err != nil {
@@ -157,7 +157,7 @@ func (l *lfkCommands) install() *cobra.Command {
 	var schema string
 	command := &cobra.Command{
 		Use:   "install",
-		Short: "Create the queue of deleted records and its trigger functions, if missing",
+		Short: "Create the queue for deletions and its trigger functions, if missing",
 		Args:  between(0, 0),
 		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
 			keys.Schema = schema
@@ -228,8 +228,8 @@ func (l *lfkCommands) untrack() *cobra.Command {
 			})
 		}),
 	}
-	command.Flags().BoolVar(&yes, "yes", false, "do not ask before untracking a parent of "+
-		"definitions or adopted foreign keys, or before deleting records that no definition needs")
+	command.Flags().BoolVar(&yes, "yes", false, "skip the confirmation if definitions or "+
+		"adopted foreign keys still use the table, or if records would be deleted")
 	return command
 }
 

@@ -81,7 +81,8 @@ func (l *lfkCommands) adoptAll(ctx context.Context, keys admin.Admin, f *adoptin
 	switch {
 	case len(added)+len(started) > 0:
 	case noQueue != "":
-		return fmt.Errorf("%s has no queue of deleted records: run `caretaker lfk install` first", noQueue)
+		return fmt.Errorf("%s has no queue for deletions: run `caretaker lfk install` "+
+			"first", noQueue)
 	case len(skipped) > 0:
 		l.text("no foreign keys to adopt: %d skipped", len(skipped))
 	default:

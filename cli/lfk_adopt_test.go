@@ -53,7 +53,7 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file, "- table: customers", "2. track customers",
 		"CREATE TRIGGER", "3. send SIGHUP to every server", `4. drop the foreign key fk`, `ALTER TABLE "public"."orders" DROP CONSTRAINT "fk"`)
 	sh.want(2, "lfk adopt orders.customer_id orders.nope --plan", "1. add the definition to "+file,
-		"unknown foreign key of orders.nope: the foreign keys of orders are of customer_id")
+		"unknown foreign key orders.nope: orders has foreign keys on customer_id")
 	assert.Equal(t, fileText(t, file), before, "--plan has written")
 	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "track customers: done", "send SIGHUP to every server")
 	after := "# kept\norders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n" + strings.TrimPrefix(before, "# kept\n")
@@ -92,9 +92,9 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sql(`CREATE INDEX ON orders (customer_id); ALTER TABLE orders ALTER customer_id SET NOT NULL`)
 	before := fileText(t, file)
 	sh.want(1, "lfk adopt orders.customer_id", "fk is ON DELETE NO ACTION", "--on-delete async_delete or async_nullify")
-	sh.want(1, "lfk adopt orders.customer_id --on-delete async_nullify", "customer_id cannot become NULL")
+	sh.want(1, "lfk adopt orders.customer_id --on-delete async_nullify", "customer_id does not allow NULL")
 	sh.want(2, "lfk adopt orders.customer_id --on-delete drop", "--on-delete drop: allowed are async_delete, async_nullify")
-	sh.want(2, "lfk adopt orders.id", "unknown foreign key of orders.id")
+	sh.want(2, "lfk adopt orders.id", "unknown foreign key orders.id")
 	sh.want(2, "lfk adopt orders", "write TABLE.COLUMN")
 	sh.want(2, "lfk adopt nowhere.x", "unknown table nowhere in main")
 	sql(`ALTER TABLE orders ADD CONSTRAINT fk2 FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`)
@@ -147,7 +147,7 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 	sh.want(2, "lfk orphans --limit 0", "--limit must be at least 1")
 	sh.want(2, "lfk orphans z.customer_id --parent orders", "no definition with a child")
 	sh.want(2, "lfk orphans z.other", "no definition with a child", "candidates are z.customer_id "+
-		"-> customers on main: `caretaker lfk lint`")
+		"-> customers on main: run `caretaker lfk lint`")
 	sh.want(2, "lfk orphans --database nowhere", `unknown database "nowhere"`)
 	sh.want(1, "lfk orphans --fix", "customers is not tracked on main")
 	sh.want(0, "lfk track customers")
@@ -162,7 +162,7 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 	sh.want(0, `lfk adopt "Kid.Table"."Cust.Id" --yes`, `now a loose foreign key`)
 	sh.want(0, `lfk orphans "Kid.Table"."Cust.Id"`, "no orphans")
 	sh.want(0, `lfk orphans "z"."customer_id"`, "no orphans")
-	sh.want(2, `lfk adopt "Kid.Table"."a""b,c","Cust.Id"`, `unknown foreign key of "Kid.Table".(a"b,c, Cust.Id)`)
+	sh.want(2, `lfk adopt "Kid.Table"."a""b,c","Cust.Id"`, `unknown foreign key "Kid.Table".(a"b,c, Cust.Id)`)
 	for _, wrong := range []string{`"Kid.Table"`, `.a`, `a.`, `a.b,`, `"a.b`} {
 		sh.want(2, "lfk orphans "+wrong, "write TABLE.COLUMN")
 	}
@@ -178,13 +178,12 @@ func TestLfkOrphans_NamesDefinitionsThatItCannotSearch(t *testing.T) {
 	sh.defined("c: [" + strings.ReplaceAll(entry, "table: p", "table: pp1") + ", " + strings.ReplaceAll(entry, "table: p", "table: pv") + "]")
 	sh.want(1, "lfk orphans", "c.p_id -> pp1 on main: pp1 is a partition of pp: use that name in "+
 		"the definitions",
-		"c.p_id -> pv on main: pv is a view on main: name the table below it in the definition")
+		"c.p_id -> pv on main: pv is a view on main: use its underlying table in the definition")
 	sh.defined("c: [" + entry + "]\ncv: [" + entry + "]\ngone: [" + entry + "]")
-	sh.want(0, "lfk orphans", "no orphans", "skipped cv.p_id -> p (cv is a view on main: name "+
-		"the table below it in the definition), "+
-		"gone.p_id -> p (gone is in no configured database): run `caretaker lfk lint` to see the remedy")
+	sh.want(0, "lfk orphans", "no orphans", "skipped cv.p_id -> p (cv is a view on main: use its underlying table in the definition), "+
+		"gone.p_id -> p (gone is not in any configured database): run `caretaker lfk lint` for details")
 	sh.want(2, "lfk orphans cv.p_id", "no definition with a child in a configured database "+
-		"matches: cv.p_id -> p (cv is a view on main: name the table below")
+		"matches: cv.p_id -> p (cv is a view on main: use its underlying table")
 	sh.want(0, "lfk accept-absent gone")
 	_, _, remarks := sh.caretaker("lfk", "orphans")
 	assert.Contains(t, remarks, "skipped cv.p_id")
@@ -196,7 +195,7 @@ func TestLfk_TablesAreTrackedWithoutDefinitionsThatCanBeRead(t *testing.T) {
 	conn := sh.database("main", servicetest.Migrated(""))
 	sh.defined("c: 1\n")
 	execute(t, conn, `CREATE TABLE "Price.List" (id bigint PRIMARY KEY)`)
-	const warning = "warning: definitions not checked, they cannot be read: "
+	const warning = "warning: cannot read the definitions, so they were not checked: "
 	sh.want(0, "lfk install", warning, "main: ")
 	sh.want(0, `lfk track "Price.List"`, warning, "trigger")
 	sh.want(0, `lfk untrack "Price.List"`, warning, "dropped trigger")

@@ -16,15 +16,17 @@ func TestLfk_UnknownNamesSuggestTheSimilarOnes(t *testing.T) {
 		seller_id bigint REFERENCES shop.customers ON DELETE CASCADE); CREATE INDEX ON shop.orders (customer_id)`)
 	const entry = "{table: shop.customers, column: customer_id, on_delete: async_delete}"
 	sh.defined("shop.orders: [" + entry + ", {table: shop.custmers, column: custmer_id, on_delete: async_delete}]\nshop.ordrs: [" + entry + "]")
-	sh.want(2, "lfk adopt shop.orders.custmer_id", "unknown foreign key of shop.orders.custmer_id: the foreign keys of shop.orders are of "+
+	sh.want(2, "lfk adopt shop.orders.custmer_id", "unknown foreign key shop.orders.custmer_id: shop.orders has foreign keys on "+
 		"customer_id, seller_id, did you mean customer_id?")
 	sh.want(2, "lfk adopt shop.ordrs.customer_id", "unknown table shop.ordrs in main: did you mean shop.orders?")
 	sh.want(2, "lfk track order", "unknown table order in main: did you mean shop.orders?")
 	sh.want(2, "lfk track Customers", "unknown table Customers in main: did you mean shop.customers?")
 	sh.want(1, "lfk lint",
 		"shop.orders has no column custmer_id (did you mean customer_id?): correct the definition or the table",
-		"parent_missing  -  shop.custmers: is in no configured database (did you mean shop.customers?), so its definitions",
-		"shop.ordrs is in no configured database (did you mean shop.orders?), so records of shop.customers are held")
+		"parent_missing  -  shop.custmers: is not in any configured database (did you mean "+
+			"shop.customers?), so its definitions",
+		"shop.ordrs is not in any configured database (did you mean shop.orders?), so records of "+
+			"shop.customers are held")
 }
 
 func TestLfk_TakesNamesAsListsPrintThem(t *testing.T) {
@@ -39,7 +41,8 @@ func TestLfk_TakesNamesAsListsPrintThem(t *testing.T) {
 	// Before the queue is there, it is the only thing that is missing.
 	out := sh.want(0, "lfk adopt --list", "run `caretaker lfk install --database main`")
 	assert.Lacks(t, out, "GitLab")
-	sh.want(1, "lfk adopt --all", "skipped: main: line_invoice", "main has no queue of deleted records: run `caretaker lfk install` first")
+	sh.want(1, "lfk adopt --all", "skipped: main: line_invoice", "main has no queue for "+
+		"deletions: run `caretaker lfk install` first")
 	sh.want(0, "lfk install")
 	const name = "billing.invoice_lines.(account_id, invoice_number)"
 	want := func(code int, part string, command ...string) {

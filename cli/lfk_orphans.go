@@ -26,7 +26,7 @@ func (l *lfkCommands) orphans() *cobra.Command {
 		RunE: l.withAll(func(ctx context.Context, keys admin.Admin, args []string) error {
 			if keys.Definitions == nil {
 				return errors.New("no definitions found: set " +
-					"workers.loose_foreign_keys_cleanup.definitions to their file")
+					"workers.loose_foreign_keys_cleanup.definitions to the definitions file")
 			}
 			search, err := l.search(keys, args)
 			if err != nil {
@@ -49,13 +49,14 @@ func (l *lfkCommands) orphans() *cobra.Command {
 				if len(args) > 0 {
 					err = suggestion(err, args[0], keys.Definitions.Keys)
 				}
-				return usage(fmt.Errorf("%w: `caretaker lfk lint` checks the definitions", err))
+				return usage(fmt.Errorf("%w: run `caretaker lfk lint` to check the "+
+					"definitions", err))
 			}
 			if err != nil {
 				return err
 			}
 			if len(search.LeftOut) > 0 {
-				l.note("warning: skipped %s: run `caretaker lfk lint` to see the remedy",
+				l.note("warning: skipped %s: run `caretaker lfk lint` for details",
 					format.List(search.LeftOut))
 			}
 			return l.showOrphans(found)

@@ -143,10 +143,10 @@ func (l *lfkCommands) reused() *cobra.Command {
 	var clean, keep bool
 	command := &cobra.Command{
 		Use:   "reused [TABLE [--clean | --keep]]",
-		Short: "List deleted keys that another row uses now, and clean or close them",
+		Short: "List records whose key another row has reused, and clean or close the records",
 	}
 	flags := command.Flags()
-	flags.BoolVar(&clean, "clean", false, "clean the children of the keys in the next run")
+	flags.BoolVar(&clean, "clean", false, "delete or nullify the children in the next run")
 	flags.BoolVar(&keep, "keep", false, "keep the children and close the records")
 	l.localFlag(flags)
 	command.Args = cobra.MatchAll(between(0, 1), func(_ *cobra.Command, tables []string) error {
@@ -214,11 +214,11 @@ func (l *lfkCommands) acceptAbsent() *cobra.Command {
 	})
 	command := &cobra.Command{
 		Use:   "accept-absent (CHILD… | --all | --list | --revoke CHILD…)",
-		Short: "Accept that child tables are in no database, and skip their definitions",
+		Short: "Accept that child tables do not exist in any database, and skip their definitions",
 		RunE: func(c *cobra.Command, children []string) error {
 			if l.database != "" {
-				return usage(errors.New("--database is not allowed: a child table is absent only if no " +
-					"configured database has it"))
+				return usage(errors.New("--database is not allowed: a child table is absent only " +
+					"if no configured database contains it"))
 			}
 			if given := howMany(all, list, revoke); given > 1 || (len(children) == 0) != (all || list) {
 				return usage(errors.New("give one of CHILD…, --all, --list or --revoke CHILD…"))
@@ -227,7 +227,7 @@ func (l *lfkCommands) acceptAbsent() *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.BoolVar(&all, "all", false, "accept all child tables that are in no configured database")
+	flags.BoolVar(&all, "all", false, "accept as absent all child tables missing from every configured database")
 	flags.BoolVar(&list, "list", false, "list the accepted child tables")
 	flags.BoolVar(&revoke, "revoke", false, "revoke the acceptance of the child tables")
 	l.localFlag(flags)
@@ -262,8 +262,8 @@ func (l *lfkCommands) acceptChildren(
 			l.println("nothing new to accept")
 			return
 		}
-		l.note("held records are removed when they are due again, within an hour, unless their parent " +
-			"has no other child: caretaker lfk lint lists those")
+		l.note("held records are removed when they are next due, within an hour, unless their " +
+			"parent has no other child: run caretaker lfk lint to list those parents")
 	})
 }
 

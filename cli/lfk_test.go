@@ -53,9 +53,9 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 			{"severity": "error", "code": "fk_not_indexed", "database": "main", "object": "c.p_id -> p",
 			 "advice": "no index on c (p_id), so every statement reads the whole table: create an index on c (p_id)"},
 			{"severity": "error", "code": "trigger_missing", "database": "main", "object": "public.p",
-			 "advice": "deletions from it are not recorded: run ` + "`caretaker lfk track p --database main`" + ` (with --column, if its children refer to another column than id)"},
+			 "advice": "deletions are not recorded: run ` + "`caretaker lfk track p --database main`" + ` (with --column, if its children refer to a column other than id)"},
 			{"severity": "error", "code": "child_missing", "database": "", "object": "gone.p_id -> p",
-			 "advice": "gone is in no configured database, so records of p are held: configure the database that has it, or run ` + "`caretaker lfk accept-absent gone`" + `"}],
+			 "advice": "gone is not in any configured database, so records of p are held: configure the database that contains it, or run ` + "`caretaker lfk accept-absent gone`" + `"}],
 			"errors": 3, "warnings": 0}`},
 		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": ["p_loose_fk_trigger on public.p"]}`},
 		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": []}`},
@@ -90,13 +90,13 @@ func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 		SELECT 'public.p', n, 'c.p_id -> p', 'P0001', E'no,\nnever', 10, '2026-01-01 01:02:03Z', '2026-01-02 01:02:03Z' FROM generate_series(7, 9) n`)
 	sh.want(0, "lfk dead", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  RECORDED (UTC)       DEAD SINCE (UTC)     MESSAGE\n",
 		"main      1   public.p  7    c.p_id -> p  P0001     10        2026-01-01 01:02:03  2026-01-02 01:02:03  no, never\n")
-	sh.want(2, "lfk retry --id 9", "unknown dead record 9: `caretaker lfk dead` lists them")
+	sh.want(2, "lfk retry --id 9", "unknown dead record 9: run `caretaker lfk dead` to list them")
 	sh.want(2, "lfk retry --table nowhere", "unknown table nowhere in main")
 	sh.want(0, "lfk retry --id 2", "main: 1 record queued again")
 	sh.want(0, "lfk retry --table p", "main: 2 records queued again")
 	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY); TRUNCATE loose_foreign_keys_deleted_records RESTART IDENTITY")
 	for _, records := range []string{"--all", "--table p"} {
-		sh.want(1, "lfk retry "+records, "no dead record matches: `caretaker lfk dead` lists them")
+		sh.want(1, "lfk retry "+records, "no dead record matches: run `caretaker lfk dead` to list them")
 	}
 	// Failing ones are listed with their next try.
 	sh.want(0, "lfk dead --failing", "no failing records")
@@ -108,7 +108,7 @@ func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 	sh.want(0, "lfk dead --failing --table p", "DATABASE  ID  TABLE     KEY  DEFINITION   CAUSE  FAILURES  FAILED (UTC)         NEXT TRY (UTC)\n",
 		"main      1   public.p  7    c.p_id -> p  P0001  3         2026-01-02 01:02:03  2126-01-01 01:02:03\n",
 		"main      2   public.p  8    c.p_id -> p  -      3         2026-01-02 01:02:03  now\n")
-	sh.want(1, "lfk retry --table p", "failing records are retried without a command, at the NEXT TRY that `caretaker lfk dead --failing` shows")
+	sh.want(1, "lfk retry --table p", "failing records are retried automatically. To see when, run `caretaker lfk dead --failing`")
 	sh.want(0, "lfk dead --failing", "other.q")
 	sh.want(0, "lfk dead --failing --table other.q --output json", `"key": 9`, `"setbacks": 4`, `"next_try": "`)
 }
@@ -123,7 +123,7 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 		"c: [{table: p, column: p_id, on_delete: async_delete}]")
 	execute(t, sql, "CREATE TABLE c (p_id bigint)")
 	sh.want(0, "lfk accept-absent --list", "no child table is accepted as absent\n")
-	sh.want(2, "lfk accept-absent a x", "no definition has a child table x: `caretaker lfk lint` lists those that are child_missing")
+	sh.want(2, "lfk accept-absent a x", "no definition has a child table x: run `caretaker lfk lint` to list the missing child tables")
 	sh.want(1, "lfk accept-absent a c", "c is in main, where its rows are cleaned")
 	assert.Equal(t, sh.want(0, "lfk accept-absent a"), "accepted as absent: a (a.p_id -> p)\n")
 	assert.Equal(t, sh.want(0, "lfk accept-absent --all"), "accepted as absent: b (b.p_id -> p)\n")
@@ -131,10 +131,10 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 	sh.want(0, "lfk accept-absent a", "already accepted as absent: a (a.p_id -> p)\n")
 	execute(t, sql, "UPDATE maintenance.absent_children SET accepted_at = '2026-01-02 03:04:05Z', accepted_by = 'me@here'")
 	sh.want(0, "lfk accept-absent --list", "CHILD  DATABASE  ACCEPTED (UTC)       BY\na      -         2026-01-02 03:04:05  me@here\nb ")
-	sh.want(2, "lfk accept-absent --revoke a x", "x is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are")
+	sh.want(2, "lfk accept-absent --revoke a x", "x is not accepted as absent: run `caretaker lfk accept-absent --list` to list the accepted child tables")
 	sh.want(0, "lfk accept-absent --revoke a", "no longer accepted as absent: a\n")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
-	sh.want(1, "lfk accept-absent a", "absent tables are known only if every configured database "+
+	sh.want(1, "lfk accept-absent a", "cannot check which tables are absent unless every configured database "+
 		"answers: ", "ci: unreachable")
 	sh.want(0, "lfk accept-absent --list", "CHILD  DATABASE  ACCEPTED ")
 }
@@ -178,7 +178,7 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 		"track n --column nix --database ci": "public.n has no column nix", "track n --column id,id --database ci": "the column id is named twice",
 		"track n --column a,b,c,d,e --database ci": "a key has at most 4 columns",
 		"track a.b.c": "has more than one dot", "untrack a.b.c": "has more than one dot", `dead --table "p`: "a quote that is not closed", `track "p`: "a quote that is not closed",
-		"adopt n.nix --plan": "unknown foreign key of n.nix", "revert n.nix": "caretaker has never adopted it",
+		"adopt n.nix --plan": "unknown foreign key n.nix", "revert n.nix": "caretaker has never adopted it",
 		"adopt n.id --on-delete drop": "--on-delete drop: allowed are",
 	} {
 		sh.want(2, "lfk "+command, words)
@@ -193,7 +193,7 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.want(1, "lfk track p", "caretaker: main: the key id of public.p is of type numeric")
 	sh.want(1, "lfk track q", "q is in main, ci: name one with --database")
 	sh.want(0, "lfk track q --database ci", "ci: trigger q_loose_fk_trigger on public.q")
-	sh.want(1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor alone",
+	sh.want(1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor the only column",
 		"would lose its children: make it unique, or name a unique key with --column\n")
 	sh.want(1, "lfk track "+strings.Repeat("n", 50), strings.Repeat("n", 50)+"_loose_fk_trigger would have 67 bytes")
 	sh.want(1, "lfk lint", "no definitions to check: set workers.loose_foreign_keys_cleanup.definitions")

@@ -36,8 +36,8 @@ func TestLfkUntrack_DeletesRecordsThatNoDefinitionNeeds(t *testing.T) {
 	sh.want(0, "lfk revert lines.account,number", "lines_invoice is a real foreign key", "caretaker lfk untrack invoices")
 	execute(t, sql, more+`; ALTER TABLE invoices RENAME TO bills; ALTER TABLE bills RENAME TO invoices`)
 	const records = "records of invoices are pending or dead, and no definition needs them"
-	sh.want(1, "lfk lint", "pending_without_definition  main  public.invoices: its records are pending for ever: add a definition for it, "+
-		"or run `caretaker lfk untrack public.invoices`, which deletes the records")
+	sh.want(1, "lfk lint", "pending_without_definition  main  public.invoices: records stay pending, because no definition uses this parent: add a definition, "+
+		"or run `caretaker lfk untrack public.invoices` to delete the records")
 	sh.want(1, "lfk untrack invoices", "nothing was dropped: "+records+": add a definition, or run this command again with --yes")
 	sh.want(0, "lfk untrack invoices --yes", "main: dropped trigger invoices_loose_fk_trigger on public.invoices\n",
 		"main: deleted 1,201 records of public.invoices, which no definition needs\n")

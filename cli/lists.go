@@ -131,7 +131,7 @@ func auditCommand(a *app) *cobra.Command {
 	request := &pb.ListAuditRequest{}
 	command := &cobra.Command{
 		Use:   "audit",
-		Short: "List changes, starts and refusals with their callers, newest first",
+		Short: "List the audit log: changes, started runs and denied calls, with their callers",
 		Args:  between(0, 0),
 		RunE:  call(a, api.ListAudit, request, describeAudit),
 	}

@@ -142,7 +142,7 @@ func TestRun_InterruptCancelsARunThatStillLooksAtItsCandidates(t *testing.T) {
 		server := &looking{t: t, runs: runs}
 		a := newApp(Streams{Out: io.Discard, Err: io.Discard})
 		err := runAndWatch(t.Context(), a, server, &pb.RunBatchRequest{Worker: "w", Database: "main", DryRun: c.dry, RequestId: fmt.Sprint("request ", c.dry)})
-		if err == nil || !strings.Contains(err.Error(), "caretaker runs w shows") || !slices.Equal(server.cancelled, c.want) {
+		if err == nil || !strings.Contains(err.Error(), "run caretaker runs w to see") || !slices.Equal(server.cancelled, c.want) {
 			t.Errorf("dry run %t: cancelled %v, %v", c.dry, server.cancelled, err)
 		}
 	}
@@ -170,8 +170,9 @@ func TestRun_ALostConnectionSaysHowToGoOn(t *testing.T) {
 	a := newApp(Streams{Out: io.Discard, Err: io.Discard})
 	a.client.address = "localhost:1"
 	err := runAndWatch(t.Context(), a, server, &pb.RunBatchRequest{Worker: "w"})
-	assert.Equal(t, fmt.Sprint(err), "the connection to localhost:1 ended during run 01a1: if "+
-		"the server is up, caretaker watch 01a1 follows the run")
+	assert.Equal(t, fmt.Sprint(err), "the connection to localhost:1 ended during run 01a1: to "+
+		"follow the run, "+
+		"run caretaker watch 01a1 once the server is up")
 	a.client.name.Store(new(string))
 	assert.Contains(t, a.client.explain(status.Error(codes.Unavailable, "connection error: EOF")).Error(), "ended during the call")
 }
@@ -274,8 +275,9 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 func TestStatus_MissingRightsAreGrantedNotMigrated(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
-		"c.p_id -> p on main: 42501 insufficient_privilege": "class SCHEMA: grant the missing rights: caretaker doctor --grants prints them",
-		"c.p_id -> p on main: 42703 undefined_column":       "class SCHEMA: run caretaker migrate, or correct",
+		"c.p_id -> p on main: 42501 insufficient_privilege": "class SCHEMA: run caretaker doctor " +
+			"--grants, and apply its output",
+		"c.p_id -> p on main: 42703 undefined_column": "class SCHEMA: run caretaker migrate, or correct",
 	} {
 		var out strings.Builder
 		failing := &pb.Failing{Class: pb.FailureClass_FAILURE_CLASS_SCHEMA, Message: message}

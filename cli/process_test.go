@@ -88,7 +88,7 @@ func TestFault_Signals_HangupReadsDefinitionsAndTokensAgain(t *testing.T) {
 	assert.NoError(t, os.WriteFile(single, []byte("two"), 0o600))
 	assert.NoError(t, os.WriteFile(definitions, []byte(oneKey), 0o600))
 	signal(t, server, syscall.SIGHUP)
-	log.field(t, "token read again", "")
+	log.field(t, "token reloaded", "")
 	log.field(t, "definitions reloaded", "")
 	signal(t, server, syscall.SIGTERM)
 	assert.NoError(t, server.Wait())

@@ -199,8 +199,8 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&database, "database", "",
 		"database `name` (default all)")
-	flags.StringVar(&file, "head", "", "`file` printed by caretaker receipts head: its "+
-		"receipts must still exist")
+	flags.StringVar(&file, "head", "", "`file` with the output of caretaker receipts "+
+		"head: fail if a receipt in it is missing")
 	return command
 }
 

@@ -73,7 +73,7 @@ func startOnly(ctx context.Context, a *app, client api, request *pb.RunBatchRequ
 	}
 	return a.show(answer, func() error {
 		run := answer.GetRun()
-		a.println("run %s of %s has started; caretaker watch %s follows it",
+		a.println("run %s of %s has started. To follow it: caretaker watch %s",
 			run.GetId(), subject(run), run.GetId())
 		return nil
 	})
@@ -109,7 +109,8 @@ func runAndWatch(
 		select {
 		case <-ctx.Done():
 		case <-interrupts:
-			leave(fmt.Errorf("no longer waiting for run %s: caretaker watch %s follows it", id, id))
+			leave(fmt.Errorf("no longer waiting for run %s: to follow it, run caretaker watch "+
+				"%s", id, id))
 		}
 	}()
 	// 3. Follow the run, and print its end.
@@ -173,8 +174,8 @@ func cancelStarted(ctx context.Context, a *app, client api, request *pb.RunBatch
 		return fmt.Errorf("interrupted, but the run may continue: cancel it with caretaker cancel "+
 			"RUN: %w", a.client.explain(err))
 	}
-	return fmt.Errorf("interrupted while starting the run: caretaker runs %s shows whether it "+
-		"started", request.GetWorker())
+	return fmt.Errorf("interrupted while starting the run: run caretaker runs %s to see whether "+
+		"it started", request.GetWorker())
 }
 
 // outcome returns the exit code of a finished run.
@@ -192,10 +193,10 @@ func outcome(run *pb.Run) error {
 // notFollowed explains the error of a run that has started and that the command cannot follow.
 func (a *app) notFollowed(id string, err error) error {
 	if status.Code(err) == codes.Unavailable {
-		return fmt.Errorf("the connection to %s ended during run %s: if the server is up, caretaker "+
-			"watch %s follows the run", a.client.server(), id, id)
+		return fmt.Errorf("the connection to %s ended during run %s: to follow the run, run "+
+			"caretaker watch %s once the server is up", a.client.server(), id, id)
 	}
-	return fmt.Errorf("lost track of run %s (caretaker watch %s follows it again): %w",
+	return fmt.Errorf("cannot follow run %s (to retry: caretaker watch %s): %w",
 		id, id, a.client.explain(err))
 }
 
@@ -262,7 +263,8 @@ func cancelCommand(a *app) *cobra.Command {
 		RunE: call(a, api.CancelRun, request, func(out *terminal, r *pb.CancelRunResponse) error {
 			run := r.GetRun()
 			if run.GetState() == pb.RunState_RUN_STATE_RUNNING {
-				out.println("run %s of %s stops after its current statement: caretaker watch %s follows it",
+				out.println("stopping run %s of %s after its current statement. To follow it: "+
+					"caretaker watch %s",
 					run.GetId(), subject(run), run.GetId())
 			} else {
 				out.println("run %s of %s has already ended: %s", run.GetId(), subject(run), state(run))
@@ -331,7 +333,7 @@ func summarize(out *terminal, plan *pb.Run) error {
 		some.MoreCandidates += int64(hidden)
 	}
 	if err := describeRun(&shown, some); err != nil {
-		return fmt.Errorf("show what would be done: %w", err)
+		return fmt.Errorf("cannot count what would be done: %w", err)
 	}
 	return nil
 }

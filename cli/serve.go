@@ -91,7 +91,7 @@ func migrateAll(ctx context.Context, out *terminal, databases []*repo.Database) 
 		case ok: // The error names the database.
 			return err
 		case err != nil:
-			return fmt.Errorf("migrate %s: %w", d.Name, err)
+			return fmt.Errorf("cannot migrate %s: %w", d.Name, err)
 		}
 		if len(applied) == 0 {
 			out.text("%s: up to date", d.Name)
@@ -149,8 +149,8 @@ func notListening(key, address, alternative string, err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%s (%s): %w", key, config.Variable(key), err)
 	}
-	return fmt.Errorf("%s: %s is in use by another process, perhaps another caretaker: set %s, "+
-		"or %[1]s in the configuration file, to an address with a free port%[4]s",
+	return fmt.Errorf("%s: %s is in use by another process, which may be another caretaker: set "+
+		"%s, or the key %[1]s of the configuration file, to an address with a free port%[4]s",
 		key, address, config.Variable(key), alternative)
 }
 

@@ -75,7 +75,8 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		defer func() { _ = taken.Close() }()
 		sh.set("CARETAKER_LISTEN", taken.Addr().String())
 		_, _, said := sh.caretaker("serve")
-		assert.Contains(t, said, "listen: ", taken.Addr().String(), "is in use by another process", "set CARETAKER_LISTEN, or listen in the configuration file, to")
+		assert.Contains(t, said, "listen: ", taken.Addr().String(), "is in use by another "+
+			"process", "set CARETAKER_LISTEN, or the key listen of the configuration file, to")
 		assert.Lacks(t, said, "--listen")
 		sh.set("CARETAKER_LISTEN", "127.0.0.1:0")
 		sh.set("CARETAKER_METRICS_LISTEN", taken.Addr().String())
@@ -132,7 +133,7 @@ func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "c.yml")
 		for content, mistake := range map[string]string{
 			"listem: 127.0.0.1:0": ":1: listem: unknown key, did you mean listen?",
-			"workers:\n  ghost_user_migration:\n    schedule: '0 0 31 2 *'": `:3: workers.ghost_user_migration.schedule: "0 0 31 2 *" never fires`,
+			"workers:\n  ghost_user_migration:\n    schedule: '0 0 31 2 *'": `:3: workers.ghost_user_migration.schedule: "0 0 31 2 *" does not fire`,
 		} {
 			assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 			sh.want(1, "serve --config "+file, file+mistake)
@@ -177,7 +178,7 @@ func TestServe_StartsBeforeItsDatabase(t *testing.T) {
 	_ = closed.Close()
 	sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
 	r := sh.serving()
-	r.log.field(t, "database unreachable at the start, retrying", "database")
+	r.log.field(t, "database unreachable at startup, retrying", "database")
 	r.want(0, "status", "failing", "not known       not known           -    -         -", "class "+
 		"UNREACHABLE: check the database", "backlog of main unknown")
 	r.want(1, "run "+worker, "cannot be reached")
@@ -206,10 +207,10 @@ func TestMigrate_ReportsWhatItApplied(t *testing.T) {
 func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
 	sh, sql := newPrepared(t)
 	for url, words := range map[string][]string{
-		"postgres://nobody@127.0.0.1:1/none?sslmode=disable": {"replica not readable, reading from the primary", "unreachable"},
-		"host=x port=many":                   {"replica not used, reading from the primary", "databases.main.replica_url"},
-		sql.Config().ConnString():            {"replica not readable", "the server is not a standby"},
-		databases.Cluster(t).URL("postgres"): {"replica not readable", "the server is not a standby"},
+		"postgres://nobody@127.0.0.1:1/none?sslmode=disable": {"replica unusable at startup, reading from the primary", "unreachable"},
+		"host=x port=many":                   {"replica rejected, reading from the primary", "databases.main.replica_url"},
+		sql.Config().ConnString():            {"replica unusable at startup", "the server is not a standby"},
+		databases.Cluster(t).URL("postgres"): {"replica unusable at startup", "the server is not a standby"},
 	} {
 		sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", url)
 		r := sh.serving()

@@ -175,7 +175,7 @@ func (i *instance) useReplicas(ctx context.Context, c *config.Config) {
 	for n, d := range i.databases { // in the order of the configuration
 		if url := c.Databases[n].ReplicaURL; url != "" {
 			err := d.UseReplica(ctx, url, i.logger)
-			i.logWarning("replica not used, reading from the primary", err, "database", d.Name)
+			i.logWarning("replica rejected, reading from the primary", err, "database", d.Name)
 		}
 	}
 }
@@ -191,22 +191,21 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 		case err == nil:
 			i.logWarning("pooler without the required URL parameter", d.CheckPooler(ctx),
 				"database", d.Name)
-			i.logWarning("replica not readable, reading from the primary", d.CheckReplica(ctx),
+			i.logWarning("replica unusable at startup, reading from the primary", d.CheckReplica(ctx),
 				"database", d.Name)
 		case ok && refused.Refused():
 			return connectionRefused(d.Name, refused)
 		case errors.Is(err, dberr.ErrUnreachable):
-			i.logWarning("database unreachable at the start, retrying", err, "database", d.Name)
+			i.logWarning("database unreachable at startup, retrying", err, "database", d.Name)
 		case errors.Is(err, dberr.ErrNotMigrated):
 			missing = append(missing, d.Name)
 		default:
-			return fmt.Errorf("check database %s: %w", d.Name, err)
+			return fmt.Errorf("cannot check database %s: %w", d.Name, err)
 		}
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("the maintenance schema is missing or outdated in %s: run caretaker "+
-			"migrate with "+
-			"the same configuration, then start again", format.List(missing))
+			"migrate with the same configuration, then restart the server", format.List(missing))
 	}
 	return nil
 }

@@ -191,37 +191,36 @@ func remedy(out *terminal, w *pb.WorkerStatus) string {
 		return "check the database: caretaker reconnects by itself"
 	case pb.FailureClass_FAILURE_CLASS_SCHEMA:
 		if strings.Contains(w.GetConditionDetail()+w.GetFailing().GetMessage(), "42501") {
-			return "grant the missing rights: caretaker doctor --grants prints them, " +
-				"for the owner of the tables"
+			return "run caretaker doctor --grants, and apply its output as the owner of the tables"
 		}
 		advice := "run caretaker migrate, or correct the named table, column or privilege"
 		if w.GetWorker() == lfk.Name {
-			advice += ": caretaker lfk lint checks the definitions"
+			advice += ": run caretaker lfk lint to check the definitions"
 		}
 		return advice
 	case pb.FailureClass_FAILURE_CLASS_LOCK, pb.FailureClass_FAILURE_CLASS_TIMEOUT:
-		return "usually resolves itself, " + nextAttempt(out, w) +
-			": otherwise check pg_stat_activity for long transactions"
+		return "usually resolves itself (" + nextAttempt(out, w) +
+			"): otherwise check pg_stat_activity for long transactions"
 	case pb.FailureClass_FAILURE_CLASS_DATA:
 		return "correct the rows that violate the named constraint or condition"
 	case pb.FailureClass_FAILURE_CLASS_LEASE_LOST:
-		return "nothing is lost, " + nextAttempt(out, w)
+		return "nothing is lost (" + nextAttempt(out, w) + ")"
 	case pb.FailureClass_FAILURE_CLASS_SETTING:
-		return "correct the setting of the application, then " + nextAttempt(out, w)
+		return "correct the setting of the application (" + nextAttempt(out, w) + ")"
 	case pb.FailureClass_FAILURE_CLASS_SCHEDULER:
 		return "restart this server, and report a bug"
 	case pb.FailureClass_FAILURE_CLASS_INTERNAL, pb.FailureClass_FAILURE_CLASS_UNSPECIFIED:
 	}
-	return "see the log of the run: caretaker runs " + w.GetWorker() + " shows its ID"
+	return "find the ID of the run with caretaker runs " + w.GetWorker() + ", and see the log of the run"
 }
 
 // nextAttempt returns the time of the worker's next run, and how to run it now.
 func nextAttempt(out *terminal, w *pb.WorkerStatus) string {
-	now := "caretaker run " + w.GetWorker() + " runs it now"
+	now := "now: caretaker run " + w.GetWorker()
 	if w.GetNextRunAt() == nil {
-		return now
+		return "to run it " + now
 	}
-	return "the next run is at " + out.moment(w.GetNextRunAt()) + ", " + now
+	return "next run at " + out.moment(w.GetNextRunAt()) + ", or " + now
 }
 
 // lastRun returns state and end of the last run, or none.

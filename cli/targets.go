@@ -89,8 +89,9 @@ func protectCommand(a *app) *cobra.Command {
 				until = "until " + out.moment(p.GetUntil())
 			}
 			if keptLonger(request, p) {
-				out.println("%s %d was already protected for longer, %s, by %s: %s: to shorten that, "+
-					"run caretaker unprotect first", p.GetKind(), p.GetId(), until, p.GetBy(), p.GetReason())
+				out.println("%s %d is already protected for longer, %s, by %s (%s): to shorten "+
+					"the protection, run caretaker unprotect "+
+					"first", p.GetKind(), p.GetId(), until, p.GetBy(), p.GetReason())
 				return nil
 			}
 			out.println("%s %d is protected %s", p.GetKind(), p.GetId(), until)

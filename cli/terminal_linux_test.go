@@ -202,8 +202,8 @@ func TestTimes_AreUTCUnlessTheyAreLocal(t *testing.T) {
 	defer func() { time.Local = before }() //nolint:gosmopolitan // what --local is about
 	at := timestamppb.New(time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC))
 	for local, want := range map[bool][]string{
-		false: {"ACQUIRED (UTC)", "2026-11-22 18:30:00", "the next run is at 2026-11-22 18:30:00 UTC", "paused since 2026-11-22T18:30:00Z"},
-		true:  {"ACQUIRED   ", "2026-11-23 00:00:00 XST", "the next run is at 2026-11-23 00:00:00 XST,", "paused since 2026-11-23 00:00:00 XST"},
+		false: {"ACQUIRED (UTC)", "2026-11-22 18:30:00", "next run at 2026-11-22 18:30:00 UTC", "paused since 2026-11-22T18:30:00Z"},
+		true:  {"ACQUIRED   ", "2026-11-23 00:00:00 XST", "next run at 2026-11-23 00:00:00 XST,", "paused since 2026-11-23 00:00:00 XST"},
 	} {
 		got := inPipe(t, func(a *terminal) error {
 			a.local = local

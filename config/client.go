@@ -123,7 +123,7 @@ func readProfiles(file string) (all profiles, err error) {
 		return all, nil
 	}
 	if err != nil {
-		return all, fmt.Errorf("read the profiles: %w", err)
+		return all, fmt.Errorf("cannot read the profiles: %w", err)
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	decoder.KnownFields(true)

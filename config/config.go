@@ -50,33 +50,35 @@ import (
 // Config has the settings of the process. The structs of the workers and of other parts are passed
 // to [Load].
 type Config struct {
-	// Listen is the gRPC address. An address that other hosts can reach requires tls, auth or
-	// insecure.
+	// Listen is the gRPC address. An address that other hosts can reach requires `tls`, `auth` or
+	// `insecure: true`.
 	Listen string `key:"listen" default:"127.0.0.1:50051"`
-	// MetricsListen is the address of the Prometheus metrics. The rules of listen apply.
+	// MetricsListen is the address of the Prometheus metrics. The restrictions on `listen` also apply.
 	MetricsListen string `key:"metrics_listen" default:"127.0.0.1:9464" off:""`
-	// WebListen is the address of the status page, such as 127.0.0.1:8080. The rules of listen apply.
+	// WebListen is the address of the status page, such as 127.0.0.1:8080. The restrictions on
+	// `listen` also apply.
 	WebListen string `key:"web_listen" example:"127.0.0.1:8080" off:""`
-	// WebActions lets operators and admins start, stop and protect on the status page, with the checks
-	// and the audit of the API. If it is not set, it is true when web_listen is a loopback address.
+	// WebActions lets operators and admins start and stop runs, and protect users and groups, on the
+	// status page. If not set, it is true if `web_listen` is a loopback address.
 	WebActions *bool `key:"web_actions" example:"true"`
-	// WebTraceURL is the address of a trace, such as https://jaeger.example/trace/{trace_id}.
+	// WebTraceURL is the URL template of the trace links on the status page, such as
+	// https://jaeger.example/trace/{trace_id}.
 	WebTraceURL string `key:"web.trace_url" example:"https://jaeger.example/trace/{trace_id}"`
-	// Insecure allows addresses that other hosts can reach without tls and auth.
+	// Insecure allows non-loopback addresses although `tls` and `auth` are not set.
 	Insecure bool `key:"insecure" default:"false"`
 	TLS      TLS  `key:"tls"`
 	Auth     Auth `key:"auth"`
-	// LogLevel is the lowest level that is logged.
+	// LogLevel is the minimum log level.
 	LogLevel string `key:"log.level" default:"info" of:"debug info warn error"`
-	// LogFormat is json, one object a line, or text. Without it the log is text on a terminal, and
-	// json otherwise.
+	// LogFormat is `json` (one object per line) or `text`. If not set, `text` on a terminal, otherwise
+	// `json`.
 	LogFormat string `key:"log.format" of:"json text" example:"json"`
 	// Databases are those with a URL, in the order of the rotation: main, ci, sec, then the others by
 	// name.
 	Databases []Database
-	// SchedulerEnabled lets this server start runs by their schedules.
+	// SchedulerEnabled lets this server start scheduled runs.
 	SchedulerEnabled bool `key:"scheduler.enabled" default:"true"`
-	// JobsEnabled lets this server work deferred jobs. Jobs are queued in any case.
+	// JobsEnabled lets this server run deferred jobs. Jobs are queued even if this is false.
 	JobsEnabled bool `key:"jobs.enabled" default:"true"`
 	// OpenTelemetry is what the standard variables ask for.
 	OpenTelemetry OpenTelemetry
@@ -84,25 +86,25 @@ type Config struct {
 
 // TLS names PEM files.
 type TLS struct {
-	// CertFile is the PEM file of the server's certificate. Requires key_file.
+	// CertFile is the PEM file with the server's certificate. Requires `tls.key_file`.
 	CertFile string `key:"cert_file" example:"/etc/caretaker/server.crt"`
-	// KeyFile is the PEM file of the certificate's key.
+	// KeyFile is the PEM file with the certificate's key.
 	KeyFile string `key:"key_file" example:"/etc/caretaker/server.key"`
-	// ClientCAFile is the PEM file of authorities. With it each client needs a certificate that one
-	// of them signed.
+	// ClientCAFile is the PEM file with client certificate authorities. If set, every client must
+	// present a certificate signed by one of these authorities.
 	ClientCAFile string `key:"client_ca_file" example:"/etc/caretaker/clients-ca.crt"`
 }
 
 // Auth assigns permissions. At most one of the first two is set.
 type Auth struct {
-	// Token is the bearer token of an admin. With any token configured, every call requires one.
+	// Token is the bearer token of an admin. If any token is configured, every call requires a token.
 	Token string `key:"token"`
-	// TokenFile is the file of the admin's token, instead of token.
+	// TokenFile is the file with the admin's token. Use it instead of `auth.token`.
 	TokenFile string `key:"token_file"`
 	// TokensFile is a YAML list of tokens, each with name, sha256 and role: [who may do what](../guides/security.md).
 	TokensFile string `key:"tokens_file" example:"/etc/caretaker/tokens.yml"`
 	// Certificates are the roles of client certificates, by common name or alternative name.
-	// Without them every verified client is an admin. The environment variable contains JSON.
+	// If not set, every verified client is an admin. The environment variable contains JSON.
 	// Requires tls.client_ca_file.
 	Certificates map[string]string `key:"certificates" of:"viewer operator admin" example:"{alice@example.com: operator}"`
 }

@@ -15,7 +15,7 @@ type Database struct {
 	Name string
 	// URL is the address of the primary: postgres://…
 	URL string `key:"url" example:"postgres://caretaker@db.example/application"`
-	// ReplicaURL is the address of a read replica, for statements that only read.
+	// ReplicaURL is the address of a read replica, for read-only queries.
 	ReplicaURL string `key:"replica_url" example:"postgres://caretaker@standby.example/application"`
 }
 

@@ -36,7 +36,7 @@ func readDocument(file string) (*yaml.Node, []mistake) {
 	}
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return nil, []mistake{{unreadLine, fmt.Errorf("read the configuration: %w", err)}}
+		return nil, []mistake{{unreadLine, fmt.Errorf("cannot read the configuration: %w", err)}}
 	}
 	var document, second yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(content))

@@ -226,7 +226,7 @@ func (k Key) number(s string) (int64, error) {
 		return 0, fmt.Errorf("%s is too %s: at most %s", s, high, bound)
 	case k.zero && n == 0:
 	case k.zero && n < 0 && k.kind != integer:
-		return 0, fmt.Errorf("%s is negative: 0 switches it off", s)
+		return 0, fmt.Errorf("%s is negative: use 0 to disable the limit", s)
 	case n < least:
 		return 0, fmt.Errorf("%s is too %s: %s", s, low, atLeast)
 	}

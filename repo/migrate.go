@@ -33,7 +33,7 @@ func (d *Database) Migrate(ctx context.Context) (applied []string, err error) {
 			names, err := d.migrateSet(ctx, set)
 			applied = append(applied, names...)
 			if err != nil {
-				return fmt.Errorf("migrate %s: %w", d.Name, err)
+				return fmt.Errorf("cannot migrate %s: %w", d.Name, err)
 			}
 		}
 		return nil
@@ -109,7 +109,7 @@ WHERE line = 'main' AND version = ANY ($1::bigint[])`
 // information_schema, whose views take longer to plan than all other statements of a start
 // together.
 func (d *Database) QueueMigrated(ctx context.Context, versions []int64) (done bool, err error) {
-	err = pg.QueryRow(ctx, d.Database, "check the queue of jobs", []any{&done}, queueMigratedSQL, versions)
+	err = pg.QueryRow(ctx, d.Database, "check the job queue", []any{&done}, queueMigratedSQL, versions)
 	if withoutTable(err) {
 		return false, nil
 	}

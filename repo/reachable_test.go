@@ -135,8 +135,8 @@ func TestValuesThatDoNotFit_AreNoSignThatTheServerIsAwayAndNotPublic(t *testing.
 	ctx := context.Background()
 	_, _, violation := b.Runs.InsertRun(ctx, control.Run{ID: "0197c000-0000-7000-8000-000000000001", State: control.RunRunning, Trigger: "alice@example.com"}, time.Minute, "")
 	for want, err := range map[string]error{
-		"forget the run on main: 22P02 invalid_text_representation":                            b.Runs.DeleteRun(ctx, "alice@example.com"),
-		"record the run on main: 23514 check_violation, constraint runs_trigger_check of runs": violation,
+		"cannot delete the run record on main: 22P02 invalid_text_representation":                     b.Runs.DeleteRun(ctx, "alice@example.com"),
+		"cannot record the run on main: 23514 check_violation, constraint runs_trigger_check of runs": violation,
 	} {
 		refused, ok := errors.AsType[*dberr.Error](err)
 		assert.That(t, ok && refused.Public() == want && strings.Contains(err.Error(), "ERROR: "), "got %v, public %q", err, refused.Public())

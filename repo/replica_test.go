@@ -236,7 +236,7 @@ func (p *pair) wantTrouble(d *repo.Database, why string) {
 			p.Errorf("read from %s because %q, want the primary because %s", places, got, why)
 		}
 	}
-	if n := strings.Count(p.said.String(), "replica not read"); n != 1 || !strings.Contains(p.said.String(), why) {
+	if n := strings.Count(p.said.String(), "replica skipped"); n != 1 || !strings.Contains(p.said.String(), why) {
 		p.Errorf("%d lines about %s: %s", n, why, p.said)
 	}
 }
@@ -247,7 +247,7 @@ func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 	assert.NoError(t, p.CheckReplica(t.Context()))
 	for name, c := range map[string]struct{ url, why, check string }{
 		"the primary itself":   {p.url, "the server is not a standby", "not a standby"},
-		"another cluster":      {databases.Clone(t, servicetest.Migrated("main")), "another cluster", "another cluster"},
+		"another cluster":      {databases.Clone(t, servicetest.Migrated("main")), "different clusters", "different clusters"},
 		"nobody there":         {"postgres://nobody@127.0.0.1:1/none?sslmode=disable", "the replica is unreachable", "unreachable"},
 		"another database":     {p.standby.URL("postgres"), "the replica refuses the query: 42P01", ""},
 		"a wrong password":     {strings.Replace(p.mirrorURL(), "caretaker:", "caretaker:not", 1), "the replica", "password"},
@@ -312,7 +312,7 @@ func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
 	p.exec(`ALTER TABLE maintenance.hidden RENAME TO river_job`)
 	p.caughtUp()
 	p.wantReplica(p.Reader(someWorker, 0))
-	assert.Equal(t, strings.Count(p.said.String(), "replica read again"), 1, "lines in", p.said)
+	assert.Equal(t, strings.Count(p.said.String(), "replica in use again"), 1, "lines in", p.said)
 }
 
 func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing.T) {

@@ -120,7 +120,7 @@ func (q *Queue) newClient(c *river.Config) (*river.Client[jobqueue.Tx], error) {
 	c.CancelledJobRetentionPeriod, c.DiscardedJobRetentionPeriod = keepFailed, keepFailed
 	client, err := river.NewClient(riverpgxv5.New(q.database.Jobs.Pool()), c)
 	if err != nil {
-		return nil, fmt.Errorf("prepare the queue of jobs: %w", err)
+		return nil, fmt.Errorf("cannot prepare the job queue: %w", err)
 	}
 	return client, nil
 }
@@ -139,7 +139,7 @@ func (q *Queue) InsertJobs(
 	for batch := range slices.Chunk(params, insertBatch) {
 		results, err := q.inserts.InsertManyTx(ctx, tx, batch)
 		if err != nil {
-			return 0, fmt.Errorf("insert %d jobs: %w", len(batch), err)
+			return 0, fmt.Errorf("cannot insert %d jobs: %w", len(batch), err)
 		}
 		inserts = append(inserts, slices.DeleteFunc(results,
 			func(r *rivertype.JobInsertResult) bool { return r.UniqueSkippedAsDuplicate })...)
@@ -159,7 +159,7 @@ type attempt struct{}
 func (q *Queue) CompleteJob(ctx context.Context, tx jobqueue.Tx, id int64) error {
 	row, ok := ctx.Value(attempt{}).(*rivertype.JobRow)
 	if !ok || row.ID != id {
-		return fmt.Errorf("complete job %d: called outside its attempt", id)
+		return fmt.Errorf("cannot complete job %d: called outside its attempt", id)
 	}
 	if err := jobqueue.HoldJob(ctx, tx, id, row.Attempt, *row.AttemptedAt); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (q *Queue) CompleteJob(ctx context.Context, tx jobqueue.Tx, id int64) error
 	}
 	_, err := river.JobCompleteTx[*riverpgxv5.Driver](ctx, tx, &river.Job[arguments]{JobRow: row})
 	if err != nil {
-		return fmt.Errorf("complete job %d: %w", id, err)
+		return fmt.Errorf("cannot complete job %d: %w", id, err)
 	}
 	return nil
 }

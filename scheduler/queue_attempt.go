@@ -154,7 +154,7 @@ func setMetadata(ctx context.Context, key, value string) error {
 		return nil
 	}
 	if err := river.MetadataSet(ctx, key, value); err != nil {
-		return fmt.Errorf("store %s of a job: %w", key, err)
+		return fmt.Errorf("cannot store %s of a job: %w", key, err)
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func (q *Queue) wake(ctx context.Context, queues []string) error {
 	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
 	defer cancel()
 	if err := q.announce(ctx, queues); err != nil {
-		return fmt.Errorf("wake the queue of jobs: %w", err)
+		return fmt.Errorf("cannot notify the job queue: %w", err)
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func dropDuplicates(ctx context.Context, tx jobqueue.Tx, jobs []candidate) ([]ca
 	}
 	running, err := jobqueue.RunningJobs(ctx, tx, kinds, args)
 	if err != nil {
-		return nil, fmt.Errorf("find running jobs: %w", err)
+		return nil, fmt.Errorf("cannot find running jobs: %w", err)
 	}
 	kept := jobs[:0]
 	for i, c := range jobs {

@@ -37,7 +37,7 @@ func migrateQueue(ctx context.Context, main *repo.Database) (applied []string, e
 		}
 		result, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil)
 		if err != nil {
-			return fmt.Errorf("migrate the queue of jobs: %w", err)
+			return fmt.Errorf("cannot migrate the job queue: %w", err)
 		}
 		for _, v := range result.Versions {
 			name := strings.ReplaceAll(v.Name, " ", "_")
@@ -80,7 +80,7 @@ func CheckQueueMigrated(ctx context.Context, main *repo.Database) error {
 		return err
 	}
 	if !migrated {
-		return fmt.Errorf("queue of jobs in database %s: %w", main.Name, dberr.ErrNotMigrated)
+		return fmt.Errorf("job queue in database %s: %w", main.Name, dberr.ErrNotMigrated)
 	}
 	return nil
 }
@@ -92,7 +92,7 @@ func newMigrator(main *repo.Database) (*rivermigrate.Migrator[jobqueue.Tx], erro
 		Schema: schema, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("prepare the migrations of the queue: %w", err)
+		return nil, fmt.Errorf("cannot prepare the migrations of the job queue: %w", err)
 	}
 	return migrator, nil
 }

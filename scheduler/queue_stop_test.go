@@ -233,7 +233,7 @@ func TestQueue_SaysOnceWhatKeepsItFromItsWorkAndStartsWhenMainIsMigrated(t *test
 	l.exec(`ALTER TABLE maintenance.away RENAME TO river_migration`)
 	l.until(fate, "completed 1 succeeded")
 	line := <-said
-	assert.That(t, strings.Contains(line, "jobs run again"), "%v", line)
+	assert.That(t, strings.Contains(line, "job queue recovered"), "%v", line)
 	since := assert.Must(l.Problem())(t)
 	assert.That(t, since.IsZero(), "%s", since)
 }

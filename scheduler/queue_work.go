@@ -49,7 +49,7 @@ func (q *Queue) Start(w jobWorker) error {
 	q.starting.Lock()
 	defer q.starting.Unlock()
 	if q.workers != nil {
-		return errors.New("the queue has been started already")
+		return errors.New("the job queue has already been started")
 	}
 	kinds := w.JobKinds()
 	if len(kinds) == 0 {
@@ -93,9 +93,9 @@ func (q *Queue) run(ctx context.Context, kinds []string) {
 		wait, changed := pace.After(err)
 		switch {
 		case err != nil && changed:
-			q.config.Logger.WarnContext(ctx, "jobs cannot run, retrying", "error", err.Error())
+			q.config.Logger.WarnContext(ctx, "job queue failed, retrying", "error", err.Error())
 		case changed:
-			q.config.Logger.InfoContext(ctx, "jobs run again")
+			q.config.Logger.InfoContext(ctx, "job queue recovered")
 		}
 		var postponed <-chan struct{}
 		if listens && err == nil {
@@ -181,7 +181,7 @@ func (q *Queue) begin(ctx context.Context) (listens bool, err error) {
 	}
 	// Stop, not this context, ends River.
 	if err := client.Start(context.WithoutCancel(ctx)); err != nil {
-		return false, fmt.Errorf("start to work jobs: %w", err)
+		return false, fmt.Errorf("cannot start the job queue: %w", err)
 	}
 	q.client = client
 	return listens, nil
@@ -216,7 +216,7 @@ func (q *Queue) Stop(ctx context.Context) error {
 		err = client.StopAndCancel(lasting)
 	}
 	if err != nil {
-		return fmt.Errorf("stop the queue of jobs: %w", err)
+		return fmt.Errorf("cannot stop the job queue: %w", err)
 	}
 	// Other servers fetch the returned jobs at once, or soon if this fails.
 	_ = q.wake(lasting, q.names())

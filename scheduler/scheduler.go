@@ -68,7 +68,7 @@ func newScheduler(r runner, logger *slog.Logger, clock clockwork.Clock) (*Schedu
 	ticker, err := gocron.NewScheduler(gocron.WithLocation(time.UTC), gocron.WithClock(clock),
 		gocron.WithStopTimeout(stopTimeout))
 	if err != nil {
-		return nil, fmt.Errorf("prepare the scheduler: %w", err)
+		return nil, fmt.Errorf("cannot prepare the scheduler: %w", err)
 	}
 	s := &Scheduler{runner: r, logger: logger, gocron: ticker}
 	s.running, s.cancel = context.WithCancelCause(context.Background())
@@ -78,7 +78,7 @@ func newScheduler(r runner, logger *slog.Logger, clock clockwork.Clock) (*Schedu
 	_, err2 := ticker.NewJob(gocron.DurationJob(resumeInterval), gocron.NewTask(s.resume),
 		gocron.WithName("abandoned runs"), gocron.WithIntervalFromCompletion())
 	if err := errors.Join(err1, err2); err != nil {
-		return nil, errors.Join(fmt.Errorf("prepare the scheduler: %w", err), s.Stop())
+		return nil, errors.Join(fmt.Errorf("cannot prepare the scheduler: %w", err), s.Stop())
 	}
 	return s, nil
 }
@@ -93,7 +93,7 @@ func (s *Scheduler) Start() { s.gocron.Start() }
 func (s *Scheduler) Stop() error {
 	s.cancel(errStopped)
 	if err := s.gocron.Shutdown(); err != nil {
-		return fmt.Errorf("stop the scheduler: %w", err)
+		return fmt.Errorf("cannot stop the scheduler: %w", err)
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func (s *Scheduler) tick() {
 	case err != nil:
 		s.logger.ErrorContext(s.running, "check for due runs failed, retrying", "error", err.Error())
 	default:
-		s.logger.InfoContext(s.running, "check for due runs works again")
+		s.logger.InfoContext(s.running, "check for due runs recovered")
 	}
 }
 

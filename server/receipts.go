@@ -22,7 +22,8 @@ func (m *maintenance) ListReceipts(
 	}
 	for field, text := range map[string]string{"table": r.GetTable(), "key": r.GetKey(), "worker": r.GetWorker()} {
 		if strings.ContainsRune(text, 0) {
-			return nil, invalid(field, "must not contain NUL, as nothing in a database does")
+			return nil, invalid(field, "must not contain NUL characters: PostgreSQL cannot store "+
+				"them")
 		}
 	}
 	since, until, err := bounds(r)

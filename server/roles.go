@@ -95,7 +95,7 @@ func (r rule) needed(request any) access.Role {
 func (s *Server) allowed(ctx context.Context, c access.Client, method string, request any) error {
 	r, known := s.rules[method]
 	if !known {
-		text := "no role may call this RPC: please report it"
+		text := "no role may call this RPC: report this bug"
 		return &fault.RefusedError{Reason: "NO_ROLE_FOR_RPC", Text: text}
 	}
 	if needed := r.needed(request); c.Role < needed {
@@ -116,8 +116,9 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 		return err
 	}
 	about := cmp.Or(cut(worker, maxTarget), "more than one worker")
-	text := "your token is for " + strings.Join(c.Workers, ", ") + " alone, and this is about " +
-		about + ": use a token that is for all workers"
+	text := "your token is for " + strings.Join(c.Workers, ", ") + " only, but this call " +
+		"concerns " +
+		about + ": use a token for all workers"
 	return &fault.RefusedError{Reason: "WORKER_NOT_ALLOWED", Text: text, Metadata: map[string]string{
 		"worker": cut(worker, maxTarget), "workers": strings.Join(c.Workers, ","),
 	}}

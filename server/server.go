@@ -134,7 +134,7 @@ func (s *Server) Serve(listener net.Listener) error {
 	s.stop(fault.ErrStopping)
 	s.checks.Wait()
 	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("serve gRPC on %s: %w", listener.Addr(), err)
+		return fmt.Errorf("cannot serve gRPC on %s: %w", listener.Addr(), err)
 	}
 	return nil
 }

@@ -138,18 +138,18 @@ func contextError(ctx context.Context, err error) failure {
 	case errors.Is(err, fault.ErrStopping), errors.Is(context.Cause(ctx), fault.ErrStopping):
 		return failure{
 			code: codes.Unavailable, reason: "SERVER_STOPPING",
-			message: "the server is stopping: try again, or call another replica",
+			message: "the server is stopping: retry, or call a different server",
 			details: retryAfter(retryStopping),
 		}
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return failure{
 			code: codes.DeadlineExceeded, reason: "DEADLINE_EXCEEDED",
-			message: "the deadline passed: a run that has started continues: the list of runs has it",
+			message: "deadline exceeded: a started run continues: find it in the list of runs",
 		}
 	case ctx.Err() != nil:
 		return failure{
 			code: codes.Canceled, reason: "CLIENT_GONE",
-			message: "the client disconnected: a run that has started continues",
+			message: "the client disconnected: a started run continues",
 		}
 	case errors.Is(err, fault.ErrUnreachable):
 		return unreachable(fault.UnreachableDatabase(err))
@@ -173,7 +173,7 @@ func retryAfter(d time.Duration) []protoadapt.MessageV1 {
 func unreachable(database, why string) failure {
 	f := failure{code: codes.Unavailable, reason: "DATABASE_UNREACHABLE"}
 	if database == "" {
-		f.message = "a required database is unreachable: the status and the server's log name it"
+		f.message = "a required database is unreachable: find its name in the status or in the server's log"
 		return f
 	}
 	f.metadata = map[string]string{"database": database}

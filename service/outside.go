@@ -28,7 +28,7 @@ const MaxAck = 1000
 // marked.
 func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]rowset.OutsidePath, error) {
 	if len(ids) == 0 || len(ids) > MaxAck {
-		text := fmt.Sprintf("from 1 to %d of them: the list of paths has the ids", MaxAck)
+		text := fmt.Sprintf("from 1 to %d ids: find them in the list of paths", MaxAck)
 		return nil, &fault.InvalidArgumentError{Field: "ids", Description: text}
 	}
 	by = run.TruncateActor(strings.TrimSpace(by))
@@ -39,7 +39,7 @@ func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]row
 	case len(unknown) > 0:
 		return nil, unknownPaths(unknown)
 	}
-	s.Logger.InfoContext(ctx, "paths outside marked as done", "paths", len(done), "by", by)
+	s.Logger.InfoContext(ctx, "paths marked as done", "paths", len(done), "by", by)
 	return done, nil
 }
 
@@ -51,6 +51,6 @@ func unknownPaths(ids []int64) error {
 		texts[i] = strconv.FormatInt(id, 10)
 	}
 	name := strings.Join(texts, ",")
-	text := "unknown path " + format.List(texts) + ", nothing was marked: the list of paths has the ids"
+	text := "unknown path " + format.List(texts) + ", nothing was marked: find the ids in the list of paths"
 	return fault.Unknown(ErrUnknownPath, "ids", name, text)
 }

@@ -220,7 +220,7 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 		if !queued {
 			referenced++
 			assert.That(t, plan.Refused.Reason == "STILL_REFERENCED" &&
-				strings.HasSuffix(plan.Refused.Detail, "_id refers to it"), "got %+v", *plan.Refused)
+				strings.HasSuffix(plan.Refused.Detail, "_id still refers to the user"), "got %+v", *plan.Refused)
 			p.Exec("main", `DELETE FROM maintenance.river_job`)
 			continue
 		}

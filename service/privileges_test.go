@@ -132,8 +132,8 @@ func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T
 func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
-		"database main has no application schema: none of search_path (nowhere, away) is there: set search_path of the role": documentedRights,
-		"database main has no application schema: GRANT USAGE ON SCHEMA public TO role_":                                     documentedRights + `REVOKE USAGE ON SCHEMA public FROM {role}, public`,
+		"database main has no application schema: no schema of search_path (nowhere, away) exists: set search_path of the role": documentedRights,
+		"database main has no application schema: GRANT USAGE ON SCHEMA public TO role_":                                        documentedRights + `REVOKE USAGE ON SCHEMA public FROM {role}, public`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := servicetest.New(servicetest.Parallel(t), "main", "main")

@@ -82,7 +82,7 @@ func (s *Service) Unprotect(
 	ended, err := s.Main.Protections.Unprotect(ctx, kind, id)
 	if errors.Is(err, dberr.ErrNotFound) {
 		return Protection{}, fault.Unknown(ErrUnknownProtection, "target", fmt.Sprintf("%s %d", kind, id),
-			"no protection has this kind and id: the list of protections has all")
+			"no protection has this kind and id: find it in the list of protections")
 	}
 	if err != nil {
 		return Protection{}, err

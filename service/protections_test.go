@@ -370,7 +370,7 @@ func groupsAreDeferredAndSayByWhom(e *servicetest.Estate) {
 	assert.Must(g.Service.CancelJob(t.Context(), 1, "stop", "ann"))(t)
 	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (40)`)
 	wantDeferred(t, g.Service, servicetest.AdjournedGroups, 0, "10 PROTECTED: group 12"+byAnn,
-		"40 CANCELLED: job 1 was cancelled by ann: stop; caretaker jobs retry 1 takes that back", "50 in its grace period")
+		"40 CANCELLED: job 1 was cancelled by ann: stop; to undo this, run caretaker jobs retry 1", "50 in its grace period")
 }
 
 func aRowThatIsHandedOverKeepsNobody(e *servicetest.Estate) {

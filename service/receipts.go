@@ -12,7 +12,7 @@ import (
 
 // ReceiptsConfig defines what is kept of the rows that were changed.
 type ReceiptsConfig struct {
-	// KeepKeys keeps the keys of all changed rows in the receipts. Without it a receipt has a
+	// KeepKeys keeps the keys of all changed rows in the receipts. If false, a receipt has a
 	// digest, the lowest and the highest key.
 	KeepKeys bool `key:"keep_keys" default:"false"`
 	// Keep is how long receipts are kept.

@@ -143,7 +143,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 		assert.That(t, st.Condition != status.ConditionFailing, "condition %s", st.Condition)
 		return strings.Contains(st.ConditionDetail, "read from its primary: the replica was skipped")
 	})
-	assert.Equal(t, strings.Count(m.Log.String(), "replica not read"), 1, "lines that the replica was not read")
+	assert.Equal(t, strings.Count(m.Log.String(), "replica skipped"), 1, "lines that the replica was not read")
 }
 
 func TestFault_Replica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimaryIsRead(t *testing.T) {

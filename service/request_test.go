@@ -303,7 +303,7 @@ func (p panicking) Handle(_ context.Context, r slog.Record) error {
 
 func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
-	for _, message := range []string{"child tables in no database, records held", "definition failed"} {
+	for _, message := range []string{"child tables not found, records held", "definition failed"} {
 		t.Run(message, func(t *testing.T) {
 			e.InTurn(t)
 			e.DeletedParents(3)

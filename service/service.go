@@ -35,11 +35,11 @@ type Config struct {
 	// Queue takes deferred jobs. nil means workers that queue jobs are not configured. With loose
 	// foreign keys only, no queue exists.
 	Queue jobqueue.Queue
-	// Use is the purpose of this estate: gitlab for all workers, or loose_foreign_keys for these
-	// alone, which needs fewer tables of its own: [guide](../getting-started/first-cleanup.md).
-	// Without it main must have GitLab's tables.
+	// Use is `gitlab` to enable all workers, or `loose_foreign_keys` to enable only the loose foreign
+	// key workers and create fewer tables ([guide](../getting-started/first-cleanup.md)). If not set,
+	// `main` must contain GitLab's tables.
 	Use string `key:"use" example:"gitlab" of:"gitlab loose_foreign_keys"`
-	// HistoryKeep is how long runs, scheduled runs and the audit are kept.
+	// HistoryKeep is how long run records, schedule ticks and audit entries are kept.
 	HistoryKeep time.Duration `key:"history.keep" default:"720h" min:"1h" max:"87600h"`
 	// Receipts defines what is kept of the rows that were changed.
 	Receipts ReceiptsConfig `key:"receipts"`

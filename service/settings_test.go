@@ -147,10 +147,10 @@ func TestSettings_DefaultsAreWithinTheirBounds(t *testing.T) {
 func TestSettings_WrongValuesAreNamed(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
-		"load: {max_replica_lag: -1s}":                             `load.max_replica_lag: -1s is negative: 0 switches it off`,
-		"load: {max_wal_rate: -1}":                                 `load.max_wal_rate: -1 is negative: 0 switches it off`,
+		"load: {max_replica_lag: -1s}":                             `load.max_replica_lag: -1s is negative: use 0 to disable the limit`,
+		"load: {max_wal_rate: -1}":                                 `load.max_wal_rate: -1 is negative: use 0 to disable the limit`,
 		"load: {max_wal_archive_backlog: 4GB}":                     `load.max_wal_archive_backlog: this limit was removed: delete the key`,
-		"load: {max_lock_wait: -1s}":                               `load.max_lock_wait: -1s is negative: 0 switches it off`,
+		"load: {max_lock_wait: -1s}":                               `load.max_lock_wait: -1s is negative: use 0 to disable the limit`,
 		"load: {patience: 20s}":                                    `load.patience: this key was renamed: use load.timeout`,
 		"load: {max_autovacuum: 0}":                                `load.max_autovacuum: this limit was removed: delete the key`,
 		"load: {timeout: -1s}":                                     `load.timeout: -1s is too short: more than 0`,
@@ -194,7 +194,7 @@ func TestSettings_AScheduleIsAnExpressionOfFiveFieldsThatFires(t *testing.T) {
 		"* * * *": "is not a cron", "* * * * * *": "is not a cron", "@hourly": "is not a cron",
 		"@every 1s": "is not a cron", "61 * * * *": "is not a cron",
 		"CRON_TZ=Europe/Berlin * * * * *": "is not a cron",
-		"0 0 31 2 *":                      "never fires", "0 0 30 2 *": "never fires", "0 0 31 4,6,9,11 *": "never fires", "0 0 29 2 *": "", "0 0 31 * *": "",
+		"0 0 31 2 *":                      "does not fire", "0 0 30 2 *": "does not fire", "0 0 31 4,6,9,11 *": "does not fire", "0 0 29 2 *": "", "0 0 31 * *": "",
 	} {
 		_, err := configured(t, "workers: {ghost_user_migration: {schedule: '"+cron+"'}}")
 		want = `workers.ghost_user_migration.schedule: "` + cron + `" ` + want

@@ -59,7 +59,9 @@ func statusIdleSaysWhenItGoesOnAndWhatTheLastRunWas(e *servicetest.Estate) {
 		st.LastSuccessAt.Equal(r.FinishedAt) && len(st.Leases) == 1 && st.Leases[0].Expired, "%+v", st)
 	off := e.Service(servicetest.OneChild, servicetest.With(func(c *lfk.Config) { c.Enabled = new(false) }))
 	st = servicetest.WantCondition(t, off, status.ConditionSchedulerOff,
-		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
+		"disabled in the configuration of this server: "+
+			"workers.loose_foreign_keys_cleanup.enabled is false: on this server, runs start only on "+
+			"request")
 	assert.That(t, st.NextRunAt.IsZero(), "next run at %s", st.NextRunAt)
 }
 

@@ -205,7 +205,7 @@ func TestRunDue_AFireStartsInThreeRoundTrips(t *testing.T) {
 		err := s.RunDue(ctx)
 		c.settled() //nolint:contextcheck // the test's
 		return err
-	}, "read the ledger of fires", "read pauses, flags and clock", "claim the fire")
+	}, "read scheduled runs", "read pauses, flags and clock", "claim the scheduled run")
 }
 
 // A run that finds nothing sends few statements to each database: the settings of a read are one of

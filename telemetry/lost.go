@@ -35,7 +35,8 @@ func (l *lost) Handle(err error) {
 		l.logger.WarnContext(ctx, "OpenTelemetry warning", "error", err.Error())
 	case "metrics":
 		l.logger.WarnContext(ctx, "telemetry lost", "signal", signal, "error", err.Error(), "advice",
-			"OTEL_METRICS_EXPORTER=none sends traces alone; Prometheus has the metrics in any case")
+			"to send only traces, set OTEL_METRICS_EXPORTER=none: the metrics stay available to "+
+				"Prometheus")
 	default:
 		l.logger.WarnContext(ctx, "telemetry lost", "signal", signal, "error", err.Error())
 	}

@@ -150,7 +150,7 @@ func (t *Telemetry) trace(ctx context.Context, config Config, who *resource.Reso
 	if config.Traces {
 		spans, err := autoexport.NewSpanExporter(ctx)
 		if err != nil {
-			return fmt.Errorf("set up tracing, see OTEL_TRACES_EXPORTER and "+
+			return fmt.Errorf("cannot set up tracing, see OTEL_TRACES_EXPORTER and "+
 				"OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
 		}
 		if !autoexport.IsNoneSpanExporter(spans) {
@@ -173,7 +173,7 @@ func (t *Telemetry) count(ctx context.Context, config Config, who *resource.Reso
 	pull, err := exporter.New(exporter.WithRegisterer(t.registry), exporter.WithoutScopeInfo(),
 		exporter.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
 	if err != nil {
-		return fmt.Errorf("set up Prometheus metrics: %w", err)
+		return fmt.Errorf("cannot set up Prometheus metrics: %w", err)
 	}
 	options := []metric.Option{
 		metric.WithResource(who), metric.WithReader(pull), metric.WithView(callView()),
@@ -181,7 +181,7 @@ func (t *Telemetry) count(ctx context.Context, config Config, who *resource.Reso
 	if config.Metrics {
 		push, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
-			return fmt.Errorf("set up metrics, see OTEL_METRICS_EXPORTER and "+
+			return fmt.Errorf("cannot set up metrics, see OTEL_METRICS_EXPORTER and "+
 				"OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
 		}
 		if !autoexport.IsNoneMetricReader(push) {

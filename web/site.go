@@ -93,7 +93,7 @@ func (s *Site) Serve(listener net.Listener) error {
 		err = s.server.Serve(listener)
 	}
 	if !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve the page on %s: %w", listener.Addr(), err)
+		return fmt.Errorf("cannot serve the status page on %s: %w", listener.Addr(), err)
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func (d Schema) MissingGrants(ctx context.Context, grants []Grant) ([]MissingGra
 			columns[i] = append(columns[i], value)
 		}
 	}
-	q := pg.NewQuery("find missing rights", missingGrantsSQL, columns[0], columns[1], columns[2], columns[3])
+	q := pg.NewQuery("find missing privileges", missingGrantsSQL, columns[0], columns[1], columns[2], columns[3])
 	return pg.Collect(ctx, d.db, q, func(row pgx.CollectableRow) (l MissingGrant, err error) {
 		var n int
 		err = row.Scan(&n, &l.Table.Schema, &l.Table.Name, &l.object, &l.Rights, &l.Hiding)

@@ -65,7 +65,7 @@ ORDER BY at DESC, id DESC LIMIT $4`
 
 // ListAudit reads up to Limit entries, the newest first.
 func (d Audit) ListAudit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
-	q := pg.NewQuery("list the audit", listAuditSQL, stmt.CustomPlan,
+	q := pg.NewQuery("list audit entries", listAuditSQL, stmt.CustomPlan,
 		orNull(f.Since), orNull(f.After), f.AfterID, f.Limit,
 		orNull(f.Until), f.By, f.Action)
 	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[AuditEntry])

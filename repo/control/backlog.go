@@ -73,7 +73,7 @@ func (d History) SampleBacklogs(
 		pending, due = append(pending, s.Pending), append(due, s.Due)
 		deferred, dead = append(deferred, s.Deferred), append(dead, s.Dead)
 	}
-	_, err := pg.Exec(ctx, d.db, "keep samples of the backlogs", sampleBacklogsSQL,
+	_, err := pg.Exec(ctx, d.db, "save backlog samples", sampleBacklogsSQL,
 		step.Seconds(), workers, pending, due, deferred, dead)
 	return err
 }
@@ -86,6 +86,6 @@ GROUP BY 1, 2 ORDER BY 1, 2`
 
 // BacklogSamples reads the samples of the last day, the highest of each step, by worker and time.
 func (d History) BacklogSamples(ctx context.Context, step time.Duration) ([]BacklogSample, error) {
-	q := pg.NewQuery("read samples of the backlogs", backlogSamplesSQL, step.Seconds())
+	q := pg.NewQuery("read backlog samples", backlogSamplesSQL, step.Seconds())
 	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[BacklogSample])
 }

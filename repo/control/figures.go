@@ -54,7 +54,7 @@ CROSS JOIN LATERAL (
 
 // WorkerFigures reads the figures of these workers.
 func (d History) WorkerFigures(ctx context.Context, workers []string) ([]WorkerFigures, error) {
-	q := pg.NewQuery("read the figures of the workers", workerFiguresSQL, workers)
+	q := pg.NewQuery("read worker statistics", workerFiguresSQL, workers)
 	return pg.Collect(ctx, d.db, q, func(row pgx.CollectableRow) (f WorkerFigures, err error) {
 		var paused time.Time
 		err = row.Scan(&f.Worker, &f.Cron, &f.AccountedUntil, &f.Now, &paused, &f.Missed, &f.Since, &f.Unsuccessful)
@@ -102,7 +102,7 @@ LEFT JOIN LATERAL (
 func (d History) RunFigures(
 	ctx context.Context, workers, databases []string,
 ) ([]RunFigures, error) {
-	q := pg.NewQuery("read the figures of the runs", runFiguresSQL, workers, databases)
+	q := pg.NewQuery("read run statistics", runFiguresSQL, workers, databases)
 	return pg.Collect(ctx, d.db, q, func(row pgx.CollectableRow) (f RunFigures, err error) {
 		var now, began, failed time.Time
 		err = row.Scan(&f.Worker, &f.Database, &f.LastSuccess, &now, &began, &failed)

@@ -46,7 +46,7 @@ func (d Fires) Ledgers(
 		err = row.Scan(&now, &l.Worker, &l.Cron, &l.AccountedUntil, &l.UsedAt, &l.Newest, &l.Outcome)
 		return l, err
 	}
-	rows, err := pg.Collect(ctx, d.db, pg.NewQuery("read the ledger of fires", readLedgersSQL, workers), read)
+	rows, err := pg.Collect(ctx, d.db, pg.NewQuery("read scheduled runs", readLedgersSQL, workers), read)
 	ledgers = make(map[string]Ledger, len(rows))
 	for _, l := range rows {
 		ledgers[l.Worker] = l
@@ -74,7 +74,7 @@ ON CONFLICT (worker) DO UPDATE SET used_at = clock_timestamp(), in_use_since = C
 // ledgers at this time, with their schedules. It ends ledgers that no server has used for 50
 // seconds, if a server has checked throughout.
 func (d Fires) UseLedgers(ctx context.Context, workers, crons []string, now time.Time) error {
-	_, err := pg.Exec(ctx, d.db, "record that workers are used", useLedgersSQL, workers, crons, now)
+	_, err := pg.Exec(ctx, d.db, "record the active workers", useLedgersSQL, workers, crons, now)
 	return err
 }
 
@@ -114,7 +114,7 @@ func (d Fires) MissFires(
 	ctx context.Context, s LedgerStep, fires []time.Time,
 ) (moved bool, missed int, err error) {
 	l := s.Ledger
-	err = pg.QueryRow(ctx, d.db, "record missed fires", []any{&moved, &missed}, missFiresSQL,
+	err = pg.QueryRow(ctx, d.db, "record missed scheduled runs", []any{&moved, &missed}, missFiresSQL,
 		l.Worker, l.Cron, s.Cron, s.Until, l.AccountedUntil, fires)
 	return moved, missed, err
 }

@@ -78,6 +78,6 @@ func (d History) PruneHistory(ctx context.Context, keep time.Duration) (more boo
 		return more, err
 	}
 	var others bool
-	err = pg.QueryRow(ctx, d.db, "prune what deletions left", []any{&others}, pruneDeletionsSQL, keep, PruneBatch)
+	err = pg.QueryRow(ctx, d.db, "prune records of deletions", []any{&others}, pruneDeletionsSQL, keep, PruneBatch)
 	return more || others, err
 }

@@ -81,7 +81,7 @@ RETURNING ` + leaseColumns
 func (d Leases) RenewLease(ctx context.Context, f fencing.Fence, ttl time.Duration) (fencing.Lease, error) {
 	lease, err := queryLease(ctx, d.db, "renew lease "+f.Name, renewLeaseSQL, f.Name, f.Holder, f.Epoch, ttl)
 	if errors.Is(err, dberr.ErrNotFound) {
-		return fencing.Lease{}, fmt.Errorf("renew lease %s on %s: %w", f.Name, d.db.Name, dberr.ErrLeaseLost)
+		return fencing.Lease{}, fmt.Errorf("cannot renew lease %s on %s: %w", f.Name, d.db.Name, dberr.ErrLeaseLost)
 	}
 	return lease, err
 }

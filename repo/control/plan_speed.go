@@ -49,6 +49,6 @@ func (d History) Speed(
 		sql = removalSpeedSQL
 	}
 	l.ReadOnly = true
-	err = pg.ReadRow(ctx, d.db, l, pg.NewQuery("read the speed of deletions", sql, planned), &rows, &took)
+	err = pg.ReadRow(ctx, d.db, l, pg.NewQuery("read the deletion speed", sql, planned), &rows, &took)
 	return rows, took, err
 }

@@ -153,7 +153,7 @@ FROM maintenance.receipt_head h WHERE h.only_row`
 // ReceiptHead reads the head of the chain, or returns [dberr.ErrNotFound].
 func (d Receipts) ReceiptHead(ctx context.Context) (h ReceiptHead, err error) {
 	into := []any{&h.Sequence, &h.Hash, &h.PrunedSequence, &h.PrunedHash, &h.Newest, &h.At}
-	err = pg.QueryRow(ctx, d.db, "read the head of the receipts", into, receiptHeadSQL)
+	err = pg.QueryRow(ctx, d.db, "read the receipt head", into, receiptHeadSQL)
 	return h, err
 }
 
@@ -221,6 +221,6 @@ SELECT (SELECT count(*) FROM gone) = $2`
 func (d Receipts) PruneReceipts(
 	ctx context.Context, keep time.Duration,
 ) (more bool, err error) {
-	err = pg.QueryRow(ctx, d.db, "prune the receipts", []any{&more}, pruneReceiptsSQL, keep, PruneBatch)
+	err = pg.QueryRow(ctx, d.db, "prune receipts", []any{&more}, pruneReceiptsSQL, keep, PruneBatch)
 	return more, err
 }

@@ -32,7 +32,7 @@ const forgetRunCountsSQL = `DELETE FROM maintenance.run_counts WHERE ` + forgott
 
 // ForgetRunCounts deletes the journal of a run whose counts are final.
 func (d Runs) ForgetRunCounts(ctx context.Context, run string) error {
-	_, err := pg.Exec(ctx, d.db, "delete the journal of counts", forgetRunCountsSQL, run)
+	_, err := pg.Exec(ctx, d.db, "delete the saved counts of the run", forgetRunCountsSQL, run)
 	return err
 }
 
@@ -71,7 +71,7 @@ type RunCount struct {
 
 // RunCounts reads the journal and the receipts of a run in this database.
 func (d Runs) RunCounts(ctx context.Context, run string) ([]RunCount, error) {
-	return pg.Collect(ctx, d.db, pg.NewQuery("read the journal of counts", runCountsSQL, run), pgx.RowToStructByPos[RunCount])
+	return pg.Collect(ctx, d.db, pg.NewQuery("read the saved counts of the run", runCountsSQL, run), pgx.RowToStructByPos[RunCount])
 }
 
 // Recount raises the counts of a run to those of its databases, and reports whether any was lower.

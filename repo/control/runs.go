@@ -125,7 +125,7 @@ WHERE id BETWEEN $1::text::uuid AND $2::text::uuid ORDER BY runs.id DESC LIMIT $
 
 // RunsBetween returns the ids from first to last, at most so many, the newest first.
 func (d Runs) RunsBetween(ctx context.Context, first, last string, most int) ([]string, error) {
-	q := pg.NewQuery("find runs by their beginning", runsBetweenSQL, first, last, most)
+	q := pg.NewQuery("find runs by ID prefix", runsBetweenSQL, first, last, most)
 	return pg.Collect(ctx, d.db, q, pgx.RowTo[string])
 }
 
@@ -134,7 +134,7 @@ const deleteRunSQL = `DELETE FROM maintenance.runs WHERE id = $1::text::uuid`
 
 // DeleteRun deletes a run that could not start, so that its request id can be used again.
 func (d Runs) DeleteRun(ctx context.Context, id string) error {
-	_, err := pg.Exec(ctx, d.db, "forget the run", deleteRunSQL, id)
+	_, err := pg.Exec(ctx, d.db, "delete the run record", deleteRunSQL, id)
 	return err
 }
 
@@ -224,7 +224,7 @@ WHERE id = $1::text::uuid AND state = 'running'`
 // text names the requester, and becomes the run's error. The first request counts. A run that has
 // ended, or that does not exist, does not change.
 func (d Runs) RequestCancel(ctx context.Context, id, text string) error {
-	_, err := pg.Exec(ctx, d.db, "ask to cancel the run", requestCancelSQL, id, text)
+	_, err := pg.Exec(ctx, d.db, "request cancellation of the run", requestCancelSQL, id, text)
 	return err
 }
 

@@ -131,7 +131,7 @@ RETURNING ` + runColumns
 func (d Runs) ClaimFire(
 	ctx context.Context, s LedgerStep, run Run, ttl time.Duration, lease string,
 ) (stored Run, err error) {
-	return oneRun(ctx, d.db, "claim the fire", claimFireSQL, lease, run.Replica, ttl,
+	return oneRun(ctx, d.db, "claim the scheduled run", claimFireSQL, lease, run.Replica, ttl,
 		s.Ledger.Worker, s.Ledger.Cron, s.Cron, s.Until, s.Ledger.AccountedUntil,
 		run.Fire, run.State, s.Reason, run.ID, run.Database, run.Reason,
 		run.RequestedBy, run.TraceID, run.Error)

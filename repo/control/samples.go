@@ -54,7 +54,7 @@ func (d History) SampleDatabases(
 		oldest, load = append(oldest, s.Oldest), append(load, s.Load)
 		p50, p99 = append(p50, s.P50), append(p99, s.P99)
 	}
-	_, err := pg.Exec(ctx, d.db, "keep samples of the databases", sampleDatabasesSQL,
+	_, err := pg.Exec(ctx, d.db, "save database samples", sampleDatabasesSQL,
 		step.Seconds(), databases, pending, oldest, load, p50, p99)
 	return err
 }
@@ -70,7 +70,7 @@ GROUP BY 1, 2 ORDER BY 1, 2`
 func (d History) DatabaseSamples(
 	ctx context.Context, step time.Duration,
 ) ([]DatabaseSample, error) {
-	q := pg.NewQuery("read samples of the databases", databaseSamplesSQL, step.Seconds())
+	q := pg.NewQuery("read database samples", databaseSamplesSQL, step.Seconds())
 	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[DatabaseSample])
 }
 

@@ -38,7 +38,7 @@ var (
 
 // Error is the error of a statement that the database refused.
 type Error struct {
-	// Database is the configured name of the database. Operation names the operation, for messages.
+	// Database is the configured name of the database. Operation completes the message "cannot …".
 	Database, Operation string
 	// SQLState is the five-character code of PostgreSQL, or a fitting code if the driver itself
 	// refused. It is empty when the database did not answer.
@@ -65,13 +65,13 @@ func (e *Error) Callers() []uintptr {
 func (e *Error) Error() string {
 	// The driver tries an address with and without TLS, and reports both errors.
 	cause := slices.Compact(strings.Split(fmt.Sprint(e.Driver), "\n"))
-	return fmt.Sprintf("%s on %s: %s: %s", e.Operation, e.Database, e.Condition(), strings.Join(cause, "\n"))
+	return fmt.Sprintf("cannot %s on %s: %s: %s", e.Operation, e.Database, e.Condition(), strings.Join(cause, "\n"))
 }
 
 // Public returns the text for clients and traces. It names the table, column or constraint of the
 // error, and has neither the driver's text nor values of rows.
 func (e *Error) Public() string {
-	text := fmt.Sprintf("%s on %s: %s%s", e.Operation, e.Database, e.Condition(), e.place())
+	text := fmt.Sprintf("cannot %s on %s: %s%s", e.Operation, e.Database, e.Condition(), e.place())
 	if why := e.Why(); why != "" {
 		text += ": " + why
 	}
@@ -141,15 +141,15 @@ func (e *Error) Why() string {
 	case isSame:
 		return same.Error()
 	case e.PoolFull:
-		return "all connections of the pool are in use"
+		return "all connections of the pool are in use: retry, or raise pool_max_conns in the URL"
 	case code == ReadOnlyState:
 		return "the server is read-only: check for a standby and default_transaction_read_only"
 	case code == diskFullState:
-		return "the disk of the server is full"
+		return "the disk of the server is full: free disk space"
 	case code == "53300":
 		return "no connection is free: check max_connections and CONNECTION LIMIT of the role and the database"
 	case code == "57P03":
-		return "the server is starting up, shutting down or recovering"
+		return "the server is starting up, shutting down or recovering: retry later, or check PostgreSQL's log"
 	case e.Refused() && HasPrefix(code, "3D"):
 		return "database not found: correct the URL, or create the database"
 	case e.Refused():

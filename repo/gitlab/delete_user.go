@@ -109,7 +109,7 @@ func (d Users) JudgeUserDeletion(
 		return nil
 	}
 	l.ReadOnly = true
-	err := pg.Transaction(ctx, d.db, "judge the deletion of a user", fencing.Permit{Limits: l}, judge)
+	err := pg.Transaction(ctx, d.db, "check the deletion of a user", fencing.Permit{Limits: l}, judge)
 	return u.UserDeletion, err
 }
 

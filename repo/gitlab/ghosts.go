@@ -113,7 +113,7 @@ LIMIT $2`
 func (d Ghosts) DueMigrations(
 	ctx context.Context, q GhostQueue, at time.Time, limit int, l fencing.Limits,
 ) ([]GhostMigration, error) {
-	read := pg.NewQuery("read the queue of users", q.fill(dueMigrationsSQL), at, limit)
+	read := pg.NewQuery("read the user queue", q.fill(dueMigrationsSQL), at, limit)
 	due, _, err := pg.ReplicaRows(ctx, d.db, l, read, pgx.RowToStructByPos[GhostMigration])
 	return due, err
 }
@@ -150,7 +150,7 @@ WHERE q.id = $1::bigint AND coalesce(q.user_id, 0) = $2::bigint
 func (d Ghosts) GhostTarget(
 	ctx context.Context, q GhostQueue, m GhostMigration, l fencing.Limits,
 ) (t GhostTarget, err error) {
-	read := pg.NewQuery("read a user of the queue", q.fill(ghostTargetSQL), m.ID, m.UserID)
+	read := pg.NewQuery("read a queued user", q.fill(ghostTargetSQL), m.ID, m.UserID)
 	found, err := pg.ReadRows(ctx, d.db, l, read, pgx.RowToStructByPos[GhostTarget])
 	if len(found) > 0 {
 		t = found[0]
@@ -201,7 +201,7 @@ SELECT EXISTS (SELECT FROM guard) AND {noted}`
 func (d Ghosts) RemoveOrphan(
 	ctx context.Context, p fencing.Permit, q GhostQueue, m GhostMigration,
 ) error {
-	const operation = "remove an orphan of the queue"
+	const operation = "remove an orphaned queue row"
 	sql := pg.Summary(d.db, stmt.Fill(q.fill(removeOrphanSQL), "{noted}", pg.ReceiptSQL), "key", "true")
 	removed := pg.Receipt{Table: q.table.Name, Action: pg.ReceiptDeleted, Rule: operation}
 	return pg.Change(ctx, d.db, p, pg.NewQuery(operation, sql, m.ID), removed)
@@ -295,7 +295,7 @@ func (d Ghosts) WaitingGhosts(
 		return nil, err
 	}
 	users, texts := listed(kept, control.KindUser)
-	list := pg.NewQuery("list users that wait", q.fill(waitingGhostsSQL), dead, jobqueue.WaitingShown, users, texts)
+	list := pg.NewQuery("list pending users", q.fill(waitingGhostsSQL), dead, jobqueue.WaitingShown, users, texts)
 	rows, err := pg.ReadRows(ctx, d.db, l, list, pgx.RowToStructByPos[jobqueue.WaitingRow])
 	return jobqueue.ReadWaiting("user", rows), err
 }

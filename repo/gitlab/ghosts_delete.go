@@ -43,7 +43,7 @@ ORDER BY group_id LIMIT 100`
 // ScheduledGroups reads the first 100 groups that the user has marked for deletion. A foreign key
 // deletes the marks with the user.
 func (d Ghosts) ScheduledGroups(ctx context.Context, user int64, l fencing.Limits) ([]int64, error) {
-	read := pg.NewQuery("find groups marked by the user", scheduledGroupsSQL, user)
+	read := pg.NewQuery("find groups scheduled for deletion by the user", scheduledGroupsSQL, user)
 	return pg.ReadRows(ctx, d.db, l, read, pgx.RowTo[int64])
 }
 
@@ -211,6 +211,6 @@ ORDER BY id DESC LIMIT 3`
 // DeletionTraces reads the spans (W3C) of the last three jobs that have queued the user, the newest
 // first, while the queue of jobs keeps them.
 func (d Ghosts) DeletionTraces(ctx context.Context, user int64, l fencing.Limits) ([]string, error) {
-	read := pg.NewQuery("read traces of deletions", deletionTracesSQL, user)
+	read := pg.NewQuery("read trace IDs of deletions", deletionTracesSQL, user)
 	return pg.ReadRows(spans.Untraced(ctx), d.db, l, read, pgx.RowTo[string])
 }

@@ -63,7 +63,7 @@ func (e *GroupCycleError) Public() {}
 func (d Groups) BeginGroupRemoval(
 	ctx context.Context, p fencing.Permit, s GroupStores, a Adjournment, args jobqueue.DestroyGroup,
 ) (b GroupBeginning, err error) {
-	err = pg.Transaction(ctx, d.db, "begin to remove group", p, func(ctx context.Context, tx *pg.Changing) error {
+	err = pg.Transaction(ctx, d.db, "start the removal of the group", p, func(ctx context.Context, tx *pg.Changing) error {
 		b, err = beginGroup(ctx, tx, s, a, args)
 		return err
 	})
@@ -222,7 +222,7 @@ SELECT EXISTS (SELECT FROM guard)`
 // DeleteStaleRemovals deletes up to 1000 records of removals whose group another process has
 // deleted.
 func (d Groups) DeleteStaleRemovals(ctx context.Context, p fencing.Permit) error {
-	const operation = "forget removals of groups that are gone"
+	const operation = "delete removal records of missing groups"
 	return pg.Write(ctx, d.db, p, pg.NewQuery(operation, deleteStaleRemovalsSQL, control.PruneBatch))
 }
 
@@ -298,7 +298,7 @@ func (d Groups) SaveRemoved(
 		total, err = saveRemoved(ctx, tx, r)
 		return err
 	}
-	err = pg.Transaction(ctx, d.db, "record what has been removed", p, save)
+	err = pg.Transaction(ctx, d.db, "record the progress of the removal", p, save)
 	return total, err
 }
 
@@ -316,7 +316,7 @@ FROM maintenance.group_removals ORDER BY begun_at, group_id LIMIT $1`
 
 // GroupRemovals reads up to limit started removals, the oldest first.
 func (d Groups) GroupRemovals(ctx context.Context, limit int, l fencing.Limits) ([]GroupRemoval, error) {
-	read := pg.NewQuery("read the started removals", groupRemovalsSQL, limit)
+	read := pg.NewQuery("read started removals", groupRemovalsSQL, limit)
 	return pg.ReadRows(ctx, d.db, l, read, func(row pgx.CollectableRow) (r GroupRemoval, err error) {
 		err = row.Scan(&r.GroupID, &r.Groups, &r.Projects, &r.Rows, &r.Bots, &r.StartedAt)
 		return r, err

@@ -169,7 +169,7 @@ func readRights(
 			ids, users = append(ids, g.ID), append(users, *g.UserID)
 		}
 	}
-	read := pg.NewQuery("read the rights to remove groups", s.fill(removeGroupSQL), a.At, ids, users)
+	read := pg.NewQuery("read the permissions to remove groups", s.fill(removeGroupSQL), a.At, ids, users)
 	allowed, err := pg.ReadRows(ctx, d, l, read, pgx.RowTo[int64])
 	may := map[int64]bool{}
 	for _, id := range allowed {

@@ -57,7 +57,7 @@ func (d Groups) LostMarks(
 	ctx context.Context, s GroupStores, after int64, l fencing.Limits,
 ) (lost []int64, next int64, err error) {
 	groups, err := pg.ConfirmedReplicaRows(ctx, d.db, l,
-		pg.NewQuery("find lost marks", s.fill(lostMarksSQL), after, groupPage),
+		pg.NewQuery("find lost deletion schedules", s.fill(lostMarksSQL), after, groupPage),
 		pgx.RowToStructByPos[perhapsLost])
 	for _, g := range groups {
 		if next = g.ID; g.Lost {
@@ -115,7 +115,7 @@ ORDER BY group_id`
 func (d Groups) OddSchedules(
 	ctx context.Context, s GroupStores, after int64, l fencing.Limits,
 ) (odd []OddSchedule, next int64, err error) {
-	q := pg.NewQuery("compare the stores of marks", s.fill(oddSchedulesSQL), after, groupPage)
+	q := pg.NewQuery("compare deletion schedules", s.fill(oddSchedulesSQL), after, groupPage)
 	rows, err := pg.ConfirmedReplicaRows(ctx, d.db, l, q, func(row pgx.CollectableRow) (o OddSchedule, err error) {
 		err = row.Scan(&o.GroupID, &o.NoGroup, &o.LegacyDate, &o.LegacyUser,
 			&o.DetailsDate, &o.DetailsUser, &o.differs)
@@ -167,7 +167,7 @@ func (d Groups) GroupBacklog(
 		return b, err
 	}
 	groups, texts := listed(kept, control.KindGroup)
-	count := pg.NewQuery("count marked groups", s.fill(groupBacklogSQL), a.args(control.BacklogCap, groups, texts)...)
+	count := pg.NewQuery("count groups scheduled for deletion", s.fill(groupBacklogSQL), a.args(control.BacklogCap, groups, texts)...)
 	_, err = pg.ReplicaRow(ctx, d.db, l, count, &b.Pending, &b.Due, &b.Deferred, &b.Dead, &b.OldestAt,
 		&b.AtLeast, &b.ReadAt)
 	return b, err
@@ -215,7 +215,7 @@ func (d Groups) WaitingGroups(
 	}
 	groups, texts := listed(kept, control.KindGroup)
 	args := a.args(control.BacklogCap, groups, texts, dead, jobqueue.WaitingShown)
-	q := pg.NewQuery("list groups that wait", s.fill(waitingGroupsSQL), args...)
+	q := pg.NewQuery("list pending groups", s.fill(waitingGroupsSQL), args...)
 	rows, err := pg.ReadRows(ctx, d.db, l, q, pgx.RowToStructByPos[jobqueue.WaitingRow])
 	return jobqueue.ReadWaiting("group", rows), err
 }

@@ -75,7 +75,7 @@ func groupChildren(
 		if err := checkStop(); err != nil {
 			return nil, err
 		}
-		read := pg.NewQuery("read the groups below", groupChildrenSQL, parents, after, childrenPage)
+		read := pg.NewQuery("read subgroups", groupChildrenSQL, parents, after, childrenPage)
 		page, err := pg.ReadRows(ctx, d, l, read, pgx.RowTo[int64])
 		children = append(children, page...)
 		if err != nil || len(page) < childrenPage {

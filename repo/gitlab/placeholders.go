@@ -378,7 +378,7 @@ func (d Placeholders) WaitingPlaceholders(
 	sql := rules.Tables.fill(waitingPlaceholdersSQL)
 	_, texts := listed(rules.Kept, control.KindUser)
 	args := rules.args(texts, dead, jobqueue.WaitingShown)
-	rows, err := pg.ReadRows(ctx, d.db, l, pg.NewQuery("list placeholder users that wait", sql, args...),
+	rows, err := pg.ReadRows(ctx, d.db, l, pg.NewQuery("list pending placeholder users", sql, args...),
 		pgx.RowToStructByPos[jobqueue.WaitingRow])
 	return jobqueue.ReadWaiting("placeholder", rows), err
 }

@@ -152,7 +152,7 @@ func (d Placeholders) JudgePlaceholder(
 		v = PlaceholderVerdict{}
 		return placeholderSearch{tx, user, l}.judge(ctx, findPlaceholderSQL, &v, main, others)
 	}
-	err = pg.Transaction(ctx, d.db, "judge the deletion of a placeholder user", fencing.Permit{Limits: l}, judge)
+	err = pg.Transaction(ctx, d.db, "check the deletion of a placeholder user", fencing.Permit{Limits: l}, judge)
 	return v, err
 }
 

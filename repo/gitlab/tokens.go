@@ -24,7 +24,7 @@ const (
 
 // TokenSettingOff explains how to switch the deletion on again.
 const TokenSettingOff = tokenSettingKey + " in " + tokenSettingColumn +
-	" is null: set it to a number of days to switch the deletion on"
+	" is null: set it to a number of days to enable the deletion"
 
 // defaultTokenDays is the default of N, maxTokenDays its maximum.
 const (
@@ -85,17 +85,17 @@ func (s *foundSetting) judge() TokenSetting {
 	switch {
 	case s.columnType != "" && s.columnType != "object":
 		is := tokenSettingKey + " cannot be read: " + tokenSettingColumn + " is "
-		setting.Invalid = is + s.shown + ", which is not an object"
-		setting.Redacted = is + "no object"
+		setting.Invalid = is + s.shown + ": set it to a JSON object"
+		setting.Redacted = is + "not a JSON object"
 	case s.kind == "":
 		setting.Days = defaultTokenDays
 	case s.kind == "null":
 		setting.Off = true
 	case s.days == 0:
 		is := tokenSettingKey + " in " + tokenSettingColumn + " is "
-		advice := fmt.Sprintf(": set it to a whole number of days from 1 to %d, or to null, "+
-			"which switches the deletion off", maxTokenDays)
-		setting.Invalid, setting.Redacted = is+s.shown+advice, is+"no such number"+advice
+		advice := fmt.Sprintf(": set it to a whole number of days from 1 to %d, or to "+
+			"null to disable the deletion", maxTokenDays)
+		setting.Invalid, setting.Redacted = is+s.shown+advice, is+"invalid"+advice
 	}
 	return setting
 }

@@ -57,7 +57,7 @@ FROM (SELECT) AS always LEFT JOIN (
 func (d Tokens) OpenTokenPass(
 	ctx context.Context, p fencing.Permit, rules TokenRules, resume bool,
 ) (pass TokenPass, err error) {
-	q := pg.NewQuery("open a pass over the bots", openTokenPassSQL, rules.At, rules.CutOff, !resume)
+	q := pg.NewQuery("start a bot check", openTokenPassSQL, rules.At, rules.CutOff, !resume)
 	err = pg.Write(ctx, d.db, p, q, &pass.ID, &pass.At, &pass.CutOff, &pass.Cursor)
 	return pass, err
 }
@@ -73,7 +73,7 @@ SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM dropped)`
 // DropTokenPass deletes the unfinished pass, and reports whether there was one.
 func (d Tokens) DropTokenPass(ctx context.Context, p fencing.Permit) (dropped bool, err error) {
 	var n int
-	err = pg.Write(ctx, d.db, p, pg.NewQuery("drop the pass over the bots", dropTokenPassSQL), &n)
+	err = pg.Write(ctx, d.db, p, pg.NewQuery("end the bot check", dropTokenPassSQL), &n)
 	return n > 0, err
 }
 
@@ -106,7 +106,7 @@ SELECT EXISTS (SELECT FROM guard), EXISTS (SELECT FROM advanced)`
 func (d Tokens) AdvanceTokenPass(
 	ctx context.Context, p fencing.Permit, pass string, step TokenStep, queue jobqueue.Queue,
 ) (scheduled int, err error) {
-	const operation = "advance the pass over the bots"
+	const operation = "save the progress of the bot check"
 	var held, advanced bool
 	sql := pg.Journaled(advanceTokenPassSQL, "('examined_users', (SELECT $3::bigint FROM advanced)), "+
 		"('scheduled_jobs', (SELECT $4::bigint FROM advanced))", 6)
@@ -168,7 +168,7 @@ SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE id::text = $1 AND fini
 func (d Tokens) TokenPassUnfinished(
 	ctx context.Context, id string,
 ) (unfinished bool, err error) {
-	err = pg.QueryRow(ctx, d.db, "read the pass over the bots", []any{&unfinished},
+	err = pg.QueryRow(ctx, d.db, "read the progress of the bot check", []any{&unfinished},
 		unfinishedTokenPassSQL, id)
 	return unfinished, err
 }
@@ -187,7 +187,7 @@ ORDER BY bot.id`
 func (d Tokens) NewDeletions(
 	ctx context.Context, users []int64, reason string, l fencing.Limits,
 ) ([]int64, error) {
-	q := pg.NewQuery("find jobs not yet waiting", newJobsSQL, users, reason)
+	q := pg.NewQuery("find users without a queued job", newJobsSQL, users, reason)
 	return pg.ReadRows(ctx, d.db, l, q, pgx.RowTo[int64])
 }
 
@@ -242,7 +242,7 @@ SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE finished_at IS NULL)
 func (d Tokens) TokenPassAbandoned(
 	ctx context.Context, worker string,
 ) (abandoned bool, err error) {
-	err = pg.QueryRow(ctx, d.db, "find an abandoned pass", []any{&abandoned},
+	err = pg.QueryRow(ctx, d.db, "find an abandoned bot check", []any{&abandoned},
 		abandonedTokenPassSQL, worker)
 	return abandoned, err
 }
@@ -260,6 +260,6 @@ func (d Tokens) WaitingDeletions(
 	ctx context.Context, f UserFeatures, limit int, l fencing.Limits,
 ) (n int, err error) {
 	sql := stmt.Fill(waitingDeletionsSQL, "{ghosts}", stmt.Quote(f.ghosts))
-	err = pg.ReadRow(ctx, d.db, l, pg.NewQuery("count the users who wait for their deletion", sql, limit), &n)
+	err = pg.ReadRow(ctx, d.db, l, pg.NewQuery("count users queued for deletion", sql, limit), &n)
 	return n, err
 }

@@ -31,7 +31,7 @@ const cancelledUser = `EXISTS (SELECT FROM maintenance.job_cancellations c WHERE
 
 // cancelledText is the text of who cancelled the job of the row c, why, and how to revert it.
 const cancelledText = `'job ' || c.job_id || ' was cancelled by ' || c.cancelled_by || ': '
-    || c.reason || '; caretaker jobs retry ' || c.job_id || ' takes that back'`
+    || c.reason || '; to undo this, run caretaker jobs retry ' || c.job_id`
 
 const cancelledGroupsSQL = `
 SELECT DISTINCT ON (c.group_id) c.group_id, 'CANCELLED', ` + cancelledText + `
@@ -88,7 +88,7 @@ func groupVetoes(
 		}
 	}
 	// They come last: they also hold started removals.
-	q := pg.NewQuery("find cancelled removals of groups", cancelledGroupsSQL, groups)
+	q := pg.NewQuery("find cancelled group removals", cancelledGroupsSQL, groups)
 	cancelled, err := listVetoes(ctx, d, l, q)
 	for i := range cancelled {
 		vetoes[cancelled[i].Target] = &cancelled[i]

@@ -25,11 +25,11 @@ type JobChanges struct {
 
 // JobChanges reads the changes and leftovers of a job's attempts.
 func (d Jobs) JobChanges(ctx context.Context, id int64) (c JobChanges, err error) {
-	q := pg.NewQuery("read what a job has changed", jobTablesSQL, id)
+	q := pg.NewQuery("read the changes of a job", jobTablesSQL, id)
 	if c.Tables, err = pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[TableCount]); err != nil {
 		return c, err
 	}
 	into := []any{&c.Outside.All, &c.Outside.Pending}
-	err = pg.QueryRow(ctx, d.db, "count the paths that a job has left", into, countOutsideSQL, id)
+	err = pg.QueryRow(ctx, d.db, "count paths left by the job", into, countOutsideSQL, id)
 	return c, err
 }

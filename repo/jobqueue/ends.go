@@ -37,7 +37,7 @@ EXECUTE FUNCTION maintenance.keep_job_end()`
 // regardless of the job's state. If main was down, that is seconds after another attempt has
 // finished the job. Call it after River's migrations, within [repo.Database.WhileMigrating].
 func (d Jobs) KeepJobEnds(ctx context.Context) (made bool, err error) {
-	err = pg.QueryRow(ctx, d.db, "find the trigger of the jobs", []any{&made}, jobEndsKeptSQL)
+	err = pg.QueryRow(ctx, d.db, "check for the job trigger", []any{&made}, jobEndsKeptSQL)
 	if made = !made; err != nil || !made {
 		return false, err
 	}
@@ -45,5 +45,5 @@ func (d Jobs) KeepJobEnds(ctx context.Context) (made bool, err error) {
 		return pg.ExecAll(ctx, tx, stmt.Statement{SQL: pg.NoTimeoutSQL, Args: nil}, stmt.Statement{SQL: keepJobEndsSQL, Args: nil},
 			stmt.Statement{SQL: keepJobEndsTriggerSQL, Args: nil})
 	})
-	return err == nil, pg.Wrap(ctx, d.db, "keep the ends of jobs", err)
+	return err == nil, pg.Wrap(ctx, d.db, "create the job trigger", err)
 }

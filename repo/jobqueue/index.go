@@ -20,12 +20,12 @@ CREATE INDEX river_job_by_kind_and_state ON maintenance.river_job (kind, state, 
 // seconds for a million jobs. Meanwhile jobs can be read, but inserting or running one waits. Call
 // it after River's migrations, within [repo.Database.WhileMigrating].
 func (d Jobs) IndexJobs(ctx context.Context) (made bool, err error) {
-	err = pg.QueryRow(ctx, d.db, "find the index of the jobs", []any{&made}, jobsIndexedSQL)
+	err = pg.QueryRow(ctx, d.db, "check for the job index", []any{&made}, jobsIndexedSQL)
 	if made = !made; err != nil || !made {
 		return false, err
 	}
 	err = pgx.BeginFunc(ctx, pg.PoolOf(d.db), func(tx pgx.Tx) error {
 		return pg.ExecAll(ctx, tx, stmt.Statement{SQL: pg.NoTimeoutSQL, Args: nil}, stmt.Statement{SQL: indexJobsSQL, Args: nil})
 	})
-	return err == nil, pg.Wrap(ctx, d.db, "index the jobs", err)
+	return err == nil, pg.Wrap(ctx, d.db, "create the job index", err)
 }

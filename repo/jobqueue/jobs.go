@@ -154,7 +154,7 @@ SELECT EXISTS (SELECT FROM maintenance.river_job WHERE id = $1 AND attempted_at 
 // CheckAttempt returns [dberr.ErrJobLost] if another attempt of the job has started since this one.
 func (d Jobs) CheckAttempt(ctx context.Context, a fencing.AttemptOf) error {
 	var held bool
-	err := pg.QueryRow(ctx, d.db, "check an attempt", []any{&held}, checkAttemptSQL, a.ID, a.AttemptedAt)
+	err := pg.QueryRow(ctx, d.db, "check the job attempt", []any{&held}, checkAttemptSQL, a.ID, a.AttemptedAt)
 	if err == nil && !held {
 		err = dberr.ErrJobLost
 	}

@@ -265,7 +265,7 @@ WHERE j.id = $1 AND other.id <> j.id AND other.unique_states IS NOT NULL
 // duplicateOf returns a [*DuplicateJobError] with the id of that job, 0 if it has just ended.
 func duplicateOf(ctx context.Context, d *pg.Database, id int64) error {
 	found := &DuplicateJobError{}
-	err := pg.QueryRow(ctx, d, "find the job that waits already", []any{&found.ID}, duplicateJobSQL, id)
+	err := pg.QueryRow(ctx, d, "find the queued job", []any{&found.ID}, duplicateJobSQL, id)
 	if err != nil && !errors.Is(err, dberr.ErrNotFound) {
 		return err
 	}

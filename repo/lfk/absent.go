@@ -42,7 +42,7 @@ ORDER BY child, database`
 
 // AbsentChildren reads the accepted absent children by name.
 func (d Children) AbsentChildren(ctx context.Context) ([]AbsentChild, error) {
-	return pg.Collect(ctx, d.db, pg.NewQuery("list accepted absent children", absentChildrenSQL),
+	return pg.Collect(ctx, d.db, pg.NewQuery("list absent child tables", absentChildrenSQL),
 		pgx.RowToStructByPos[AbsentChild])
 }
 
@@ -61,13 +61,14 @@ func NotTables(ctx context.Context, all []*pg.Database, written []string) (map[s
 		if len(written) == 0 {
 			break
 		}
-		find := pg.NewQuery("find names of no tables", notTablesSQL, written, schemas, names)
+		find := pg.NewQuery("find views and foreign tables", notTablesSQL, written, schemas, names)
 		found, err := pg.Collect(ctx, d, find, pgx.RowToStructByPos[struct{ Name, Kind string }])
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range found {
-			others[r.Name] = fmt.Sprintf("%s is a %s on %s: name the table below it in the definition",
+			others[r.Name] = fmt.Sprintf("%s is a %s on %s: use its underlying table in the "+
+				"definition",
 				r.Name, r.Kind, d.Name)
 		}
 	}
@@ -86,7 +87,7 @@ SELECT child, $3 FROM p WHERE database = '' ON CONFLICT DO NOTHING`
 // AcceptAbsent accepts children as absent. An accepted child keeps its time and name.
 func (d Children) AcceptAbsent(ctx context.Context, places []AbsentPlace, by string) error {
 	children, databases := splitPlaces(places)
-	_, err := pg.Exec(ctx, d.db, "accept absent children", acceptAbsentSQL, children, databases, by)
+	_, err := pg.Exec(ctx, d.db, "accept absent child tables", acceptAbsentSQL, children, databases, by)
 	return err
 }
 
@@ -100,7 +101,7 @@ DELETE FROM maintenance.absent_children a USING p WHERE a.child = p.child AND p.
 // EndAbsence ends the acceptance of children: a run has found them, or the operator has revoked it.
 func (d Children) EndAbsence(ctx context.Context, places []AbsentPlace) error {
 	children, databases := splitPlaces(places)
-	_, err := pg.Exec(ctx, d.db, "end the acceptance of absent children", endAbsenceSQL, children, databases)
+	_, err := pg.Exec(ctx, d.db, "end the acceptance of absent child tables", endAbsenceSQL, children, databases)
 	return err
 }
 
@@ -140,7 +141,7 @@ FROM maintenance.seen_children s`
 
 // SeenChildren reads the children that each database had, by the database's name.
 func (d Children) SeenChildren(ctx context.Context) (map[string]*SeenChildren, error) {
-	all, err := pg.Collect(ctx, d.db, pg.NewQuery("list seen children", seenChildrenSQL),
+	all, err := pg.Collect(ctx, d.db, pg.NewQuery("list known child tables", seenChildrenSQL),
 		pgx.RowToAddrOfStructByPos[SeenChildren])
 	seen := make(map[string]*SeenChildren, len(all))
 	for _, s := range all {
@@ -163,7 +164,7 @@ SET children = EXCLUDED.children || ARRAY(
 
 // SaveSeenChildren records the children that a database has.
 func (d Children) SaveSeenChildren(ctx context.Context, s SeenChildren) error {
-	_, err := pg.Exec(ctx, d.db, "save seen children", saveSeenChildrenSQL, s.Database, s.Children, s.Asked)
+	_, err := pg.Exec(ctx, d.db, "save known child tables", saveSeenChildrenSQL, s.Database, s.Children, s.Asked)
 	return err
 }
 

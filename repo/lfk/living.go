@@ -333,7 +333,7 @@ func (d Queue) Claims(
 			}
 		}
 		if some := unknown[queue].records; len(some) > 0 {
-			find := pg.NewQuery("find released records", q.Fill(queue, approvedSQL), recordArrays(some)...)
+			find := pg.NewQuery("find approved records", q.Fill(queue, approvedSQL), recordArrays(some)...)
 			approved, err := pg.ReadRows(ctx, d.db, l, find, pgx.RowTo[int])
 			if err != nil {
 				return nil, err

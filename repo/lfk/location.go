@@ -38,7 +38,8 @@ func (e *QueueMovedError) Advice() string {
 
 // Changed returns what has changed.
 func (e *QueueMovedError) Changed() string {
-	changed := fmt.Sprintf("%s is in schema %s, but schema %s comes first in the search_path (%s) and has none",
+	changed := fmt.Sprintf("%s is in schema %s, but schema %s comes first in the search_path "+
+		"(%s) and does not contain it",
 		queueTable, e.Was, e.Now, e.Path)
 	if e.Exists {
 		changed = fmt.Sprintf("%s was %s.%s, now it resolves to %s.%s by the search_path (%s)",
@@ -98,7 +99,7 @@ func RememberQueue(ctx context.Context, tx pgx.Tx, q DeletedRecords) error {
 
 // RememberQueue runs the function [RememberQueue] as a separate step.
 func (d Queue) RememberQueue(ctx context.Context, p fencing.Permit, q DeletedRecords) error {
-	return pg.Transaction(ctx, d.db, "remember the queue", p, func(ctx context.Context, tx *pg.Changing) error {
+	return pg.Transaction(ctx, d.db, "save the location of the queue", p, func(ctx context.Context, tx *pg.Changing) error {
 		return RememberQueue(ctx, tx, q)
 	})
 }

@@ -384,7 +384,7 @@ const hasRecordTracesSQL = `SELECT EXISTS (SELECT FROM maintenance.record_traces
 
 // HasRecordTraces reports whether any record was recorded with its span.
 func (d Queue) HasRecordTraces(ctx context.Context) (has bool, err error) {
-	err = pg.QueryRow(spans.Untraced(ctx), d.db, "find traces of records", []any{&has}, hasRecordTracesSQL)
+	err = pg.QueryRow(spans.Untraced(ctx), d.db, "find trace IDs of records", []any{&has}, hasRecordTracesSQL)
 	return has, err
 }
 
@@ -399,7 +399,7 @@ LIMIT $3`
 func (d Queue) RecordTraces(
 	ctx context.Context, records []Record, limit int, l fencing.Limits,
 ) ([]string, error) {
-	read := pg.NewQuery("read traces of records", recordTracesSQL,
+	read := pg.NewQuery("read trace IDs of records", recordTracesSQL,
 		append(recordArrays(byQueue(records, queueOf)[0]), limit)...)
 	return pg.ReadRows(spans.Untraced(ctx), d.db, l, read, pgx.RowTo[string])
 }

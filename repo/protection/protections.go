@@ -29,8 +29,8 @@ type DeletionStartedError struct {
 
 // Error returns the failure and what to do.
 func (e *DeletionStartedError) Error() string {
-	return fmt.Sprintf("the deletion of %s %d has started, it is too late to protect it; "+
-		"the list of jobs has its job: to stop it where it is, cancel the job",
+	return fmt.Sprintf("the deletion of %s %d has started, so it cannot be protected: find its "+
+		"job in the list of jobs, and cancel the job to stop the deletion",
 		e.Kind, e.ID)
 }
 

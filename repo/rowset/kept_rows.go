@@ -41,7 +41,7 @@ func (e *KeptError) Error() string {
 		rows = fmt.Sprintf("a trigger or rule kept rows of %s from being %s", e.Rows, e.Intended)
 	}
 	if len(e.By) == 0 {
-		return rows + "without an error: check the table's triggers"
+		return reasons.KeptByTrigger + ": " + rows + " without an error: check the table's triggers"
 	}
 	if rows != "" {
 		rows += ": "

@@ -71,7 +71,7 @@ ORDER BY id LIMIT $5`
 
 // ListOutside reads a page of paths, oldest first.
 func (d Outside) ListOutside(ctx context.Context, f OutsideFilter) ([]OutsidePath, error) {
-	q := pg.NewQuery("list paths outside", listOutsideSQL, stmt.CustomPlan, f.After, f.JobID, f.RunID, f.Pending, f.Limit)
+	q := pg.NewQuery("list paths", listOutsideSQL, stmt.CustomPlan, f.After, f.JobID, f.RunID, f.Pending, f.Limit)
 	return pg.Collect(ctx, d.db, q, pgx.RowToStructByPos[OutsidePath])
 }
 
@@ -114,7 +114,7 @@ func (d Outside) AckOutside(
 		done, err = pgx.CollectRows(rows, pgx.RowToStructByPos[OutsidePath])
 		return err
 	}
-	err = pg.Transaction(ctx, d.db, "mark paths outside as done", fencing.Permit{Guard: fencing.Unguarded(), Limits: fencing.AckLimits()}, do)
+	err = pg.Transaction(ctx, d.db, "mark paths as done", fencing.Permit{Guard: fencing.Unguarded(), Limits: fencing.AckLimits()}, do)
 	if errors.Is(err, errUnknownOutside) {
 		return nil, unknown, nil
 	}

@@ -27,12 +27,12 @@ type StillReferencedError struct {
 // Error names the table and column that still refer to the row. With Missing, the reference could
 // not be identified.
 func (e *StillReferencedError) Error() string {
-	text := fmt.Sprintf("%s: %s.%s still refers to it", fault.ReasonStillReferenced, e.Table, e.Column)
+	column := fmt.Sprintf("%s: %s.%s", fault.ReasonStillReferenced, e.Table, e.Column)
 	if e.Missing != "" {
-		text += fmt.Sprintf(", or to something else: %s has no column %s that identifies it",
-			e.Table, e.Missing)
+		return fmt.Sprintf("%s may still refer to the target, but %s has no column %s to tell: check "+
+			"these rows, then retry the job", column, e.Table, e.Missing)
 	}
-	return text
+	return column + " still refers to the target"
 }
 
 // Public marks the text as fit for clients.

@@ -96,7 +96,7 @@ func (p *Pool) CancelJob(ctx context.Context, id int64, reason, by string) (Job,
 // errNoJobID returns the error of a request without a valid job id.
 func errNoJobID() error {
 	return &fault.InvalidArgumentError{
-		Field: "id", Description: "is required, a positive number: the list of jobs has the ids",
+		Field: "id", Description: "is required, a positive number: find it in the list of jobs",
 	}
 }
 
@@ -104,7 +104,7 @@ func errNoJobID() error {
 func unknownJob(id int64, err error) error {
 	if errors.Is(err, dberr.ErrNotFound) {
 		name := strconv.FormatInt(id, 10)
-		return fault.Unknown(fault.ErrUnknownJob, "job_id", name, "job "+name+" not found: the list of jobs has the ids")
+		return fault.Unknown(fault.ErrUnknownJob, "job_id", name, "job "+name+" not found: find its ID in the list of jobs")
 	}
 	return err
 }

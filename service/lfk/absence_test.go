@@ -76,7 +76,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 			"absent: ", "caretaker lfk accept-absent absent")
 		assert.That(t, strings.Count(detail, "no configured database") == 1, "detail %q, want that it says once why records are held", detail)
 	}
-	if lines := log.Lines("child tables in no database"); len(lines) != 1 || !strings.Contains(lines[0], "children=absent") ||
+	if lines := log.Lines("child tables not found"); len(lines) != 1 || !strings.Contains(lines[0], "children=absent") ||
 		!strings.Contains(lines[0], "caretaker lfk accept-absent") || !strings.Contains(lines[0], "level=WARN") {
 		t.Errorf("warnings %q, want one that names the child and the command", lines)
 	}
@@ -264,12 +264,12 @@ func TestAbsentChild_ThatIsAViewIsNamedAsOne(t *testing.T) {
 	e.Exec("ci", `CREATE VIEW v AS SELECT 1 AS p_id`)
 	var log servicetest.Buffer
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]\nv: [{table: p, column: p_id, on_delete: async_delete}]", log.Keep)
-	const text = "held, v is a view on ci: name the table below it in the definition"
+	const text = "held, v is a view on ci: use its underlying table in the definition"
 	for _, r := range []run.Run{servicetest.DryRun(t, s), wantRun(t, s, "deleted_rows=1 rescheduled_records=1")} {
 		assert.Equal(t, r.Reason, "1 record "+text)
 	}
 	assert.Contains(t, servicetest.Status(t, s).ConditionDetail, text)
-	assert.Contains(t, strings.Join(log.Lines("child tables in no database"), ""), "children=v")
+	assert.Contains(t, strings.Join(log.Lines("child tables not found"), ""), "children=v")
 }
 
 func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
@@ -278,7 +278,8 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 	const definitions = oneAbsent + "v: [{table: p, column: p_id, on_delete: async_delete}]\n" + "gone: [{table: p, column: p_id, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}]"
 	keys := e.Keys(definitions)
 	for _, mistake := range []struct{ child, words string }{
-		{"c", "c is in main, ci, where its rows are cleaned"}, {"v", "v is a view on ci: name the table below it"}, {"nobodys", "no definition has a child table nobodys: "},
+		{"c", "c is in main, ci, where its rows are cleaned"}, {"v", "v is a view on ci: use its " +
+			"underlying table"}, {"nobodys", "no definition has a child table nobodys: "},
 	} {
 		_, err := keys.AcceptAbsent(context.Background(), []string{"absent", mistake.child}, "me")
 		assert.That(t, err != nil && strings.Contains(err.Error(), mistake.words), "%s: %v, want %q", mistake.child, err, mistake.words)
@@ -308,7 +309,7 @@ func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
 	e.Exec("ci", `CREATE TABLE absent (p_id bigint)`)
 	e.Exec("ci", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere', current_database()); END $$`)
 	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
-	assert.That(t, err != nil && strings.Contains(err.Error(), "database ci has no application schema: none of search_path (nowhere) is there"),
+	assert.That(t, err != nil && strings.Contains(err.Error(), "database ci has no application schema: no schema of search_path (nowhere) exists"),
 		"got %v", err)
 	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
 }

@@ -59,7 +59,7 @@ func (k *worker) endAbsence(
 		return err
 	}
 	slices.Sort(names)
-	x.Log.InfoContext(ctx, "child tables accepted as absent found again",
+	x.Log.InfoContext(ctx, "absent child tables found, acceptance ended",
 		"children", strings.Join(names, ", "))
 	return nil
 }
@@ -82,7 +82,7 @@ func (k *worker) recordAbsent(
 	fresh := slices.DeleteFunc(without(absent, k.absent), func(child string) bool { return k.dropped[child] != nil })
 	k.absent, k.others = append([]string{}, absent...), others
 	if len(fresh) > 0 {
-		x.Log.WarnContext(ctx, "child tables in no database, records held",
+		x.Log.WarnContext(ctx, "child tables not found, records held",
 			"children", strings.Join(fresh, ", "),
 			"command", "caretaker lfk accept-absent "+strings.Join(fresh, " "))
 	}

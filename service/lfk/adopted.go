@@ -63,7 +63,7 @@ func (c *cleanup) missingDefinitions(ctx context.Context) (map[string]string, er
 	for _, a := range adopted {
 		if parent := a.RecordedParent(); StandsFor(c.keys, c.queue.Schema, a) == nil {
 			missing[parent] = a.Named()
-			c.x.Log.WarnContext(ctx, "adopted foreign key missing in definitions, records left",
+			c.x.Log.WarnContext(ctx, "adopted foreign key without definition, records kept",
 				"foreign_key", missing[parent], "parent", parent)
 		}
 	}

@@ -183,7 +183,7 @@ func TestLooseForeignKeysCleanup_AFailingDefinitionIsNotInTheLogOfEveryRun(t *te
 		makeDue(e)
 		said.Reset()
 		servicetest.RunBatch(t, s, "main")
-		if f, a := strings.Count(said.String(), "definition failed"), strings.Count(said.String(), "definition works again"); f != failed || a != again {
+		if f, a := strings.Count(said.String(), "definition failed"), strings.Count(said.String(), "definition recovered"); f != failed || a != again {
 			t.Errorf("%s: %d lines of failure and %d of its end, want %d and %d:\n%s", when, f, a, failed, again, said.String())
 		}
 	}
@@ -329,7 +329,7 @@ func TestLooseForeignKeysCleanup_AFaultOfTheQueueEndsTheRunAtOnce(t *testing.T) 
 	before := e.State("main")
 	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(2, 0)), "main")
 	servicetest.WantState(t, r, control.RunFailed)
-	assert.That(t, strings.HasPrefix(r.Error, "remove records on main: P0001 raise_exception: a trigger"), "error %q", r.Error)
+	assert.That(t, strings.HasPrefix(r.Error, "cannot remove records on main: P0001 raise_exception: a trigger"), "error %q", r.Error)
 	n := r.Counts["deleted_rows"]
 	assert.That(t, n >= 2 && n <= 4, "%d rows deleted, want those of the batches in flight", n)
 	// No attempt is counted, nothing postponed.

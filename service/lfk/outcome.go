@@ -329,7 +329,7 @@ func (c *cleanup) reportRecovered(ctx context.Context) {
 	for _, key := range recovered {
 		if !slices.Contains(left, key.definition) {
 			c.failing.over(key)
-			c.x.Log.InfoContext(ctx, "definition works again",
+			c.x.Log.InfoContext(ctx, "definition recovered",
 				"definition", key.definition, "child_database", key.database)
 		}
 	}

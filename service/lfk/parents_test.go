@@ -50,7 +50,7 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 	e.Want("ci", `SELECT count(*) FROM child_001`, "1")
 	servicetest.RunBatch(t, s, "main")
 	servicetest.RunBatch(t, s, "ci")
-	warnings := log.Lines("child tables in no database, records held")
+	warnings := log.Lines("child tables not found, records held")
 	assert.Require(t, len(warnings) == 1, "%d warnings, want one of all missing children", len(warnings))
 	for child := range 240 {
 		name := fmt.Sprintf("child_%03d", child)
@@ -199,7 +199,7 @@ func TestLooseForeignKeysCleanup_ASchemaThatComesBeforeTheQueueIsReported(t *tes
 
 			keys.Schema = "caretaker"
 			_, err = keys.Install(t.Context())
-			servicetest.WantError(t, err, "no run would clean the queue public.loose_foreign_keys_deleted_records", "triggers on: p")
+			servicetest.WantError(t, err, "runs would no longer clean the queue public.loose_foreign_keys_deleted_records", "triggers on p")
 			e.Exec("main", `DROP TRIGGER p_loose_fk_trigger ON public.p`)
 			assert.Must(keys.Install(t.Context()))(t)
 			servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)

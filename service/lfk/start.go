@@ -63,8 +63,8 @@ func (k *worker) openQueue(ctx context.Context, x *run.Execution) (lfk.DeletedRe
 func checkPartitioned(queue lfk.DeletedRecords, database string) error {
 	for _, t := range queue.Existing() {
 		if !t.Partitioned {
-			return &fault.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: caretaker lfk lint "+
-				"shows the required form", t.Name, database)}
+			return &fault.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: run "+
+				"caretaker lfk lint to see the required form", t.Name, database)}
 		}
 	}
 	return nil
@@ -109,7 +109,7 @@ func (k *worker) maintainPartitions(
 			return changed, err
 		}
 		if err != nil {
-			x.Log.WarnContext(ctx, "queue partitions left for the next run", "error", err)
+			x.Log.WarnContext(ctx, "queue partitions not changed, retrying next run", "error", err)
 		}
 	}
 	return changed, nil

@@ -33,19 +33,19 @@ type Config struct {
 	DefinitionsFile string `key:"definitions" example:"/etc/caretaker/loose_foreign_keys.yml"`
 	// Definitions define the fate of the children of deleted parents. nil means those of the file.
 	Definitions *Definitions
-	// Rotation is the choice of databases at a scheduled run: one database by the minute (minute),
-	// or all databases with due records (all).
+	// Rotation is how a scheduled run chooses databases. `minute`: each run cleans one database,
+	// chosen by the minute. `all`: each run cleans every database with due records.
 	Rotation string `key:"rotation" default:"minute" of:"minute all"`
-	// ReusedKeys is the treatment of the record of a deleted row whose key another row has now. The
-	// record is held for caretaker lfk reused (hold), its children are cleaned (clean), or they are
-	// kept and the record is deleted (keep). Warning: clean also deletes the children of a living row
-	// that was moved and updated, or moved in a subtransaction.
+	// ReusedKeys is what to do if another row reuses the key of a deleted row. `hold`: hold the record
+	// for `caretaker lfk reused`. `clean`: clean the children. `keep`: keep the children and delete
+	// the record. Warning: `clean` also deletes the children of a row that was moved (DELETE and
+	// INSERT) and then updated, or moved in a subtransaction.
 	ReusedKeys string `key:"reused_keys" default:"hold" of:"hold clean keep"`
 	// TrackPartitions lets runs create the trigger on new partitions of tracked tables. It has no
-	// effect on GitLab's queue, only on a queue that caretaker lfk install made.
+	// effect on GitLab's queue, only on a queue created by `caretaker lfk install`.
 	TrackPartitions *bool `key:"track_partitions" default:"true"`
-	// BatchSize is the number of records that a statement loads. From 500 on, a run joins loads of
-	// up to 2,000 records while that is quick.
+	// BatchSize is the number of records that a statement loads. With 500 or more, batches grow to up
+	// to 2,000 records while they are quick.
 	BatchSize int `key:"batch_size" default:"500" max:"10000"`
 	// MaxDeletes is the maximum number of rows that a run deletes. Turbo mode: 200000, or this
 	// value if it is higher.
@@ -53,7 +53,7 @@ type Config struct {
 	// MaxUpdates is the maximum number of rows that a run nullifies or marks. Turbo mode: 150000,
 	// or this value if it is higher.
 	MaxUpdates int64 `key:"max_updates" default:"50000" max:"100000000"`
-	// MaxRuntime is the maximum duration of a run. The log warns of less than a second. Turbo mode:
+	// MaxRuntime is the maximum duration of a run. A value under one second logs a warning. Turbo mode:
 	// 45s, or this value if it is longer.
 	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
 }
@@ -194,9 +194,9 @@ func (k *worker) warnOfStarvation() (remark string) {
 		return ""
 	}
 	k.Logger.Warn("schedule never starts runs on a database", "worker", Name, "database", format.List(names), "schedule", k.config.Schedule)
-	return fmt.Sprintf("the schedule %s never fires in a minute in which it is the turn of %s, so "+
-		"only requests start runs there: "+
-		"choose a schedule that fires every minute, or set "+
+	return fmt.Sprintf("the schedule %s never starts a run in a minute in which it is the turn "+
+		"of %s, so runs start there only on request: use a schedule that runs every minute, or "+
+		"set "+
 		"workers.loose_foreign_keys_cleanup.rotation to all",
 		k.config.Schedule, format.List(names))
 }

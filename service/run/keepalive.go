@@ -68,7 +68,7 @@ func (r *Runner) heartbeats(ctx context.Context, x *Execution) {
 		case changed && err != nil:
 			x.Log.WarnContext(ctx, "progress not saved, retrying", "error", err)
 		case changed:
-			x.Log.InfoContext(ctx, "progress saved again")
+			x.Log.InfoContext(ctx, "saving progress recovered")
 		}
 		sleep(ctx, countsDelay, nil)
 		if err == nil {
@@ -143,7 +143,7 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 	}
 	e := runEnd{stored, closed, why}
 	if !r.reportEnd(ctx, x, e, err) {
-		x.Log.WarnContext(ctx, "run end not recorded, retrying",
+		x.Log.WarnContext(ctx, "final run state not saved, retrying",
 			"outcome", run.State, "error", err)
 		r.Active.background.Go(func() { r.recordLater(ctx, x, e) })
 	}
@@ -171,10 +171,10 @@ func (r *Runner) reportEnd(ctx context.Context, x *Execution, e runEnd, recordEr
 }
 
 // neverRecorded is logged for a run whose process stops before main has recorded its end.
-const neverRecorded = "run end not recorded, another server closes it"
+const neverRecorded = "final run state not saved at shutdown"
 
 // notRecorded is logged for a run whose end main rejects.
-const notRecorded = "run end refused by main"
+const notRecorded = "final run state rejected by main"
 
 // isPermanent reports whether a statement would fail in the same way again.
 func isPermanent(err error) bool {
@@ -200,7 +200,7 @@ func (r *Runner) recordLater(ctx context.Context, x *Execution, e runEnd) {
 		}
 		e.closed = e.closed || found && !errors.Is(err, dberr.ErrNotFound)
 		if err == nil {
-			x.Log.InfoContext(ctx, "run end recorded")
+			x.Log.InfoContext(ctx, "final run state saved")
 		}
 		if r.reportEnd(ctx, x, e, err) {
 			return

@@ -135,7 +135,7 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, r, control.RunSucceeded)
 	text := log.String()
-	assert.Require(t, strings.Contains(text, "run end not recorded, retrying") && !strings.Contains(text, "run finished"), "%v", text)
+	assert.Require(t, strings.Contains(text, "final run state not saved, retrying") && !strings.Contains(text, "run finished"), "%v", text)
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
 	assert.Must(other.Runs(t.Context(), run.Filter{Limit: 1}))(t)
 	e.Exec("main", `DROP TABLE outage`)
@@ -162,7 +162,7 @@ func TestRunBatch_EndThatMainBreaksOrRefuses(t *testing.T) {
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	text := log.String()
-	assert.That(t, strings.Count(text, "run end refused by main") == 1 && !strings.Contains(text, "tried again"),
+	assert.That(t, strings.Count(text, "final run state rejected by main") == 1 && !strings.Contains(text, "tried again"),
 		"%v", text)
 }
 

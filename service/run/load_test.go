@@ -138,7 +138,7 @@ func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	// The load is read once a second.
 	e.Eventually("main", `SELECT clock_timestamp() > '`+e.Value("main", `SELECT clock_timestamp()`)+`'::timestamptz + interval '1100 ms'`, "true")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
-	said := book.Lines("load only partly visible")
+	said := book.Lines("load partly unavailable")
 	assert.That(t, len(said) == 1 && strings.Contains(said[0], "42501"), "logged %v", said)
 }
 

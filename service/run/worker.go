@@ -26,9 +26,9 @@ import (
 type WorkerConfig struct {
 	// Schedule is a cron expression of five fields in UTC.
 	Schedule string `key:"schedule"`
-	// Enabled allows scheduled runs. Requests start runs in any case.
+	// Enabled enables scheduled runs. If it is false, you can still start runs manually.
 	Enabled *bool `key:"enabled" default:"true"`
-	// CatchUp starts one run for all missed fires.
+	// CatchUp starts one run for all schedule ticks that were missed during a downtime.
 	CatchUp *bool `key:"catch_up" default:"false"`
 }
 
@@ -139,7 +139,7 @@ func ParseSchedule(expression string) (cron.Schedule, error) {
 			"*", err)
 	}
 	if schedule.Next(time.Now().UTC()).IsZero() {
-		return nil, errors.New("never fires in the next five years")
+		return nil, errors.New("does not fire within five years: use a different schedule")
 	}
 	return schedule, nil
 }

@@ -164,7 +164,7 @@ func (t *workerTick) recordMissed(ctx context.Context, due dueFires) (advanced b
 	}
 	log := t.runner.Logger.With("worker", t.worker.Name)
 	if due.until.Before(t.ledger.AccountedUntil) {
-		log.WarnContext(ctx, "clock of main set back",
+		log.WarnContext(ctx, "clock on main moved backwards",
 			"accounted_until", t.ledger.AccountedUntil, "now", t.now)
 	}
 	if missed > 0 {

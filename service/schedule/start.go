@@ -32,7 +32,7 @@ func (t *workerTick) start(ctx context.Context, due dueFires) error {
 	case err != nil:
 		return err
 	case due.reason != "":
-		t.runner.Logger.InfoContext(ctx, "fire caught up", "worker", t.worker.Name, "fire", due.fire,
+		t.runner.Logger.InfoContext(ctx, "catch-up run started", "worker", t.worker.Name, "fire", due.fire,
 			"reason", due.reason, "late_seconds", t.now.Sub(due.fire).Seconds())
 	}
 	if t.worker.Due != nil {
@@ -63,7 +63,7 @@ func firstDue(ctx context.Context, w *run.Worker) string {
 func (t *workerTick) finishRound(ctx context.Context, first run.Run) {
 	err := fault.RecoverPanic(func() error { return t.workRound(ctx, first) })
 	if err != nil && !errors.Is(err, fault.ErrStopping) {
-		t.runner.Logger.WarnContext(ctx, "remaining databases left to the next fire",
+		t.runner.Logger.WarnContext(ctx, "remaining databases postponed to next tick",
 			"worker", t.worker.Name, "error", err)
 	}
 }

@@ -63,10 +63,10 @@ func (r *Reporter) elsewhere(leases []run.Lease) (holding string) {
 func (r *Reporter) off(w *run.Worker) string {
 	switch {
 	case r.config.SchedulerOff:
-		return "the scheduler of this server is off (scheduler.enabled): " +
-			"here only requests start runs, other servers have schedules of their own"
+		return "the scheduler of this server is disabled (scheduler.enabled): on this server, " +
+			"runs start only on request"
 	case w.Config.Disabled():
-		return schedule.NotEnabled(w.Name) + "; here only requests start runs"
+		return schedule.NotEnabled(w.Name) + ": on this server, runs start only on request"
 	}
 	return ""
 }

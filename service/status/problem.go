@@ -141,7 +141,7 @@ func describeRun(record control.Failure) Problem {
 		p.Class = FailureSchema
 	case fault.ReasonLeaseLost:
 		p.Class = FailureLeaseLost
-		p.Message += "; a run on request starts at once"
+		p.Message += ": you can start a run now on request"
 	case fault.ReasonSettingInvalid, reasons.SettingOff:
 		p.Class = FailureSetting
 	default:
@@ -196,8 +196,8 @@ func (r *Reporter) schedulerProblem(ctx context.Context, last schedule.Heartbeat
 	if time.Since(last.At) >= heartbeatTimeout {
 		return Problem{
 			Since: last.At, Class: FailureScheduler,
-			Message: "the scheduler of this server has no heartbeat, " +
-				"scheduled runs do not start here: restart it",
+			Message: "the scheduler of this server has no heartbeat, so scheduled runs do not " +
+				"start on this server: restart the server",
 		}
 	}
 	p := r.describe(ctx, last.Err)

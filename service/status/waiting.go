@@ -49,7 +49,7 @@ func (r *Reporter) Waiting(
 		}
 	}
 	if len(list.NotRead) == len(homes) {
-		return list, fmt.Errorf("list the pending items of %s: %w", name, errs[0])
+		return list, fmt.Errorf("cannot list the pending items of %s: %w", name, errs[0])
 	}
 	return list, nil
 }

@@ -77,14 +77,12 @@ var link = regexp.MustCompile(`\[([^\]]+)\]\(\.\./([^)]+)\)`)
 func prose(text string, k config.Key) string {
 	text = link.ReplaceAllString(text, "$1 ("+docs.Repository+"/blob/main/docs/$2)")
 	text = strings.ReplaceAll(text, `\|`, "|")
-	word := strings.Trim(strings.Fields(text)[0], ",")
+	word := strings.Trim(strings.Fields(text)[0], "`,")
 	if !slices.Contains(strings.Fields(k.Field.Tag.Get("of")), word) {
 		first, size := utf8.DecodeRuneInString(text)
 		text = string(unicode.ToUpper(first)) + text[size:]
 	}
-	if may := allowed(k); may != "" {
-		text += " (" + may + ")"
-	}
+	text = strings.Join(append([]string{text}, allowed(k)...), ". ")
 	if strings.HasSuffix(text, "…") {
 		return text
 	}

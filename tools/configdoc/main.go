@@ -24,13 +24,13 @@ const head = `# Configuration
 
 caretaker reads a YAML file, given with ` + "`--config`" + `, and environment variables, which take precedence. The variable of a key is
 ` + "`CARETAKER_`" + ` and the key in capitals, with ` + "`_`" + ` for its dots: ` + "`databases.main.url`" + ` is ` + "`CARETAKER_DATABASES_MAIN_URL`" + `.
-Only that key is required. ` + "`caretaker serve`" + ` refuses unknown keys, and reports all mistakes at once.
+Only that key is required. ` + "`caretaker serve`" + ` rejects unknown keys, and reports all errors at once.
 
 A [database](../guides/multiple-databases.md) name has up to 31 small letters, digits and ` + "`_`" + `, and begins with a letter. The order of
 databases is main, ci, sec, then the others by name. ` + "`CARETAKER_DATABASES_SHOP_EU_URL`" + ` is ` + "`databases.shop_eu.url`" + `. Variables that end in ` + "`_REPLICA_URL`" + `
 set a ` + "`replica_url`" + `. Only the file can set the ` + "`url`" + ` of a database whose name is ` + "`replica`" + ` or ends in ` + "`_replica`" + `.
 
-Durations are such as ` + "`30s`, `2m`, `48h`" + `. Sizes are bytes, or with kB, MB, GB, TB, of 1024 each.
+Durations are written like ` + "`30s`, `2m` or `48h`" + `. Sizes are in bytes, or in kB, MB, GB or TB, each of 1024.
 `
 
 func main() {
@@ -89,9 +89,7 @@ func reference(keys []config.Key, comments map[string]string) (string, error) {
 		if text == "" {
 			return "", fmt.Errorf("%s: the field %s of %s has no comment", k.Path, k.Field.Name, k.Owner)
 		}
-		if values := allowed(k); values != "" {
-			text += ". Values: " + values
-		}
+		text = strings.Join(append([]string{text}, allowed(k)...), ". ")
 		fmt.Fprintf(&out, "| `%s` | %s | %s |\n", name, code(k.Default), text)
 	}
 	return out.String(), nil
@@ -129,27 +127,26 @@ func sentence(comment, name string) string {
 	return strings.TrimSuffix(strings.ReplaceAll(text, "|", `\|`), ".")
 }
 
-// allowed describes the allowed values.
-func allowed(k config.Key) string {
+// allowed returns sentences about the allowed values.
+func allowed(k config.Key) (parts []string) {
 	tag := k.Field.Tag
-	var parts []string
 	if words := tag.Get("of"); words != "" {
-		parts = append(parts, strings.Join(strings.Fields(words), ", "))
+		parts = append(parts, "Values: `"+strings.Join(strings.Fields(words), "`, `")+"`")
 	}
 	switch least, most := tag.Get("min"), tag.Get("max"); {
 	case least != "":
-		parts = append(parts, least+" to "+most)
+		parts = append(parts, "Values: "+least+" to "+most)
 	case most != "" && k.Field.Type != reflect.TypeFor[time.Duration]() && tag.Get("unit") == "":
-		parts = append(parts, "1 to "+most)
+		parts = append(parts, "Values: 1 to "+most)
 	case most != "":
-		parts = append(parts, "at most "+most)
+		parts = append(parts, "Maximum "+most)
 	}
 	if off, is := tag.Lookup("off"); is && off == "" {
-		parts = append(parts, "empty is off")
+		parts = append(parts, "Empty disables it")
 	} else if is {
-		parts = append(parts, off+" is off")
+		parts = append(parts, off+" disables the limit")
 	}
-	return strings.Join(parts, ", ")
+	return parts
 }
 
 func code(s string) string {

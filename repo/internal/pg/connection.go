@@ -162,7 +162,7 @@ func (d *Database) Direct(ctx context.Context) (direct bool, err error) {
 		direct = pid == c.Conn().PgConn().PID()
 		return err
 	})
-	return direct, Wrap(ctx, d, "find a pooler", err)
+	return direct, Wrap(ctx, d, "check for a pooler", err)
 }
 
 // PoolFigures are the figures of this process's connections to a database.

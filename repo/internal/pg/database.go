@@ -232,7 +232,7 @@ func QueryRow(
 	})
 	o.End(ctx, err)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("%s on %s: %w", operation, d.Name, dberr.ErrNotFound)
+		return fmt.Errorf("cannot %s on %s: %w", operation, d.Name, dberr.ErrNotFound)
 	}
 	return Wrap(ctx, d, operation, err)
 }

@@ -210,7 +210,7 @@ func (e *ProtectedError) Error() string {
 	if len(e.By) > 0 {
 		by = ", and is deleted with rows of " + strings.Join(e.By, ", ")
 	}
-	return fmt.Sprintf("%s: %s%s; caretaker unprotect %s %d ends that",
+	return fmt.Sprintf("%s: %s%s; to end the protection, run caretaker unprotect %s %d",
 		reasons.Protected, e.String(), by, e.Kind, e.ID)
 }
 

@@ -109,11 +109,11 @@ func (s *replicaState) columns() []any { return []any{&s.standby, &s.same, &s.ti
 func (s *replicaState) problem() string {
 	switch {
 	case !s.same:
-		return "the replica belongs to another cluster than the primary"
+		return "the replica and the primary belong to different clusters"
 	case !s.standby:
 		return "the server is not a standby"
 	case !s.timeline:
-		return "the replica follows another timeline than the primary"
+		return "the replica and the primary are on different timelines"
 	}
 	return ""
 }
@@ -128,7 +128,7 @@ SELECT (SELECT system_identifier FROM pg_control_system()),
 
 // logEnd returns the current end of the primary's log.
 func logEnd(ctx context.Context, d *Database) (p position, err error) {
-	err = QueryRow(ctx, d, "read the position of the log",
+	err = QueryRow(ctx, d, "read the WAL position",
 		[]any{&p.system, &p.timeline, &p.lsn}, logEndSQL)
 	return p, err
 }
@@ -173,7 +173,7 @@ func (r *replica) markUnhealthy(ctx context.Context, problem string, err error) 
 	r.avoidedUntil, r.why = time.Now().Add(unhealthyTime), problem
 	if r.problem != problem {
 		r.problem = problem
-		r.logger.WarnContext(ctx, "replica not read, reading from the primary", "reason", problem, "error", err)
+		r.logger.WarnContext(ctx, "replica skipped, reading from the primary", "reason", problem, "error", err)
 	}
 	return problem
 }
@@ -192,7 +192,7 @@ func (r *replica) markHealthy(ctx context.Context) {
 	defer r.mu.Unlock()
 	if r.problem != "" {
 		r.problem = ""
-		r.logger.InfoContext(ctx, "replica read again")
+		r.logger.InfoContext(ctx, "replica in use again")
 	}
 }
 

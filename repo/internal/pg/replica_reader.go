@@ -101,7 +101,7 @@ func (r *Reader) SavePosition(ctx context.Context) error {
 	r.mu.Lock()
 	wrote := r.wrote
 	r.mu.Unlock()
-	_, err := Exec(ctx, r.database, "remember the last write", rememberSQL, r.name, r.epoch, wrote)
+	_, err := Exec(ctx, r.database, "save the position of the last write", rememberSQL, r.name, r.epoch, wrote)
 	return err
 }
 
@@ -135,7 +135,7 @@ func (r *Reader) ready(ctx context.Context) (want position, why string) {
 	defer r.mu.Unlock()
 	if !r.known {
 		var last string
-		err := QueryRow(ctx, r.database, "look up the last write",
+		err := QueryRow(ctx, r.database, "read the position of the last write",
 			[]any{&r.want.system, &r.want.timeline, &r.want.lsn, &last}, lastWriteSQL, r.name, r.epoch)
 		if err != nil {
 			return want, "the last write could not be read"

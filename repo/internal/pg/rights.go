@@ -28,5 +28,6 @@ func (d *Database) ApplicationSchema(ctx context.Context) (schema string, err er
 		return "", &dberr.NoSchemaError{Database: d.Name, Advice: fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", closed, role)}
 	}
 	return "", &dberr.NoSchemaError{Database: d.Name, Advice: fmt.Sprintf(
-		"none of search_path (%s) is there: set search_path of the role %s, or in databases.%s.url", path, role, d.Name)}
+		"no schema of search_path (%s) exists: set search_path of the role %s, or in "+
+			"databases.%s.url", path, role, d.Name)}
 }

@@ -62,7 +62,7 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 	switch {
 	case e.SQLState != "":
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), dberr.ErrUnreachable):
-		return fmt.Errorf("%s on %s: %w", operation, d.Name, context.Cause(ctx))
+		return fmt.Errorf("cannot %s on %s: %w", operation, d.Name, context.Cause(ctx))
 	case ctx.Err() != nil:
 		// A timeout while all connections are in use is reported as a full pool.
 		pool := d.pool.Stat()

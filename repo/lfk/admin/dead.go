@@ -113,7 +113,7 @@ func (a Admin) left(ctx context.Context, q lfk.DeletedRecords, args ...any) erro
 	for _, t := range q.Existing() {
 		names = append(names, t.Name)
 	}
-	return a.read(ctx, "count dead records that stay", func(ctx context.Context, tx pgx.Tx) error {
+	return a.read(ctx, "count dead records that cannot be retried", func(ctx context.Context, tx pgx.Tx) error {
 		var queue string
 		var n int64
 		var missing bool
@@ -126,7 +126,8 @@ func (a Admin) left(ctx context.Context, q lfk.DeletedRecords, args ...any) erro
 				"GitLab's migrations do, or let %s take them: UPDATE maintenance.dead_records SET "+
 				"queue = DEFAULT WHERE queue = %s", n, queue, q.Table().Name, capture.Literal(queue))
 		case err == nil:
-			return a.refuse("%d dead records were not queued again, the queue %s cannot take their keys: run "+
+			return a.refuse("%d dead records were not queued again, because the queue %s does "+
+				"not accept their keys: run "+
 				"`caretaker lfk lint`", n, queue)
 		}
 		return err
@@ -153,7 +154,7 @@ func (a Admin) RetryDeadRecords(ctx context.Context, filter DeadRecordFilter) (n
 		sql := retrySQL(q, i, t)
 		for moved := int64(1); moved > 0 && err == nil; n += moved {
 			moved = 0
-			err = a.write(ctx, "put dead records back", func(ctx context.Context, tx pgx.Tx) error {
+			err = a.write(ctx, "queue dead records again", func(ctx context.Context, tx pgx.Tx) error {
 				tag, err := tx.Exec(ctx, sql, newest, filter.ID, names, retryBatch)
 				moved = tag.RowsAffected()
 				return err

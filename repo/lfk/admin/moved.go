@@ -45,6 +45,7 @@ func (a Admin) checkAbandonedQueue(ctx context.Context, tx pgx.Tx, q lfk.Deleted
 		advice = fmt.Sprintf("to move it, run ALTER TABLE %s SET SCHEMA %s, then `caretaker lfk install`; to "+
 			"keep it there, %s", old, quote(q.Schema), advice)
 	}
-	return a.refuse("no run would clean the queue %s.%s any more, which has pending records: %s, and triggers on: "+
-		"%s: %s", was, q.Table().Name, records, cmp.Or(strings.Join(tracked, ", "), "no table"), advice)
+	return a.refuse("runs would no longer clean the queue %s.%s, which has pending records (%s) "+
+		"and triggers on %s: %s", was, q.Table().Name, records, cmp.Or(strings.Join(tracked, ", "+
+		""), "no table"), advice)
 }

@@ -45,7 +45,7 @@ func TestInstallQueue_ReplacesNoQueueInUse(t *testing.T) {
 	b, app := moving(t)
 	there := app.In("app")
 	_, err := there.InstallQueue(t.Context())
-	b.wantRefusal(err, "the queue public.loose_foreign_keys_deleted_records any more, which has pending records: 1, and triggers on: k, p: ",
+	b.wantRefusal(err, "the queue public.loose_foreign_keys_deleted_records, which has pending records (1) and triggers on k, p: ",
 		"set search_path so that public comes first")
 	b.exec(`DROP TRIGGER p_loose_fk_trigger ON app.p; DROP TRIGGER k_loose_fk_trigger ON app.k`)
 	_, err = there.InstallQueue(t.Context())

@@ -309,7 +309,8 @@ func (r tracking) checkUnique(t relation, names []string, indexes []catalog.Inde
 	case catalog.Unique(indexes, names):
 		return nil
 	case len(names) == 1:
-		return r.refuse("%s of %s is neither the primary key nor alone in a valid unique index "+
+		return r.refuse("%s of %s is neither the primary key nor the only column of a valid "+
+			"unique index "+
 			"that is neither partial nor deferrable: another row of the same key would lose its children"+
 			makeUnique, names[0], t)
 	}

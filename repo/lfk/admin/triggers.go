@@ -111,7 +111,8 @@ func (t Trigger) Named() string {
 func (t Trigger) RouteFault(q lfk.DeletedRecords) string {
 	routes, err := capture.TriggerRoutes(t.Function, t.Arguments)
 	if err != nil {
-		return fmt.Sprintf("its targets %q are not a list in JSON", t.Arguments[len(t.Arguments)-1])
+		return fmt.Sprintf("has targets that are not a JSON list: "+
+			"%q", t.Arguments[len(t.Arguments)-1])
 	}
 	for _, route := range routes {
 		owner := ""
@@ -122,9 +123,11 @@ func (t Trigger) RouteFault(q lfk.DeletedRecords) string {
 		}
 		switch {
 		case owner == "":
-			return fmt.Sprintf("it routes records to %s, which is no queue of this database", route.Table)
+			return fmt.Sprintf("routes records to %s, which does not exist or is not a "+
+				"queue", route.Table)
 		case owner != route.Column:
-			return fmt.Sprintf("it routes records to %s by the column %s, and not by %s", route.Table, route.Column, owner)
+			return fmt.Sprintf("routes records to %s by the column %s instead of "+
+				"%s", route.Table, route.Column, owner)
 		}
 	}
 	return ""

@@ -170,8 +170,8 @@ func (r tracking) checkLeft(
 	if byID {
 		decide = "if the records hold ids, add --column id; otherwise "
 	}
-	return r.refuse("records of %s are pending or dead from when it was tracked before, perhaps by "+
-		"another key: %s%s", p.root, decide, drain(p.root))
+	return r.refuse("records of %s are pending or dead from an earlier tracking, possibly by a "+
+		"different key: %s%s", p.root, decide, drain(p.root))
 }
 
 // dropUnused drops the functions of one table that only these triggers called. It reads the

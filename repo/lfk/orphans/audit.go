@@ -108,9 +108,11 @@ func (d Orphans) Parent(
 func (p *Parent) Refuses() string {
 	switch {
 	case !p.queue.Exists:
-		return "database " + p.Database().Name + " has no queue: caretaker lfk install makes it"
+		return "database " + p.Database().Name + " has no queue: run `caretaker lfk install " +
+			"--database " + p.Database().Name + "`"
 	case p.values && !p.queue.Wide:
-		return "the queue of " + p.Database().Name + " takes keys of one integer alone"
+		return "the queue of " + p.Database().Name + " accepts only single-integer keys: run " +
+			"`caretaker lfk install --database " + p.Database().Name + "`"
 	}
 	return ""
 }
@@ -170,7 +172,7 @@ func (p *Parent) Waiting(ctx context.Context, l fencing.Limits) (waiting map[lfk
 		return nil, false, nil
 	}
 	sql := p.queue.Union(waitingRecordsSQL, "") + waitingDeadSQL
-	read := pg.NewQuery("read waiting records", sql, p.Recorded(), maxWaiting+1)
+	read := pg.NewQuery("read pending records", sql, p.Recorded(), maxWaiting+1)
 	records, err := pg.ReadRows(ctx, p.Database(), l, read, pgx.RowToStructByPos[lfk.RecordKey])
 	if err != nil || len(records) > maxWaiting {
 		return nil, err == nil, err
@@ -216,7 +218,7 @@ func (p *Parent) Record(
 	}
 	var ended bool
 	_, err = p.rows.Asked(ctx, keys, permit.Limits, func(keys []lfk.Key) error {
-		insert, err := p.rows.Query("record orphans of",
+		insert, err := p.rows.Query("queue records for orphans of",
 			pg.Journaled(recordOrphansSQL, "('queued_records', (SELECT count(*) FROM recorded))", 4), keys,
 			[]any{horizon, p.Recorded(), permit.RunID}, "{queue}", p.queue.SQL, "{recorded_columns}", columns,
 			"{recorded_values}", values)
@@ -249,7 +251,7 @@ ORDER BY definition, database`
 
 // AuditPlaces returns the places of the running audit, none between two audits.
 func (d Orphans) AuditPlaces(ctx context.Context) ([]AuditPlace, error) {
-	read := pg.NewQuery("read the places of the audit", auditPlacesSQL)
+	read := pg.NewQuery("read the progress of the audit", auditPlacesSQL)
 	places, err := pg.Collect(ctx, d.db, read, pgx.RowToStructByPos[AuditPlace])
 	for _, p := range places {
 		for i, v := range p.After {
@@ -287,7 +289,7 @@ SELECT EXISTS (SELECT FROM guard)`
 func (d Orphans) SaveAuditPlace(ctx context.Context, p fencing.Permit, place AuditPlace) error {
 	sql := pg.Journaled(saveAuditPlaceSQL, "('examined_keys', (SELECT $6::bigint FROM saved)), "+
 		"('orphaned_keys', (SELECT $7::bigint FROM saved)), ('orphaned_rows', (SELECT $8::bigint FROM saved))", 5)
-	return pg.Write(ctx, d.db, p, pg.NewQuery("save the place of the audit", sql, place.Definition, place.Database,
+	return pg.Write(ctx, d.db, p, pg.NewQuery("save the progress of the audit", sql, place.Definition, place.Database,
 		inASCII(place.After), place.Done, p.RunID, place.Found.Keys, place.Found.Orphans, place.Found.Rows))
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo/fencing"
@@ -129,6 +130,11 @@ func deletionResult(args jobqueue.DeleteUser, d gitlab.UserDeletion) (job.Result
 	return r, nil
 }
 
+// idList returns ids separated by commas.
+func idList(ids []int64) string {
+	return strings.Join(strings.Fields(strings.Trim(fmt.Sprint(ids), "[]")), ", ")
+}
+
 // refusalText returns why the job refuses: the protection of a user, or the first ten groups or
 // organizations that only the user owns.
 func refusalText(d gitlab.UserDeletion) string {
@@ -140,9 +146,10 @@ func refusalText(d gitlab.UserDeletion) string {
 	case d.Refused == reasons.NotAuthorized:
 		return "the requester is neither the user nor an active administrator"
 	case len(d.Groups) > 0:
-		return fmt.Sprintf("groups %v have no other owner: give them one", d.Groups)
+		return fmt.Sprintf("groups %s have no other owner: add another owner", idList(d.Groups))
 	case len(d.Organizations) > 0:
-		return fmt.Sprintf("organizations %v have no other owner: give them one", d.Organizations)
+		return fmt.Sprintf("organizations %s have no other owner: add another "+
+			"owner", idList(d.Organizations))
 	}
 	return ""
 }

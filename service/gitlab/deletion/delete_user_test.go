@@ -117,7 +117,7 @@ func reasonOfTheTokensIsCheckedAgain(e *servicetest.Estate) {
 		assert.That(e.T, got == c.want, "%s: job is %q, want %q", c.name, got, c.want)
 		if c.name == "setting invalid" {
 			e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, servicetest.TokenSettingKey+` in application_settings.resource_access_tokens_settings is "42":`+
-				` set it to a whole number of days from 1 to 36500, or to null, which switches the deletion off`)
+				` set it to a whole number of days from 1 to 36500, or to null to disable the deletion`)
 		}
 		left := e.Value("main", fmt.Sprintf(`SELECT (SELECT count(*) FROM members WHERE user_id = %d) || ' ' || (SELECT count(*) FROM ghost_user_migrations WHERE user_id = %[1]d)`, bot))
 		switch {

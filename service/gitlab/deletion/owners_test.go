@@ -287,7 +287,7 @@ func onlyOwnerOfAnOrganizationStays(e *servicetest.Estate) {
 	e.Exec("main", `INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at)
 		VALUES (1, 7, 50, now(), now()), (2, 7, 50, now(), now()), (2, 8, 50, now(), now()), (1, 8, 10, now(), now())`)
 	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_ORGANIZATION")
-	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`, "refused: SOLE_OWNER_OF_ORGANIZATION: organizations [1] have no other owner: give them one")
+	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`, "refused: SOLE_OWNER_OF_ORGANIZATION: organizations 1 have no other owner: add another owner")
 	assert.That(e.T, strings.Contains(log.String(), `"organizations":[1]`), "log: %s", log)
 	e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
 	e.Exec("main", `UPDATE organization_users SET access_level = 50`)

@@ -81,7 +81,7 @@ func TestGhostUserMigration_WithoutTheColumnOfAConditionNothingIsDeletedOrSkippe
 		ran("")
 		g.WantLog(2, `"level":"DEBUG"`, `"table":"`+c.table+`"`, `"missing":"`+c.column+`"`)
 		g.WantLater(user, 30*time.Minute)
-		g.WantLog(2, `"level":"ERROR"`, `"reason":"STILL_REFERENCED"`, c.table+"."+c.reference+" still refers to it, or to something else: "+
+		g.WantLog(2, `"level":"ERROR"`, `"reason":"STILL_REFERENCED"`, c.table+"."+c.reference+" may still refer to the target, but "+
 			c.table+" has no column "+c.column, `"table":"`+c.table+`","column":"`+c.reference+`"`)
 		g.Want("main", fmt.Sprintf(`SELECT count(*) > 0 FROM %s WHERE %s IN (%d, %d)`, c.table, c.reference, user, issue), "true")
 		g.Exec("main", `ALTER TABLE `+c.table+` RENAME COLUMN hidden TO `+c.column)

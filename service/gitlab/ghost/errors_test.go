@@ -74,7 +74,7 @@ func dryRunNamesTheUsersAndWhatBecomesOfThem(g *servicetest.Ghosts) {
 	r := g.Runs(s, true)
 	servicetest.WantCandidates(g.T, r,
 		"user 10 u10 delete",
-		"user 12 u12 postpone STILL_REFERENCED: clinging.user_id still refers to it",
+		"user 12 u12 postpone STILL_REFERENCED: clinging.user_id still refers to the target",
 		"user 11 u11 postpone INTERNAL_USER: users of type 2 are not deleted",
 	)
 	g.WantLog(0, "user migrated")
@@ -105,7 +105,7 @@ func aGhostThatATriggerSwallowsHoldsUpNoOtherUser(g *servicetest.Ghosts) {
 	g.Run(g.Service(), "failed_users=1 migrated_users=1 deleted_rows=4")
 	g.WantLater(10, 30*time.Minute)
 	g.WantGone(11)
-	g.WantLog(1, `"level":"ERROR"`, `"user_id":10`, "a trigger or rule kept rows of users from being added")
+	g.WantLog(1, `"level":"ERROR"`, `"user_id":10`, "KEPT_BY_TRIGGER: a trigger or rule kept rows of users from being added without an error: check the table's triggers")
 }
 
 func aUserWhomOnlyTheLastStepCannotDeleteStaysInTheQueue(g *servicetest.Ghosts) {
@@ -209,7 +209,7 @@ func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
 	const noGhost = "no ghost user could be created: users."
 	for name, users := range map[string][]failing{
 		"references": {
-			{"STILL_REFERENCED: namespaces.parent_id still refers to it", `INSERT INTO namespaces (id, name, path, type, organization_id, parent_id)
+			{"STILL_REFERENCED: namespaces.parent_id still refers to the target", `INSERT INTO namespaces (id, name, path, type, organization_id, parent_id)
 				VALUES (1000, 'orphan', 'orphan', 'Project', 1, {user})`},
 			{"badges.holder_id is NOT NULL: it cannot be cleared", `CREATE TABLE badges (id bigserial PRIMARY KEY,
 				holder_id bigint NOT NULL REFERENCES users ON DELETE SET NULL); INSERT INTO badges (holder_id) VALUES ({user})`},
@@ -217,10 +217,10 @@ func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
 				email_id bigint NOT NULL REFERENCES emails ON DELETE SET NULL);
 				INSERT INTO emails (id, user_id, email) VALUES (1, {user}, 'x'); INSERT INTO letters (email_id) VALUES (1)`},
 			// Another row of the same table, and a row that waits for what refers to it.
-			{"STILL_REFERENCED: links.before_id still refers to it", `CREATE TABLE links (id bigserial PRIMARY KEY,
+			{"STILL_REFERENCED: links.before_id still refers to the target", `CREATE TABLE links (id bigserial PRIMARY KEY,
 				user_id bigint REFERENCES users ON DELETE CASCADE, before_id bigint REFERENCES links);
 				INSERT INTO links (id, user_id, before_id) VALUES (1, {user}, NULL), (2, 7, 1)`},
-			{"STILL_REFERENCED: heads.tail_id still refers to it", `CREATE TABLE heads (id bigserial PRIMARY KEY,
+			{"STILL_REFERENCED: heads.tail_id still refers to the target", `CREATE TABLE heads (id bigserial PRIMARY KEY,
 				user_id bigint REFERENCES users ON DELETE CASCADE, tail_id bigint);
 				CREATE TABLE tails (id bigserial PRIMARY KEY, head_id bigint REFERENCES heads ON DELETE CASCADE);
 				ALTER TABLE heads ADD FOREIGN KEY (tail_id) REFERENCES tails; INSERT INTO heads (id, user_id) VALUES (1, {user});

@@ -201,7 +201,7 @@ func rowsThatNoKeyTakesAlongAreNamed(g *servicetest.Groups) {
 		g.Exec("main", c.table)
 		g.Run("scheduled_jobs=1")
 		g.Attempt("retryable failed STILL_REFERENCED")
-		want := "STILL_REFERENCED: " + c.reference + " still refers to it"
+		want := "STILL_REFERENCED: " + c.reference + " still refers to the target"
 		g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
 		g.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
 		g.WantMarked("10")
@@ -219,7 +219,7 @@ func failureIsNotedWhereNothingWas(g *servicetest.Groups) {
 	g.Project(1, 10, "p")
 	g.Exec("main", `INSERT INTO owing VALUES (1)`)
 	g.Run("scheduled_jobs=1")
-	for metadata, want := range map[string]string{"NULL": `{"deletion_error": "STILL_REFERENCED: owing.project_id still refers to it"}`, "'[]'": "[]"} {
+	for metadata, want := range map[string]string{"NULL": `{"deletion_error": "STILL_REFERENCED: owing.project_id still refers to the target"}`, "'[]'": "[]"} {
 		g.Exec("main", `UPDATE namespace_details SET state_metadata = `+metadata)
 		g.Attempt("retryable failed STILL_REFERENCED")
 		g.Want("main", `SELECT state_metadata FROM namespace_details WHERE namespace_id = 10`, want)

@@ -209,21 +209,21 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 		"raised on issues":    {raising("DELETE", "issues"), "", "", "delete issues.project_id on main: P0001 raise_exception" + raised},
 		"raised on projects":  {raising("DELETE", "projects"), "", "", "remove project on main: P0001 raise_exception, table projects" + raised},
 		"raised on marks":     {raising("DELETE", "group_deletion_schedules"), "", "", "remove group on main: P0001 raise_exception, table group_deletion_schedules" + raised},
-		"raised at the begin": {raising("UPDATE", "namespaces"), "", "", "begin to remove group on main: P0001 raise_exception, table namespaces" + raised},
-		"state not allowed":   {`ALTER TABLE namespaces ADD CONSTRAINT no_four CHECK (state <> 4)`, "", "", "begin to remove group on main: 23514 check_violation, constraint no_four of namespaces"},
+		"raised at the begin": {raising("UPDATE", "namespaces"), "", "", "start the removal of the group on main: P0001 raise_exception, table namespaces" + raised},
+		"state not allowed":   {`ALTER TABLE namespaces ADD CONSTRAINT no_four CHECK (state <> 4)`, "", "", "start the removal of the group on main: 23514 check_violation, constraint no_four of namespaces"},
 		"key to a project": {
 			`CREATE TABLE foreigner (project_id bigint REFERENCES projects); INSERT INTO foreigner VALUES (1)`, "",
-			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.project_id still refers to it",
+			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.project_id still refers to the target",
 		},
 		"key to the group": {
 			`CREATE TABLE foreigner (group_id bigint REFERENCES namespaces DEFERRABLE INITIALLY DEFERRED); INSERT INTO foreigner VALUES (10)`, "",
-			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.group_id still refers to it",
+			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.group_id still refers to the target",
 		},
 		"key to a member": {
 			`CREATE TABLE foreigner (member_id bigint REFERENCES members); INSERT INTO foreigner SELECT id FROM members`, "",
-			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.member_id still refers to it",
+			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.member_id still refers to the target",
 		},
-		"locked group":   {`SELECT`, `SELECT FROM namespaces WHERE id = 10 FOR UPDATE`, "", "begin to remove group on main: 55P03 lock_not_available" + locked},
+		"locked group":   {`SELECT`, `SELECT FROM namespaces WHERE id = 10 FOR UPDATE`, "", "start the removal of the group on main: 55P03 lock_not_available" + locked},
 		"locked members": {`SELECT`, `SELECT FROM members FOR UPDATE`, "", "remove members on main: 55P03 lock_not_available" + locked},
 		"locked notes":   {`SELECT`, `SELECT FROM notes FOR UPDATE`, "", "rows of notes.noteable_id are locked by another transaction: check pg_stat_activity for long transactions"},
 		"bad setting": {

@@ -29,8 +29,8 @@ type Config struct {
 	run.WorkerConfig `schedule:"0 2 * * *" catch_up:"true"`
 	// BatchSize is the number of groups that a statement reads.
 	BatchSize int `key:"batch_size" default:"100" max:"10000"`
-	// Interval is the time between the starts of two groups. With 20s at most 4,320 groups start in
-	// a day.
+	// Interval is the interval between the starts of two group removals. With 20s, at most 4,320
+	// removals start per day.
 	Interval time.Duration `key:"interval" default:"20s" max:"24h"`
 }
 

@@ -58,7 +58,7 @@ func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Res
 	case verdict.Reference != nil:
 		by := verdict.Reference
 		result.Outcome, result.Reason = job.Refused, fault.ReasonStillReferenced
-		result.Message = by.Table + "." + by.Column + " refers to it"
+		result.Message = by.Table + "." + by.Column + " still refers to the user"
 		result.Attributes = append(result.Attributes, "table", by.Table, "column", by.Column)
 		j.Log.WarnContext(ctx, "Placeholder user is still referenced in other tables",
 			result.Attributes...)

@@ -27,7 +27,7 @@ func (p *placeholderDeletion) plan(ctx context.Context, _ *run.Execution, into *
 		// The plan of the user itself includes it.
 	case verdict.Reference != nil:
 		into.Refuse(fault.ReasonStillReferenced,
-			verdict.Reference.Table+"."+verdict.Reference.Column+" refers to it")
+			verdict.Reference.Table+"."+verdict.Reference.Column+" still refers to the user")
 	default:
 		into.Queue(jobqueue.DeleteUser{}.Kind())
 	}

@@ -33,7 +33,7 @@ type Config struct {
 	MaxAttempts int `key:"max_attempts" default:"15" max:"1000"`
 	// RetryPeriod is the time between two attempts.
 	RetryPeriod time.Duration `key:"retry_period" default:"48h" max:"8760h"`
-	// Interval is the time between the starts of two jobs of a run.
+	// Interval is the interval at which a run's jobs start.
 	Interval time.Duration `key:"interval" default:"1s" max:"24h"`
 	// BatchSize is the number of users that a transaction claims.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`

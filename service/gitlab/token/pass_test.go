@@ -89,7 +89,7 @@ func withTimeEnoughGoesThroughInRangesOfAThousand(e *servicetest.Estate) {
 	e.Want("main", passes, "10497/2500/1600 finished")
 	var ranges []string
 	for line := range strings.Lines(log.String()) {
-		if strings.Contains(line, `"range done"`) {
+		if strings.Contains(line, `"range of bots checked"`) {
 			ranges = append(ranges, line[strings.Index(line, `"cursor"`):strings.Index(line, `}`)])
 		}
 	}
@@ -266,7 +266,7 @@ func queueOf(most, batch int) func(*service.Config) {
 	}
 }
 
-const fullQueue = "QUEUE_FULL: at least 3 users wait for deletion, workers.inactive_token_deletion.max_queued = 3"
+const fullQueue = "QUEUE_FULL: at least 3 users are queued for deletion, workers.inactive_token_deletion.max_queued = 3"
 
 func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 	e := servicetest.NewTokens(servicetest.Parallel(t))

@@ -104,7 +104,7 @@ func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 	w.room.left, w.scheduled = w.room.left-scheduled, w.scheduled+scheduled
 	w.x.Count(ctx, "examined_users", int64(r.Examined))
 	w.x.Count(ctx, "scheduled_jobs", int64(scheduled))
-	w.x.Log.InfoContext(ctx, "range done",
+	w.x.Log.InfoContext(ctx, "range of bots checked",
 		"cursor", r.Last, "examined", r.Examined, "scheduled", scheduled)
 	if over && r.More {
 		const limit = "limit reached: max_runtime"

@@ -31,8 +31,8 @@ type Config struct {
 	MaxRuntime time.Duration `key:"max_runtime" default:"180s" max:"24h"`
 	// ContinueAfter is the time after which another run continues a run that reached max_runtime.
 	ContinueAfter time.Duration `key:"continue_after" default:"120s" max:"24h"`
-	// MaxQueued is the number of users queued for deletion from which on a run ends early with
-	// QUEUE_FULL. It counts all queued users.
+	// MaxQueued is the number of users queued for deletion at which a run ends early with QUEUE_FULL.
+	// All queued users count.
 	MaxQueued int `key:"max_queued" default:"100000" max:"10000000" off:"0"`
 }
 
@@ -156,7 +156,7 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) erro
 			return err
 		}
 		if dropped {
-			x.Log.InfoContext(ctx, "unfinished pass dropped, the setting is off")
+			x.Log.InfoContext(ctx, "unfinished bot check dropped, setting disabled")
 		}
 	}
 	return &fault.SkippedError{Reason: reasons.SettingOff, Text: gitlab.TokenSettingOff}
@@ -175,9 +175,9 @@ func (k *inactiveTokens) backlog(
 	remark := ""
 	switch {
 	case goesOn.After(b.ReadAt):
-		remark = "the unfinished pass resumes at " + goesOn.UTC().Format(time.RFC3339)
+		remark = "the unfinished bot check resumes at " + goesOn.UTC().Format(time.RFC3339)
 	case !goesOn.IsZero():
-		remark = "the unfinished pass resumes when a server runs its job " +
+		remark = "the unfinished bot check resumes when a server runs its job " +
 			jobqueue.ContinueInactiveTokenDeletion{}.Kind()
 	}
 	ours := `{"reason": "` + jobqueue.TokenDeletionReason + `"}`

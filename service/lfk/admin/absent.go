@@ -55,7 +55,8 @@ func (l Admin) AcceptAbsent(
 		others, err = lfkrepo.NotTables(ctx, repo.Kernels(l.Databases), l.childTables())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("absent tables are known only if every configured database answers: %w",
+		return nil, fmt.Errorf("cannot check which tables are absent unless every configured "+
+			"database answers: %w",
 			err)
 	}
 	known, err := l.AbsentChildren(ctx)
@@ -83,11 +84,12 @@ func (l Admin) AcceptAbsent(
 		case all && (len(in) > 0 || before || others[child] != ""):
 		case definitions[child] == nil:
 			refused = append(refused, unknownChild(child,
-				"no definition has a child table "+child+": `caretaker lfk lint` lists those that are "+
-					"child_missing"))
+				"no definition has a child table "+child+": run `caretaker lfk lint` to list the "+
+					"missing child tables"))
 		case len(in) > 0:
 			refused = append(refused, notAbsent(child, fmt.Sprintf("%s is in %s, where its rows are "+
-				"cleaned: only a table that is in no configured database can be accepted as absent",
+				"cleaned: only a table that is not in any configured database can be accepted as "+
+				"absent",
 				child, run.DatabaseNames(in))))
 		case others[child] != "":
 			refused = append(refused, notAbsent(child, others[child]))
@@ -181,7 +183,8 @@ func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 		}
 		if len(places) == known {
 			refused = append(refused, unknownChild(child,
-				child+" is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are"))
+				child+" is not accepted as absent: run `caretaker lfk accept-absent --list` to "+
+					"list the accepted child tables"))
 		}
 	}
 	if len(refused) > 0 {

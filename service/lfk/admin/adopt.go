@@ -190,7 +190,8 @@ func (a *Adoption) checkDatabases(ctx context.Context) error {
 	parents, parentsErr := all.databasesOf(ctx, a.key.Parent)
 	children, childrenErr := all.databasesOf(ctx, a.key.Table)
 	if err := errors.Join(parentsErr, childrenErr); err != nil {
-		return fmt.Errorf("the databases of the tables are known only if every one answers: %w", err)
+		return fmt.Errorf("cannot find the databases of the tables unless every configured "+
+			"database answers: %w", err)
 	}
 	if len(parents) < 2 || len(children) < 2 {
 		return nil

@@ -117,12 +117,12 @@ func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 	case 0:
 		hint := ""
 		if len(others) > 0 {
-			hint = ": the foreign keys of " + r.Table + " are of " + strings.Join(others, ", ")
+			hint = ": " + r.Table + " has foreign keys on " + strings.Join(others, ", ")
 			if near := lfk.DidYouMean(format.Nearest(lfkrepo.ColumnList(r.Columns), others)); near != "" {
 				hint += ", " + near
 			}
 		}
-		return admin.RealKey{}, fmt.Errorf("%w of %s%s", ErrUnknownKey, named, hint)
+		return admin.RealKey{}, fmt.Errorf("%w %s%s", ErrUnknownKey, named, hint)
 	case 1:
 		if of := found[0].CopyOf; of != "" {
 			return found[0], fmt.Errorf("%s of %s is a copy of the foreign key of %s: name %[3]s",

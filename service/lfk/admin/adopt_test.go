@@ -340,7 +340,7 @@ func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
 		want  []admin.Retried
 		err   string
 	}{
-		{&one, "", nil, "there is a dead record 1 in main, ci: name one with --database"},
+		{&one, "", nil, "dead record 1 exists in main, ci: select a database with --database"},
 		{&nine, "", nil, "unknown dead record 9"},
 		{nil, "r", nil, "unknown table r in main, ci"},
 		{&three, "", []admin.Retried{{Database: "main", Records: 1}}, ""},

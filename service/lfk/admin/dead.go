@@ -114,7 +114,7 @@ func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, e
 		return done, l.noDeadRecord(ctx, id, table)
 	case id != nil && len(holders) > 1:
 		return done, &fault.InvalidArgumentError{Field: "database", Description: fmt.Sprintf(
-			"there is a dead record %d in %s: name one with --database", *id, run.DatabaseNames(holders))}
+			"dead record %d exists in %s: select a database with --database", *id, run.DatabaseNames(holders))}
 	}
 	for _, d := range holders {
 		n, retryErr := admin.New(d.Database).RetryDeadRecords(ctx, filter)
@@ -134,7 +134,7 @@ func noRecord(table, text string) error {
 // noDeadRecord returns why no record can be retried: the id or the table does not exist, or the
 // records are not dead but failing.
 func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error {
-	const advice = "`caretaker lfk dead` lists them"
+	const advice = "run `caretaker lfk dead` to list them"
 	if id != nil {
 		text := fmt.Sprintf("unknown dead record %d: %s", *id, advice)
 		return fault.Unknown(ErrUnknownRecord, "id", strconv.FormatInt(*id, 10), text)
@@ -154,8 +154,8 @@ func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error 
 		return err
 	})
 	if failing {
-		return noRecord(table, "no dead record matches: failing records are retried without a command, at "+
-			"the NEXT TRY that `caretaker lfk dead --failing` shows")
+		return noRecord(table, "no dead record matches: failing records are retried automatically. To "+
+			"see when, run `caretaker lfk dead --failing`")
 	}
 	return noRecord(table, "no dead record matches: "+advice)
 }

@@ -50,7 +50,7 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 			return check, err
 		}
 		return nil, errors.New("no definitions to check: set " +
-			"workers.loose_foreign_keys_cleanup.definitions to their file")
+			"workers.loose_foreign_keys_cleanup.definitions to the definitions file")
 	}
 	check := &lint{Admin: l, Check: lfk.Check{Keys: l.Definitions.Keys}, gone: lfk.DroppedChildren{}}
 	check.result.Findings = append([]lfk.Finding{}, l.Definitions.Warnings...)
@@ -58,8 +58,8 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 	if l.Schedule != "" {
 		for _, i := range lfk.StarvedDatabases(l.Schedule, len(l.Databases)) {
 			check.at(l.Databases[i].Name, l.Schedule).warn("schedule_starves_database",
-				"never fires in a minute in which it is this database's turn: choose one that fires every "+
-					"minute, or set rotation to all")
+				"never starts a run in a minute in which it is this database's turn: use a "+
+					"schedule that runs every minute, or set rotation to all")
 		}
 	}
 	var seen map[string]*lfkrepo.SeenChildren
@@ -177,8 +177,8 @@ func (l *lint) queue(d lfk.Inspected) {
 	case !d.Queue.Exists:
 		l.at(d.Name, queue).fail("queue_missing", "run `caretaker lfk install --database %s`", d.Name)
 	case d.Queue.Managed && !d.Queue.Wide && l.needsValues(d):
-		l.at(d.Name, queue).fail("queue_old", "has no column key_values, which keys other than one "+
-			"integer need: run `caretaker lfk install --database %s`, which adds it", d.Name)
+		l.at(d.Name, queue).fail("queue_old", "column key_values is missing, which keys other "+
+			"than one integer need: run `caretaker lfk install --database %s` to add it", d.Name)
 	case len(d.QueueFaults) > 0:
 		l.at(d.Name, queue).fail("queue_shape", "%s: give it the columns of GitLab's queue",
 			strings.Join(d.QueueFaults, ", "))
@@ -190,8 +190,8 @@ func (l *lint) queue(d lfk.Inspected) {
 	}
 	for _, function := range d.OldFunctions {
 		l.at(d.Name, function).warn("function_old",
-			"is from an older version, missing, or inserts into no queue: run "+
-				"`caretaker lfk install --database %s`, which renews it", d.Name)
+			"is missing, outdated or not connected to a queue: run `caretaker lfk install "+
+				"--database %s` to recreate it", d.Name)
 	}
 	l.sequences(d)
 	if !d.ActiveMissing {
@@ -199,10 +199,12 @@ func (l *lint) queue(d lfk.Inspected) {
 	}
 	advice := "create the partition, or set the column's default to one that exists"
 	if d.Queue.Managed {
-		advice = fmt.Sprintf("run `caretaker lfk install --database %s`, or the worker, which create it", d.Name)
+		advice = fmt.Sprintf("run `caretaker lfk install --database %s`, or the worker, to "+
+			"create it", d.Name)
 	}
-	l.at(d.Name, queue).fail("default_partition_missing", "every deletion from a tracked table "+
-		"fails, because the default of the column partition names none of its partitions: %s", advice)
+	l.at(d.Name, queue).fail("default_partition_missing", "deletions from tracked tables fail, "+
+		"because the default of the column partition does not name an existing partition: "+
+		"%s", advice)
 }
 
 // Sequences reports the findings of Lint about sequences. It requires no definitions.
@@ -220,16 +222,16 @@ func (l Admin) Sequences(ctx context.Context) (Lint, error) {
 // 23505. For a queue that caretaker does not manage, the finding has another repair.
 func (l *lint) sequences(d lfk.Inspected) {
 	for _, s := range d.Lagging {
-		at, fails := l.at(d.Name, s.Table), "what caretaker records there fails"
+		at, fails := l.at(d.Name, s.Table), "caretaker's inserts into this table fail"
 		if s.OfQueue {
-			fails = "every deletion from a tracked table fails"
+			fails = "deletions from tracked tables fail"
 		}
-		repair := fmt.Sprintf("`caretaker lfk install --database %s`, which advances it", d.Name)
+		repair := fmt.Sprintf("`caretaker lfk install --database %s` to advance it", d.Name)
 		if !d.Queue.Exists || s.OfQueue && !d.Queue.Managed {
 			repair = s.Repair()
 		}
-		at.fail(CodeSequenceBehind, "%s (23505), because the next number of the sequence %s is not "+
-			"above %d, the highest one in use: run %s", fails, s.Sequence, s.Highest, repair)
+		at.fail(CodeSequenceBehind, "%s (23505), because sequence %s has not passed %d, the "+
+			"highest number in use: run %s", fails, s.Sequence, s.Highest, repair)
 	}
 }
 
@@ -243,7 +245,8 @@ func (l *lint) children(d lfk.Inspected) {
 		at := l.at(d.Name, key.String())
 		for _, column := range child.MissingColumns {
 			at.fail("column_missing",
-				"%s has no column %s%s: correct the definition or the table", key.Table, column,
+				"table %s has no column %s%s: correct the definition or the "+
+					"table", key.Table, column,
 				lfk.Parenthesized(lfk.DidYouMean(format.Nearest(column, child.Names))))
 		}
 		mismatches := append(l.mismatches(key, child), child.Mismatches...)
@@ -255,12 +258,12 @@ func (l *lint) children(d lfk.Inspected) {
 				"create an index on %[1]s (%[2]s)", key.Table, indexColumns(key))
 		}
 		for _, k := range child.Keepers {
-			at.warn("row_trigger", "the %s may keep rows from being deleted or "+
-				"changed, and their records are then postponed: make sure that it does not", k)
+			at.warn("row_trigger", "%s may keep rows from being deleted or changed, and their "+
+				"records are then postponed: make sure that it does not", k)
 		}
 		for _, column := range child.Generated {
-			at.fail("column_generated", "%s is a generated column, which no statement can set (428C9): "+
-				"choose another on_delete", column)
+			at.fail("column_generated", "%s is a generated column, which cannot be set (428C9): "+
+				"choose a different on_delete", column)
 		}
 		if child.Unidentified != "" {
 			at.fail("replica_identity_missing", "%s is in a publication and has no replica identity, so "+
@@ -268,8 +271,8 @@ func (l *lint) children(d lfk.Inspected) {
 				"REPLICA IDENTITY FULL, or DEFAULT if it has a primary key", child.Unidentified)
 		}
 		for _, column := range child.NeverNull {
-			at.fail("nullify_not_null", "%s cannot become NULL: allow it, or "+
-				"choose another on_delete", column)
+			at.fail("nullify_not_null", "column %s does not allow NULL: drop its NOT NULL "+
+				"constraint, or choose a different on_delete", column)
 		}
 	}
 }
@@ -289,18 +292,20 @@ func (l *lint) pending(d lfk.Inspected) {
 		switch children := l.acceptedOf(d, name); {
 		case l.hasDefinitions(d, name), l.needsDefinition(d, name):
 		case len(children) > 0:
-			l.at(d.Name, name).fail("pending_without_definition", "its records are pending forever, "+
-				"because its child tables were accepted as absent: delete them from "+
-				"%s.loose_foreign_keys_deleted_records, or %s",
+			l.at(d.Name, name).fail("pending_without_definition", "records stay pending, because "+
+				"the child tables were accepted as absent: delete the records from "+
+				"%s.loose_foreign_keys_deleted_records, or run %s",
 				d.Queue.Schema, revokeCommand(children))
 		case d.Queue.Managed && d.Tracks(name):
-			l.at(d.Name, name).fail("pending_without_definition", "its records are pending for ever: add "+
-				"a definition for it, or run `caretaker lfk untrack %s`, which deletes the records",
+			l.at(d.Name, name).fail("pending_without_definition", "records stay pending, because "+
+				"no definition uses this parent: add a definition, or run `caretaker lfk untrack "+
+				"%s` to delete the records",
 				format.Argument(name))
 		default:
-			l.at(d.Name, name).fail("pending_without_definition", "its records are pending forever: add "+
-				"a definition for it, or, if it was renamed or is a partition, run `caretaker lfk orphans --fix`, "+
-				"and delete them from %s.loose_foreign_keys_deleted_records", d.Queue.Schema)
+			l.at(d.Name, name).fail("pending_without_definition", "records stay pending, because "+
+				"no definition uses this parent: add a definition. If the table was renamed or "+
+				"is a partition, run `caretaker lfk orphans --fix`, and delete the records from "+
+				"%s.loose_foreign_keys_deleted_records", d.Queue.Schema)
 		}
 	}
 }

@@ -25,10 +25,10 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 		func(r admin.Relation) bool { return r.Trigger != nil && !r.Trigger.Idle })
 	if len(parent.Columns) < len(parent.Key) {
 		if tracked {
-			at.fail("key_type", "has no column %s, which its trigger records, so deletions fail: run "+
-				"`caretaker lfk untrack %s`, or, if the column was renamed, `caretaker lfk track %[2]s "+
-				"--column` with the new names in the order of "+
-				"%s", missingColumn(parent), format.Argument(at.object),
+			at.fail("key_type", "deletions fail, because the trigger records the column %s, "+
+				"which does not exist: run `caretaker lfk untrack %s`. If the column was "+
+				"renamed, run `caretaker lfk track %[2]s --column` with the new names in the "+
+				"order of %s", missingColumn(parent), format.Argument(at.object),
 				strings.Join(parent.Key, ","))
 		}
 		return
@@ -36,15 +36,16 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 	for _, c := range parent.Columns {
 		switch asInteger := tracked && !parent.Values; {
 		case c.Class == "":
-			at.fail("key_type", "its key %s is of type %s, but only %s can be recorded: "+
-				"remove its definitions", c.Name, c.Exact, recordable(d))
+			at.fail("key_type", "key %s is of type %s, but only %s can be recorded: remove the "+
+				"definitions", c.Name, c.Exact, recordable(d))
 		case c.Class == repo.ClassInteger:
 		case !ownQueue(d):
-			at.fail("key_type", "its key %s is of type %s, but only %s can be recorded in "+
-				"GitLab's queue: remove its definitions", c.Name, c.Exact, integerKinds)
+			at.fail("key_type", "key %s is of type %s, but only %s can be recorded in GitLab's "+
+				"queue: remove the definitions", c.Name, c.Exact, integerKinds)
 		case asInteger:
-			at.fail("key_type", "its key %s is of type %s, which its trigger does not record: deletions "+
-				"from it fail: run `caretaker lfk untrack %s`, and track it again", c.Name, c.Exact,
+			at.fail("key_type", "deletions fail, because key %s is of type %s, which the trigger "+
+				"cannot record: run `caretaker lfk untrack %s`, and track the table "+
+				"again", c.Name, c.Exact,
 				format.Argument(at.object))
 		}
 	}
@@ -108,15 +109,15 @@ func (l *lint) keyFaults(d lfk.Inspected) {
 			continue
 		}
 		if _, err := key.Places(parent.Key); err != nil {
-			l.at(d.Name, key.String()).fail("key_mismatch", "%s: correct the definition, or track %s "+
-				"by the other key", err, key.Parent)
+			l.at(d.Name, key.String()).fail("key_mismatch", "%s: correct the columns in the "+
+				"definition, or track %s with --column", err, key.Parent)
 			continue
 		}
 		for i, column := range key.Columns {
 			if at := slices.Index(parent.Key, column); key.Key == nil && at >= 0 && at != i {
-				l.at(d.Name, key.String()).warn("key_order", "%s refers to %s of %s, which also has a column %[1]s: "+
-					"write the columns in the order of the key %s, or list the columns that they refer to "+
-					"as key",
+				l.at(d.Name, key.String()).warn("key_order", "%s refers to %s of %s, which also "+
+					"has a column %[1]s: write the columns in the order of the key %s, or list "+
+					"the referenced columns as key",
 					column, parent.Key[i], key.Parent, lfkrepo.ColumnList(parent.Key))
 				break
 			}

@@ -222,10 +222,13 @@ parts: [{table: p, column: p_id, on_delete: async_delete}]
 		"warning fk_beside_definition main beside on public.n", "warning fk_beside_definition main on_leaf on public.parts_2")
 	for _, f := range result.Findings {
 		if f.Code == "fk_beside_definition" {
-			want := map[bool]string{true: "drop one of the two", false: "run `caretaker lfk adopt "}[strings.HasPrefix(f.Object, "on_leaf")]
+			want := map[bool]string{true: "drop the foreign key, or remove the " +
+				"definition", false: "run `caretaker lfk adopt " +
+				""}[strings.HasPrefix(f.Object, "on_leaf")]
 			assert.Contains(t, f.Advice, want)
 		}
-		if f.Object == "plain on other.refs" && !strings.Contains(f.Advice, "rows of c that it refers to cannot be deleted by c.p_id -> p (23503)") {
+		if f.Object == "plain on other.refs" && !strings.Contains(f.Advice, "this foreign key "+
+			"keeps rows of c from being deleted by c.p_id -> p (23503)") {
 			t.Errorf("got %q", f.Advice)
 		}
 	}

@@ -77,7 +77,7 @@ func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
 		"error trigger_form main public.parts_3", "error trigger_form main public.parts_4",
 		"warning parent_missing main parts_2", "warning trigger_without_definition main undefined", "warning trigger_without_definition main other.stray")
 	for _, f := range result.Findings {
-		assert.That(t, f.Object != "public.routed" || strings.Contains(f.Advice, "loose_foreign_keys_project_deleted_records, which is no queue of this database"), "got %q", f.Advice)
+		assert.That(t, f.Object != "public.routed" || strings.Contains(f.Advice, "loose_foreign_keys_project_deleted_records, which does not exist or is not a queue"), "got %q", f.Advice)
 	}
 }
 

@@ -39,7 +39,7 @@ func (l Admin) DecideReused(ctx context.Context, table string, clean bool) ([]Re
 		return err
 	})
 	if err == nil && len(done) == 0 {
-		err = noRecord(table, "no reused key of "+table+" is held: `caretaker lfk reused` lists them")
+		err = noRecord(table, "no reused key of "+table+" is held: run `caretaker lfk reused` to list the held keys")
 	}
 	return done, err
 }

@@ -23,7 +23,7 @@ func (l Admin) PlanReversion(ctx context.Context, r AdoptRequest) (*Adoption, er
 	a, err := l.find(ctx, r)
 	// Without a suggestion, the error ends with the name.
 	named := r.Table + "." + lfkrepo.ColumnList(r.Columns)
-	if errors.Is(err, ErrUnknownKey) && strings.HasSuffix(err.Error(), " of "+named) {
+	if errors.Is(err, ErrUnknownKey) && strings.HasSuffix(err.Error(), " "+named) {
 		err = fmt.Errorf("%w: caretaker has never adopted it", err)
 	}
 	if err != nil {

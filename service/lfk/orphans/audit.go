@@ -177,7 +177,7 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 	}
 	others, err := lfk.NotTables(ctx, repo.Kernels(all), []string{t.Key.Parent})
 	return cmp.Or(others[t.Key.Parent], t.Key.Parent+
-		" is in no configured database, so the missing parents are unknown"), err
+		" is not in any configured database, so the missing parents are unknown"), err
 }
 
 // needsValues reports whether a key is recorded as texts, not as one integer.

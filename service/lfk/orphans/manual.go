@@ -128,7 +128,7 @@ func (s *Search) leaveOut(ctx context.Context, tasks []*Task) error {
 	others, err := lfk.NotTables(ctx, repo.Kernels(s.Databases), children)
 	for _, key := range keys {
 		s.LeftOut = append(s.LeftOut, fmt.Sprintf("%s (%s)", key,
-			cmp.Or(others[key.Table], key.Table+" is in no configured database")))
+			cmp.Or(others[key.Table], key.Table+" is not in any configured database")))
 	}
 	return err
 }

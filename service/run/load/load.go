@@ -26,13 +26,13 @@ import (
 // zero value nothing is probed.
 type Config struct {
 	// MaxReplicaLag is the maximum lag of a streaming standby, as the primary reports it. New
-	// standbys that still catch up, and subscribers of logical replication, do not count.
+	// standbys that are still catching up, and subscribers of logical replication, do not count.
 	MaxReplicaLag time.Duration `key:"max_replica_lag" default:"30s" max:"24h" off:"0"`
-	// IgnoredReplicas are the application_names of standbys whose lag does not count, separated by
-	// commas, such as a standby with recovery_min_apply_delay.
+	// IgnoredReplicas are the comma-separated application_names of standbys to ignore, for example
+	// delayed standbys (recovery_min_apply_delay).
 	IgnoredReplicas []string `key:"ignored_replicas"`
-	// MaxWALRate is the maximum growth of the write-ahead log in a second, of all writers, over the
-	// last 2 to 10 seconds.
+	// MaxWALRate is the maximum WAL rate per second of all writers, averaged over the last 2 to 10
+	// seconds.
 	MaxWALRate int64 `key:"max_wal_rate" default:"0" max:"1024TB" off:"0" unit:"bytes"`
 	// MaxLockWait is the maximum time that another session waits for a lock on the current table or
 	// partition, for example during a migration.
@@ -233,7 +233,7 @@ func (l *Loads) warn(ctx context.Context, b *databaseLoad, load control.Load, er
 		problem = "grant pg_monitor to the role of caretaker, or set load.max_replica_lag to 0"
 	}
 	if problem != "" && problem != b.warned {
-		l.logger.WarnContext(ctx, "load only partly visible, other limits disabled",
+		l.logger.WarnContext(ctx, "load partly unavailable, affected limits disabled",
 			"database", b.name, "why", problem)
 	}
 	b.warned = problem
