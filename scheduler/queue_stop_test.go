@@ -222,7 +222,7 @@ func TestQueue_SaysOnceWhatKeepsItFromItsWorkAndStartsWhenMainIsMigrated(t *test
 	for range 2 {
 		l.work(l.Queue, &jobs{})
 		line := <-said
-		assert.That(t, strings.Contains(line, "jobs cannot run"), "%v", line)
+		assert.That(t, strings.Contains(line, "job queue failed"), "%v", line)
 		since, err := l.Problem()
 		assert.That(t, err != nil && !since.IsZero(), "%s, %v", since, err)
 		l.stop(l.Queue)
