@@ -57,7 +57,7 @@ func newPages(c Config) (*pages, error) {
 		config: c, templates: map[string]*template.Template{}, assets: map[string]asset{},
 		recent: &recent{known: map[string]*reading{}}, forms: access.NewForms(),
 	}
-	names, err := p.loadAssets()
+	names, err := loadAssets(p.assets)
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +76,8 @@ func newPages(c Config) (*pages, error) {
 	return p, nil
 }
 
-// loadAssets returns the paths of the assets by file name.
-func (p *pages) loadAssets() (map[string]string, error) {
+// loadAssets adds the assets by path, and returns their paths by file name.
+func loadAssets(assets map[string]asset) (map[string]string, error) {
 	kinds := map[string]string{
 		".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
 		".svg": "image/svg+xml",
@@ -92,7 +92,7 @@ func (p *pages) loadAssets() (map[string]string, error) {
 		extension := path.Ext(e.Name())
 		base := strings.TrimSuffix(e.Name(), extension)
 		where := fmt.Sprintf("/static/%s-%x%s", base, hash.Sum64(), extension)
-		names[e.Name()], p.assets[where] = where, asset{content, kinds[extension]}
+		names[e.Name()], assets[where] = where, asset{content, kinds[extension]}
 	}
 	return names, err
 }

@@ -100,11 +100,8 @@ func (l Admin) AcceptAbsent(
 	if err := errors.Join(refused...); err != nil {
 		return nil, err
 	}
-	return done, l.main().Children.AcceptAbsent(ctx, placesOf(done), by)
+	return done, l.Databases[0].Children.AcceptAbsent(ctx, placesOf(done), by)
 }
-
-// main returns the database with the state that all databases share.
-func (l Admin) main() *repo.Database { return l.Databases[0] }
 
 // childTables returns the child tables of the definitions, with repetitions.
 func (l Admin) childTables() (names []string) {
@@ -138,7 +135,7 @@ func (l Admin) childDatabases(
 	err = l.each(ctx, func(d *repo.Database) error {
 		children, err := d.Children.Children(ctx, l.Definitions.Keys)
 		if err == nil && seen == nil {
-			seen, err = l.main().Children.SeenChildren(ctx)
+			seen, err = l.Databases[0].Children.SeenChildren(ctx)
 		}
 		if err != nil {
 			return err
@@ -190,5 +187,5 @@ func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 	if len(refused) > 0 {
 		return errors.Join(refused...)
 	}
-	return l.main().Children.EndAbsence(ctx, places)
+	return l.Databases[0].Children.EndAbsence(ctx, places)
 }

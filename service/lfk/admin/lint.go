@@ -77,7 +77,7 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 			return err
 		}
 		if seen == nil {
-			seen, err = l.main().Children.SeenChildren(ctx)
+			seen, err = l.Databases[0].Children.SeenChildren(ctx)
 		}
 		if err == nil {
 			now := lfk.SeenIn(d.Name, check.Keys, func(i int) bool { return inspection.Children[i] != nil })
@@ -96,7 +96,7 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 		check.others, err = others, errors.Join(err, othersErr)
 	}
 	// The reason why main cannot be inspected is already reported.
-	if !slices.Contains(check.result.Unchecked, l.main().Name) {
+	if !slices.Contains(check.result.Unchecked, l.Databases[0].Name) {
 		accepted, mainErr := l.AbsentChildren(ctx)
 		check.Accepted, err = lfk.AbsencesOf(accepted), errors.Join(err, mainErr)
 	}

@@ -72,7 +72,7 @@ func (l Admin) List(ctx context.Context) (Overview, error) {
 		return Overview{}, err
 	}
 	o.Complete = len(o.Seen) == len(l.Databases)
-	if slices.ContainsFunc(o.Seen, func(d lfk.Inspected) bool { return d.Name == l.main().Name }) {
+	if slices.ContainsFunc(o.Seen, func(d lfk.Inspected) bool { return d.Name == l.Databases[0].Name }) {
 		accepted, mainErr := l.AbsentChildren(ctx)
 		o.Accepted, err = lfk.AbsencesOf(accepted), errors.Join(err, mainErr)
 	}
