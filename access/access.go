@@ -169,8 +169,7 @@ func (k *Keys) readSingle() (changed bool, err error) {
 	}
 	text := strings.TrimSpace(string(content))
 	if text == "" {
-		return false, fmt.Errorf("auth.token_file: %s is empty: write the token to this "+
-			"file", k.singleFile)
+		return false, fmt.Errorf("auth.token_file: %s is empty: write the token to this file", k.singleFile)
 	}
 	return k.setSingle(text), nil
 }

@@ -128,8 +128,7 @@ func (f *tokensFile) content() ([]byte, error) {
 	defer func() { _ = file.Close() }()
 	content, err := io.ReadAll(io.LimitReader(file, maxTokensFile+1))
 	if err == nil && len(content) > maxTokensFile {
-		err = fmt.Errorf("%s is larger than the limit of %d bytes: remove unused "+
-			"tokens", f.path, maxTokensFile)
+		err = fmt.Errorf("%s is larger than the limit of %d bytes: remove unused tokens", f.path, maxTokensFile)
 	}
 	return content, err
 }

@@ -93,8 +93,7 @@ func (d *doctor) clock(_ context.Context, database *repo.Database, found *findin
 			"configure the pooler to keep TimeZone: "+docs.URL("guides/managed-postgresql.md"))
 	}
 	if f.Ahead.Abs() > maxSkew+f.Within {
-		found.warning("the server's clock is "+apart(f.Ahead)+" the clock of this machine: times "+
-			"in "+
+		found.warning("the server's clock is "+apart(f.Ahead)+" the clock of this machine: times in "+
 			"logs and traces differ", "let NTP set both clocks")
 	}
 	return nil

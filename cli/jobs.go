@@ -363,8 +363,7 @@ func outsideDoneCommand(a *app) *cobra.Command {
 			var err error
 			for _, arg := range args {
 				var id int64
-				err = cmp.Or(err, parseID(arg, "path: run caretaker jobs outside to list the "+
-					"IDs", &id))
+				err = cmp.Or(err, parseID(arg, "path: run caretaker jobs outside to list the IDs", &id))
 				ids = append(ids, id)
 			}
 			return err

@@ -49,8 +49,7 @@ func (l *lfkCommands) orphans() *cobra.Command {
 				if len(args) > 0 {
 					err = suggestion(err, args[0], keys.Definitions.Keys)
 				}
-				return usage(fmt.Errorf("%w: run `caretaker lfk lint` to check the "+
-					"definitions", err))
+				return usage(fmt.Errorf("%w: run `caretaker lfk lint` to check the definitions", err))
 			}
 			if err != nil {
 				return err

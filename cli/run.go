@@ -109,8 +109,7 @@ func runAndWatch(
 		select {
 		case <-ctx.Done():
 		case <-interrupts:
-			leave(fmt.Errorf("no longer waiting for run %s: to follow it, run caretaker watch "+
-				"%s", id, id))
+			leave(fmt.Errorf("no longer waiting for run %s: to follow it, run caretaker watch %s", id, id))
 		}
 	}()
 	// 3. Follow the run, and print its end.
@@ -263,8 +262,7 @@ func cancelCommand(a *app) *cobra.Command {
 		RunE: call(a, api.CancelRun, request, func(out *terminal, r *pb.CancelRunResponse) error {
 			run := r.GetRun()
 			if run.GetState() == pb.RunState_RUN_STATE_RUNNING {
-				out.println("stopping run %s of %s after its current statement. To follow it: "+
-					"caretaker watch %s",
+				out.println("stopping run %s of %s after its current statement. To follow it: caretaker watch %s",
 					run.GetId(), subject(run), run.GetId())
 			} else {
 				out.println("run %s of %s has already ended: %s", run.GetId(), subject(run), state(run))

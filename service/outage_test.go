@@ -240,7 +240,7 @@ func TestFault_Outage_PoolIsFull(t *testing.T) {
 		conn := assert.Must(r.main.Jobs.Pool().Acquire(ctx))(t)
 		taken = append(taken, conn)
 	}
-	r.wantExplained(t, ": all connections of the pool are in use")
+	r.wantExplained(t, ": all connections of the pool are in use: retry, or raise pool_max_conns in the URL")
 	e.Insert(servicetest.Placeholders(1)...)
 	released := time.Now()
 	for _, conn := range taken {

@@ -101,7 +101,7 @@ func TestRunScheduled_WhatCannotStartIsOnRecord(t *testing.T) {
 	e.Exec("ci", `DROP SCHEMA maintenance CASCADE`)
 	s := e.Service(servicetest.OneChild)
 	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
-	servicetest.WantFailed(t, r, "acquire lease loose_foreign_keys_cleanup/ci on ci: 42P01 undefined_table")
+	servicetest.WantFailed(t, r, "cannot acquire lease loose_foreign_keys_cleanup/ci on ci: 42P01 undefined_table")
 	st := servicetest.Status(t, s)
 	assert.That(t, st.Condition == status.ConditionFailing && st.LastRun != nil && st.LastRun.ID == r.ID,
 		"condition %s, last run %+v", st.Condition, st.LastRun)

@@ -138,7 +138,7 @@ type parentTasks struct {
 	// recorded is the parent's name in the records.
 	recorded string
 	tasks    []*childTask
-	// absent are the definitions whose child is in no configured database, and not accepted: they
+	// absent are the definitions whose child is not in any configured database, and not accepted: they
 	// hold the records.
 	absent []lfk.Definition
 	// living is set once a parent was found alive. Later batches check parents before any change.

@@ -110,11 +110,11 @@ func failureLeavesMarksAndSaysWhy(g *servicetest.Groups) {
 	g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
 	g.WantMarked("10")
 	g.WantRows(map[string]int{"group_deletion_schedules": 1, "maintenance.group_removals": 1})
-	const raised = "remove project on main: P0001 raise_exception, table projects: a trigger or function raised the error: check PostgreSQL's log"
+	const raised = "cannot remove project on main: P0001 raise_exception, table projects: a trigger or function raised the error: check PostgreSQL's log"
 	g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, raised)
 	g.Want("main", `SELECT state_metadata ->> 'deletion_scheduled_by_user_id' FROM namespace_details WHERE namespace_id = 10`, "1")
 	g.Want("main", `SELECT attempt || ' ' || (errors[1] ->> 'error') FROM maintenance.river_job`, "1 "+raised)
-	g.WantLog(1, "job finished", "level=ERROR", "group_id=10", "outcome=failed", "projects=1", "groups=1", "remove project on main: P0001 raise_exception, table projects")
+	g.WantLog(1, "job finished", "level=ERROR", "group_id=10", "outcome=failed", "projects=1", "groups=1", "cannot remove project on main: P0001 raise_exception, table projects")
 	g.WantLog(0, "secret SQL")
 	// The next run leaves it to the job that waits, and would not restore it, whatever its user's rights.
 	g.Exec("main", `UPDATE users SET state = 'blocked'`)
@@ -206,11 +206,11 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 	)
 	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for name, c := range map[string]struct{ sql, other, reason, want string }{
-		"raised on issues":    {raising("DELETE", "issues"), "", "", "delete issues.project_id on main: P0001 raise_exception" + raised},
-		"raised on projects":  {raising("DELETE", "projects"), "", "", "remove project on main: P0001 raise_exception, table projects" + raised},
-		"raised on marks":     {raising("DELETE", "group_deletion_schedules"), "", "", "remove group on main: P0001 raise_exception, table group_deletion_schedules" + raised},
-		"raised at the begin": {raising("UPDATE", "namespaces"), "", "", "start the removal of the group on main: P0001 raise_exception, table namespaces" + raised},
-		"state not allowed":   {`ALTER TABLE namespaces ADD CONSTRAINT no_four CHECK (state <> 4)`, "", "", "start the removal of the group on main: 23514 check_violation, constraint no_four of namespaces"},
+		"raised on issues":    {raising("DELETE", "issues"), "", "", "cannot delete issues.project_id on main: P0001 raise_exception" + raised},
+		"raised on projects":  {raising("DELETE", "projects"), "", "", "cannot remove project on main: P0001 raise_exception, table projects" + raised},
+		"raised on marks":     {raising("DELETE", "group_deletion_schedules"), "", "", "cannot remove group on main: P0001 raise_exception, table group_deletion_schedules" + raised},
+		"raised at the begin": {raising("UPDATE", "namespaces"), "", "", "cannot start the removal of the group on main: P0001 raise_exception, table namespaces" + raised},
+		"state not allowed":   {`ALTER TABLE namespaces ADD CONSTRAINT no_four CHECK (state <> 4)`, "", "", "cannot start the removal of the group on main: 23514 check_violation, constraint no_four of namespaces"},
 		"key to a project": {
 			`CREATE TABLE foreigner (project_id bigint REFERENCES projects); INSERT INTO foreigner VALUES (1)`, "",
 			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.project_id still refers to the target",
@@ -223,8 +223,8 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 			`CREATE TABLE foreigner (member_id bigint REFERENCES members); INSERT INTO foreigner SELECT id FROM members`, "",
 			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.member_id still refers to the target",
 		},
-		"locked group":   {`SELECT`, `SELECT FROM namespaces WHERE id = 10 FOR UPDATE`, "", "start the removal of the group on main: 55P03 lock_not_available" + locked},
-		"locked members": {`SELECT`, `SELECT FROM members FOR UPDATE`, "", "remove members on main: 55P03 lock_not_available" + locked},
+		"locked group":   {`SELECT`, `SELECT FROM namespaces WHERE id = 10 FOR UPDATE`, "", "cannot start the removal of the group on main: 55P03 lock_not_available" + locked},
+		"locked members": {`SELECT`, `SELECT FROM members FOR UPDATE`, "", "cannot remove members on main: 55P03 lock_not_available" + locked},
 		"locked notes":   {`SELECT`, `SELECT FROM notes FOR UPDATE`, "", "rows of notes.noteable_id are locked by another transaction: check pg_stat_activity for long transactions"},
 		"bad setting": {
 			`UPDATE application_settings SET deletion_adjourned_period = -1`, "", "SETTING_INVALID",

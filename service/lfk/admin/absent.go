@@ -55,8 +55,7 @@ func (l Admin) AcceptAbsent(
 		others, err = lfkrepo.NotTables(ctx, repo.Kernels(l.Databases), l.childTables())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot check which tables are absent unless every configured "+
-			"database answers: %w",
+		return nil, fmt.Errorf("cannot check which tables are absent unless every configured database answers: %w",
 			err)
 	}
 	known, err := l.AbsentChildren(ctx)
@@ -88,8 +87,7 @@ func (l Admin) AcceptAbsent(
 					"missing child tables"))
 		case len(in) > 0:
 			refused = append(refused, notAbsent(child, fmt.Sprintf("%s is in %s, where its rows are "+
-				"cleaned: only a table that is not in any configured database can be accepted as "+
-				"absent",
+				"cleaned: only a table that is not in any configured database can be accepted as absent",
 				child, run.DatabaseNames(in))))
 		case others[child] != "":
 			refused = append(refused, notAbsent(child, others[child]))

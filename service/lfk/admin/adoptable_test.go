@@ -31,7 +31,7 @@ func TestAdoptable_GivesTheReasonOfEachForeignKeyThatCannotBeAdopted(t *testing.
 		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %s %t %s", c.Constraint, c.Table, rows, c.Started, c.Refused)))
 	}
 	want := []string{
-		"defined_fk defined unknown true ", "parts_fk parts 50 false", "wrong_type parts 50 false n_id is of type numeric: only numeric can refer to id of n: correct the definition or the table; n: its key id",
+		"defined_fk defined unknown true ", "parts_fk parts 50 false", "wrong_type parts 50 false n_id is of type numeric: only numeric can refer to id of n: correct the definition or the table; n: key id",
 		"shared_fk shared unknown false p is in main, ci, and shared in main, ci: a deletion", "one twice unknown false", "other twice unknown false",
 	}
 	assert.Require(t, len(got) == len(want), "%q", got)

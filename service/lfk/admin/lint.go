@@ -199,12 +199,10 @@ func (l *lint) queue(d lfk.Inspected) {
 	}
 	advice := "create the partition, or set the column's default to one that exists"
 	if d.Queue.Managed {
-		advice = fmt.Sprintf("run `caretaker lfk install --database %s`, or the worker, to "+
-			"create it", d.Name)
+		advice = fmt.Sprintf("run `caretaker lfk install --database %s`, or the worker, to create it", d.Name)
 	}
 	l.at(d.Name, queue).fail("default_partition_missing", "deletions from tracked tables fail, "+
-		"because the default of the column partition does not name an existing partition: "+
-		"%s", advice)
+		"because the default of the column partition does not name an existing partition: %s", advice)
 }
 
 // Sequences reports the findings of Lint about sequences. It requires no definitions.
@@ -245,8 +243,7 @@ func (l *lint) children(d lfk.Inspected) {
 		at := l.at(d.Name, key.String())
 		for _, column := range child.MissingColumns {
 			at.fail("column_missing",
-				"table %s has no column %s%s: correct the definition or the "+
-					"table", key.Table, column,
+				"table %s has no column %s%s: correct the definition or the table", key.Table, column,
 				lfk.Parenthesized(lfk.DidYouMean(format.Nearest(column, child.Names))))
 		}
 		mismatches := append(l.mismatches(key, child), child.Mismatches...)

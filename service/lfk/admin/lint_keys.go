@@ -44,8 +44,7 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 				"queue: remove the definitions", c.Name, c.Exact, integerKinds)
 		case asInteger:
 			at.fail("key_type", "deletions fail, because key %s is of type %s, which the trigger "+
-				"cannot record: run `caretaker lfk untrack %s`, and track the table "+
-				"again", c.Name, c.Exact,
+				"cannot record: run `caretaker lfk untrack %s`, and track the table again", c.Name, c.Exact,
 				format.Argument(at.object))
 		}
 	}

@@ -43,8 +43,7 @@ func (l *lint) missing(names func() lfk.TableNames) {
 			l.at("", key.String()).fail("child_no_table", "%s. Records of %s are held", l.others[key.Table], key.Parent)
 		case l.Accepted.Everywhere(key.Table):
 			l.at("", key.String()).warn("child_absent", "%s is not in any configured database, "+
-				"which was accepted: the definition is skipped until a run finds the "+
-				"table", key.Table)
+				"which was accepted: the definition is skipped until a run finds the table", key.Table)
 		default:
 			l.at("", key.String()).fail("child_missing", "%s is not in any configured "+
 				"database%s, so records of %s are held: configure the database that contains it, "+
@@ -144,8 +143,7 @@ func finish(d lfk.Inspected, f admin.ForeignKey, key lfkrepo.Definition) string 
 	}
 	reference := catalog.ReferenceArgument(key.Table, key.Columns)
 	return fmt.Sprintf("run `caretaker lfk adopt %s` to drop it once every server knows the "+
-		"definition, or `caretaker lfk revert %s` to keep it and remove the "+
-		"definition", reference, reference)
+		"definition, or `caretaker lfk revert %s` to keep it and remove the definition", reference, reference)
 }
 
 // definition returns the first of its kind whose child is in a database, or nil.
@@ -175,8 +173,7 @@ func (l *lint) parents(d lfk.Inspected) {
 			on := l.at(d.Name, relation.Name)
 			if code, fault := lfk.Unrecorded(parent, relation), routeFault(d, relation); code == "" && fault != "" {
 				on.fail("trigger_form", "deletions fail, because trigger %s %s: create the "+
-					"queue, or restore GitLab's version of the "+
-					"trigger", relation.Trigger.Name, fault)
+					"queue, or restore GitLab's version of the trigger", relation.Trigger.Name, fault)
 			} else {
 				on.trigger(name, code, relation.Trigger, track)
 			}
@@ -231,8 +228,7 @@ func (at spot) trigger(parent, code string, t *admin.Trigger, track string) {
 		at.fail(code, "trigger %s is disabled, or fires only on replicas: run %s", t.Name, track)
 	case code == "trigger_replication":
 		at.fail(code, "a subscription fills %s, and trigger %s does not fire for rows that "+
-			"logical replication deletes: run %s to replace it with a row "+
-			"trigger", parent, t.Name, track)
+			"logical replication deletes: run %s to replace it with a row trigger", parent, t.Name, track)
 	case t.Fires == "O":
 		at.warn("trigger_not_always", "trigger %s does not fire while session_replication_role "+
 			"is replica: if rows are deleted in such sessions, run ALTER TABLE %s ENABLE ALWAYS "+
