@@ -36,7 +36,7 @@ func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 	assert.That(t, job["state"] == "available" && job["id"] == "1", "got %v", job)
 	r.want(2, "jobs show 77", "job 77 not found")
 	r.want(2, "jobs 2", "caretaker jobs show JOB")
-	r.want(2, "jobs retry 77", "job 77 not found: find its ID with caretaker jobs")
+	r.want(2, "jobs retry 77", "job 77 not found: find its ID in the list of jobs")
 	r.want(2, "jobs retry -5", "an argument that begins with - is read as a flag")
 	r.want(2, "jobs retry x", `"x" is not the ID of a job`)
 	r.want(2, "jobs retry", "--help")
