@@ -124,7 +124,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(2, "watch "+
 		"nope", `"nope" is not a run ID, nor its first 4 or more characters: run caretaker runs to list the IDs`)
 	r.want(2, "cancel nope", `"nope" is not a run ID`)
-	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: find its id with caretaker runs")
+	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: the list of runs has the ids")
 	for _, size := range []string{"0", "-1", "99999999999", "x"} {
 		r.want(2, "runs --limit "+size, "a whole number above 0")
 	}

@@ -93,7 +93,7 @@ func workCensus() []census {
 		{"bots in the ghost queue", "main", bots + " AND" + queued, 5},
 		{"humans due", "main", queue + "u.user_type = 0 AND q.consume_after <= now()", 8},
 		{"bots due", "main", queue + "u.user_type IN (6, 13, 15) AND q.consume_after <= now()", 12},
-		{"rows half an hour ahead", "main", queue + "q.consume_after BETWEEN now() + interval '25 minutes' AND now() + interval '30 minutes'", 2},
+		{"rows half an hour ahead", "main", queue + "q.consume_after = q.created_at + interval '12 hours 30 minutes'", 2},
 		{"refused rows", "main", queue + "u.user_type NOT IN (0, 6, 13, 15)", 1},
 		{"queued support bots", "main", queue + "u.user_type = 1", 1},
 		{"users with 20,000 notes", "main", queue + "q.consume_after <= now() AND (SELECT count(*) FROM notes WHERE author_id = u.id) = 20000", 1},

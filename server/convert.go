@@ -48,7 +48,7 @@ const (
 
 // wholeRun converts a run with texts as long as an answer allows. listedRun converts a run of a
 // list. Both return nil for nil.
-func wholeRun(r *run.Run) *pb.Run { return toRun(r, wholeText, "maintenance.runs has them") }
+func wholeRun(r *run.Run) *pb.Run { return toRun(r, wholeText, "the table maintenance.runs has all") }
 
 // listedRun converts a run for a list. Texts longer than listText bytes are cut and refer to
 // GetRun.
@@ -94,7 +94,7 @@ func toRun(r *run.Run, most int, source string) *pb.Run {
 func toFire(f *schedule.Fire) *pb.Fire {
 	fire := &pb.Fire{
 		Worker: f.Worker, FireTime: toTime(f.Time), RunId: f.RunID, ClaimedBy: f.ClaimedBy,
-		Reason:    format.Shorten(f.Reason, listText, "maintenance.fires has them"),
+		Reason:    format.Shorten(f.Reason, listText, "the table maintenance.fires has all"),
 		Outcome:   enum[pb.FireOutcome](pb.FireOutcome_value, outcomePrefix, f.Outcome),
 		ClaimedAt: toTime(f.ClaimedAt), StartedAt: toTime(f.StartedAt),
 	}

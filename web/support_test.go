@@ -94,15 +94,16 @@ func (f *fixture) serve(change []func(*Config)) {
 	for _, c := range change {
 		c(&config)
 	}
-	f.site = assert.Must(New(config))(f.t)
+	site := assert.Must(New(config))(f.t)
+	f.site = site
 	listener := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(f.t)
 	f.url = "http://" + listener.Addr().String()
 	served := make(chan error, 1)
-	go func() { served <- f.site.Serve(listener) }()
+	go func() { served <- site.Serve(listener) }()
 	f.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 		defer cancel()
-		f.site.Stop(ctx)
+		site.Stop(ctx)
 		if err := <-served; err != nil {
 			f.t.Error(err)
 		}

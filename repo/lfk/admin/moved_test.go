@@ -49,7 +49,7 @@ func TestInstallQueue_ReplacesNoQueueInUse(t *testing.T) {
 		"set search_path so that public comes first")
 	b.exec(`DROP TRIGGER p_loose_fk_trigger ON app.p; DROP TRIGGER k_loose_fk_trigger ON app.k`)
 	_, err = there.InstallQueue(t.Context())
-	b.wantRefusal(err, "triggers on: no table")
+	b.wantRefusal(err, "and triggers on no table")
 	_, advised, _ := strings.Cut(err.Error(), "to move it, run ")
 	advised, _, _ = strings.Cut(advised, ", then")
 	b.exec("BEGIN; " + advised)
