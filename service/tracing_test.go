@@ -171,8 +171,9 @@ func wantTrips(t *testing.T, recorder *tracetest.SpanRecorder, do func(context.C
 	leases := servicetest.Named(recorder, "maintenance.lease.acquire")
 	assert.Require(t, len(leases) == 1, "%d leases", len(leases))
 	var trips []string
+	traces := []trace.TraceID{call.SpanContext().TraceID(), leases[0].SpanContext().TraceID()}
 	for _, s := range recorder.Ended() {
-		if s.EndTime().After(leases[0].EndTime()) || strings.HasPrefix(s.Name(), "maintenance.") {
+		if !slices.Contains(traces, s.SpanContext().TraceID()) || s.EndTime().After(leases[0].EndTime()) || strings.HasPrefix(s.Name(), "maintenance.") {
 			continue
 		}
 		if slices.Contains(s.Attributes(), attribute.String("maintenance.database", "main")) {

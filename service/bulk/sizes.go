@@ -1,6 +1,7 @@
 package bulk
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -12,19 +13,16 @@ const (
 	FirstStatementRows = 1000
 	// MaxStatementRows is the maximum number of rows of a statement.
 	MaxStatementRows = 20_000
-	// StatementGoal is the target duration of a statement. Other adapting sizes: childTask.learn
+	// StatementGoal is the usual target duration of a statement. Other adapting sizes: childTask.learn
 	// and loader of service/lfk (rows of a key, records of a batch), shrinkOnTimeout of the walk
 	// over tokens.
 	StatementGoal = 250 * time.Millisecond
-	// statementAim is the new target after a longer statement. With the goal itself every second
-	// statement would exceed it.
-	statementAim = StatementGoal * 3 / 4
 )
 
 // Time limits of a statement on the application's rows, and of one for a single row. Lock timeouts:
 // very short at first, then once longer.
 const (
-	StatementTime = time.Second
+	StatementTime = 4 * StatementGoal
 	SingleRowTime = 10 * time.Second
 	LockTime      = 10 * time.Millisecond
 	LongLockTime  = time.Second
@@ -43,6 +41,7 @@ func ProbeLimits() fencing.Limits {
 // If that alone takes as long as a statement should, its time does not count for the goal and the
 // timeout.
 type StatementSizes struct {
+	goal  time.Duration
 	mu    sync.Mutex
 	kinds map[SizeKey]learned
 }
@@ -75,14 +74,17 @@ type Statement struct {
 	Empty func() (time.Duration, error)
 }
 
-// NewStatementSizes returns sizes that have learned nothing yet.
-func NewStatementSizes() *StatementSizes { return &StatementSizes{kinds: map[SizeKey]learned{}} }
+// NewStatementSizes returns sizes that have learned nothing yet. The goal is the target duration of
+// a statement, whose timeout is four times as long. 0 is [StatementGoal].
+func NewStatementSizes(goal time.Duration) *StatementSizes {
+	return &StatementSizes{goal: cmp.Or(goal, StatementGoal), kinds: map[SizeKey]learned{}}
+}
 
 // Get returns the maximum number of rows for the next statement of a kind.
 func (z *StatementSizes) Get(s sized) int64 { return z.get(s).rows }
 
 // Time returns the time limit of a statement of a kind, if it is for more than one row.
-func (z *StatementSizes) Time(s sized) time.Duration { return StatementTime + z.get(s).fixed }
+func (z *StatementSizes) Time(s sized) time.Duration { return 4*z.goal + z.get(s).fixed }
 
 // waitingLimits bound a statement for a number of rows that waits for locks.
 func (z *StatementSizes) waitingLimits(s sized, rows int64) fencing.Limits {
@@ -98,10 +100,10 @@ func (z *StatementSizes) waitingLimits(s sized, rows int64) fencing.Limits {
 // one gets.
 func (z *StatementSizes) Learn(s sized, t Statement) (moreTime bool) {
 	k := z.get(s)
-	k.fixed = significant(min(k.fixed, t.Took))
-	if t.TimedOut || t.Took-k.fixed > StatementGoal {
-		moreTime = k.shrink(t)
-	} else if t.Capped && t.Limit >= k.rows && t.Took-k.fixed < StatementGoal/2 {
+	k.fixed = z.significant(min(k.fixed, t.Took))
+	if t.TimedOut || t.Took-k.fixed > z.goal {
+		moreTime = z.shrink(&k, t)
+	} else if t.Capped && t.Limit >= k.rows && t.Took-k.fixed < z.goal/2 {
 		k.rows = min(2*k.rows, MaxStatementRows)
 	}
 	z.mu.Lock()
@@ -111,36 +113,40 @@ func (z *StatementSizes) Learn(s sized, t Statement) (moreTime bool) {
 }
 
 // shrink reduces the size if a smaller statement is faster.
-func (k *learned) shrink(t Statement) (moreTime bool) {
+func (z *StatementSizes) shrink(k *learned, t Statement) (moreTime bool) {
 	k.fixed = 0
 	if empty, err := t.Empty(); err == nil && t.TimedOut {
-		k.fixed = significant(empty)
+		k.fixed = z.significant(empty)
 	} else if err == nil {
-		k.fixed = significant(min(empty, t.Took))
+		k.fixed = z.significant(min(empty, t.Took))
 	}
 	base, forRows := t.Limit, t.Took-k.fixed
 	if t.Found > 0 {
 		base = min(base, t.Found)
 	}
 	switch {
-	case t.TimedOut && forRows <= StatementTime/2:
+	case t.TimedOut && forRows <= 2*z.goal:
 		return true
 	case t.TimedOut:
 		k.rows = min(k.rows, max(1, t.Limit/2))
-	case forRows > StatementGoal:
-		k.rows = min(k.rows, max(1, base*int64(statementAim)/int64(forRows)))
+	case forRows > z.goal:
+		k.rows = min(k.rows, max(1, base*int64(z.aim())/int64(forRows)))
 	}
 	return false
 }
 
 // significant returns a fixed cost if it alone takes as long as a statement should, else 0: a
 // shorter cost is part of the goal. It never makes a timeout longer than that of a single row.
-func significant(fixed time.Duration) time.Duration {
-	if fixed < statementAim {
+func (z *StatementSizes) significant(fixed time.Duration) time.Duration {
+	if fixed < z.aim() {
 		return 0
 	}
-	return min(fixed, SingleRowTime-StatementTime)
+	return min(fixed, max(0, SingleRowTime-4*z.goal))
 }
+
+// aim is the new target after a longer statement. With the goal itself every second statement would
+// exceed it.
+func (z *StatementSizes) aim() time.Duration { return z.goal * 3 / 4 }
 
 // get returns the size learned for a kind of statement. A kind without any starts with
 // FirstStatementRows.

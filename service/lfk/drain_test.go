@@ -136,7 +136,7 @@ func TestLooseForeignKeysCleanup_DeletionsWithoutEndAreEndedByALimit(t *testing.
 func TestLooseForeignKeysCleanup_AHeavyKeyDoesNotHoldUpItsBatch(t *testing.T) {
 	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
-	s := e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_nullify}\n", limits(2000, 0))
+	s := e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_nullify}\n", limits(2000, 0), servicetest.Patient)
 	for _, position := range []int{1, 250, 500} {
 		e.Exec("main", `TRUNCATE c, d; DELETE FROM loose_foreign_keys_deleted_records; INSERT INTO d SELECT generate_series(1, 500)`)
 		e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(1, 500) UNION ALL SELECT $1::int FROM generate_series(1, 3000)`, position)
@@ -267,7 +267,7 @@ func TestLooseForeignKeysCleanup_StatementsGrowUpToTheirBound(t *testing.T) {
 		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO sizes (n) SELECT count(*) FROM old_table HAVING count(*) > 0; RETURN NULL; END $$;
 		CREATE TRIGGER note AFTER DELETE ON c REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION note()`)
 	e.Deleted("main", "p", 1, 1)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Patient), "main")
 	wantWithinLimits(t, r)
 	e.Want("main", `SELECT sum(n) || ' ' || (max(n) <= 20000) || ' ' || (SELECT n FROM sizes ORDER BY id LIMIT 1) FROM sizes`, "60000 true 1000")
 }

@@ -62,7 +62,7 @@ func (t *taskRun) afterError(
 	ctx context.Context, keys []*openKey, r purged, err error,
 ) ([]group, error) {
 	if classOf(err) == dberr.ClassTimeout {
-		r.cap, r.took = t.sizes.Get(t.task), max(r.took, bulk.StatementTime)
+		r.cap, r.took = t.sizes.Get(t.task), max(r.took, t.sizes.Time(t.task))
 		return t.shrink(ctx, keys, r, err), nil
 	}
 	return t.isolate(ctx, keys, err)

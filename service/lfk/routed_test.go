@@ -2,10 +2,12 @@ package lfk_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
@@ -295,10 +297,16 @@ func TestLooseForeignKeysCleanup_APartitionWhoseDetachmentIsPendingIsCleaned(t *
 		CREATE INDEX ON c (p_id); INSERT INTO c SELECT i % 3 + 1, i % 2 + 1 FROM generate_series(1, 12) i`)
 	reader := e.Connect("main")
 	assert.Must(reader.Exec(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM c`))(t)
-	detaching := e.Connect("main")
-	assert.Must(detaching.Exec(t.Context(), `SET statement_timeout = '50ms'`))(t)
-	_, err := detaching.Exec(t.Context(), `ALTER TABLE c DETACH PARTITION c_2 CONCURRENTLY`)
-	servicetest.WantError(t, err, "57014")
+	detaching, detached := e.Connect("main"), make(chan error, 1)
+	go func() {
+		_, err := detaching.Exec(t.Context(), `ALTER TABLE c DETACH PARTITION c_2 CONCURRENTLY`)
+		detached <- err
+	}()
+	devdb.Eventually(t, "the detachment to wait for the reader", func() bool {
+		return e.Value("main", `SELECT count(*) FROM pg_inherits WHERE inhdetachpending`) == "1"
+	})
+	e.Exec("main", fmt.Sprintf(`SELECT pg_cancel_backend(%d)`, detaching.PgConn().PID()))
+	servicetest.WantError(t, <-detached, "57014")
 	assert.Must(reader.Exec(t.Context(), `ROLLBACK`))(t)
 	e.Want("main", `SELECT count(*) FROM pg_inherits WHERE inhdetachpending`, "1")
 	e.Exec("main", `UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = 'c_2_1'::regclass`) // one in the other

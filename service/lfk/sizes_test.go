@@ -17,7 +17,7 @@ func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 	const out = true // a timeout
 	type ms = time.Duration
 	s := &childTask{key: lfk.Definition{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: lfk.AsyncDelete}, database: "main"}
-	z := bulk.NewStatementSizes()
+	z := bulk.NewStatementSizes(0)
 	for i, test := range []struct {
 		took         ms
 		timedOut     bool
@@ -77,7 +77,7 @@ func TestStatementSizes_AreKeptForEachDefinitionAndHome(t *testing.T) {
 	nullify.OnDelete = lfk.AsyncNullify
 	other := key
 	other.Columns = []string{"q_id"}
-	z := bulk.NewStatementSizes()
+	z := bulk.NewStatementSizes(0)
 	z.Learn(&childTask{key: key, database: "main"}, bulk.Statement{
 		TimedOut: true, Took: time.Second, Limit: 100, Empty: func() (time.Duration, error) { return 0, nil },
 	})

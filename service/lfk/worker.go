@@ -56,6 +56,8 @@ type Config struct {
 	// MaxRuntime is the maximum duration of a run. A value under one second logs a warning. Turbo mode:
 	// 45s, or this value if it is longer.
 	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
+	// StatementGoal is the target duration of a statement. 0 is [bulk.StatementGoal].
+	StatementGoal time.Duration
 }
 
 // Keys returns the definitions. nil means none are configured. The error is that of
@@ -102,7 +104,7 @@ type worker struct {
 // the wrong configuration key.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &worker{
-		config: config, Deps: d, sizes: bulk.NewStatementSizes(),
+		config: config, Deps: d, sizes: bulk.NewStatementSizes(config.StatementGoal),
 		failing:     newFailing(),
 		inspections: inspections{since: time.Now(), of: map[string]inspection{}},
 	}

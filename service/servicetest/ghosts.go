@@ -184,8 +184,8 @@ func (g *Ghosts) Fill(database, table, columns, values string, n int) {
 func (g *Ghosts) SlowIssues(user, n int) {
 	g.T.Helper()
 	g.Fill("main", "issues", "author_id, namespace_id", fmt.Sprintf("%d, 101", user), n)
-	g.Exec("main", `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.8); RETURN NEW; END $$;
-		CREATE TRIGGER dawdle BEFORE UPDATE ON issues FOR EACH ROW WHEN (OLD.id % 1000 = 0) EXECUTE FUNCTION dawdle()`)
+	g.Exec("main", `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.05); RETURN NEW; END $$;
+		CREATE TRIGGER dawdle BEFORE UPDATE ON issues FOR EACH ROW WHEN (OLD.id % 100 = 0) EXECUTE FUNCTION dawdle()`)
 }
 
 // Lasting makes runs as long as this.

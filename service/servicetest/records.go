@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/service"
@@ -58,6 +59,9 @@ func Batches(size int, maxDeletes int64) func(*service.Config) {
 		w.BatchSize, w.MaxDeletes = size, maxDeletes
 	}
 }
+
+// Patient lets statements take their time, so that their sizes do not depend on the machine's speed.
+func Patient(c *service.Config) { service.Settings[lfk.Config](c).StatementGoal = time.Minute }
 
 // WantQueue fails the test unless the records' keys are these, in their order.
 func (e *Estate) WantQueue(database, keys string) {

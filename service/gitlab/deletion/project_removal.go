@@ -269,5 +269,5 @@ const ImportDetails = "import_placeholder_user_details"
 
 // NewProjectRemovals returns a Projects that has learned no sizes of statements yet.
 func NewProjectRemovals(d run.Deps) *Projects {
-	return &Projects{d, bulk.NewStatementSizes()}
+	return &Projects{d, bulk.NewStatementSizes(0)}
 }

@@ -47,7 +47,7 @@ type worker struct {
 // New makes the worker, which has no jobs, without connecting. It always succeeds.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	d.Databases = run.GitLabs(d.Databases)
-	w := &worker{config, d, bulk.NewStatementSizes()}
+	w := &worker{config, d, bulk.NewStatementSizes(0)}
 	return &run.Worker{
 		Name:    Name,
 		Config:  config.WorkerConfig,
