@@ -228,7 +228,7 @@ func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) f
 	checks = nil
 	add("sequences", d.sequences)
 	if d.service != nil {
-		add("rights", d.rights)
+		add("privileges", d.privileges)
 		add("indexes", d.indexes)
 	}
 	if database.Name == mainDatabase && !database.LooseForeignKeysOnly {

@@ -222,7 +222,7 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database, found *fin
 	}
 	if denied, ok := errors.AsType[*dberr.Error](err); ok && denied.SQLState == "42501" {
 		role := d.facts[database].Role
-		found.failed(fmt.Sprintf("the role %s has no rights on the maintenance schema", role),
+		found.failed(fmt.Sprintf("the role %s has no privileges on the maintenance schema", role),
 			fmt.Sprintf("apply the output of caretaker doctor --grants --role %s --database %s as the "+
 				"owner of the tables", role, database.Name))
 		return nil

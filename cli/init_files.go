@@ -174,7 +174,7 @@ func (s *setup) done() error {
 			readers, config.Variable("databases.main.url"))
 	}
 	if s.wroteRules {
-		s.println("wrote %s: add your definitions, like the examples in it", s.Definitions)
+		s.println("wrote %s: add your definitions to it (it contains examples)", s.Definitions)
 	} else {
 		s.println("kept %s", s.Definitions)
 	}

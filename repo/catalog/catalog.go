@@ -152,7 +152,7 @@ func catalog(
 	for name, r := range c.Tables {
 		if r == nil {
 			return nil, fmt.Errorf("table %s on %s: %w: grant SELECT on it to the role, "+
-				"caretaker doctor --grants lists all rights", name, d.Name, dberr.ErrForbidden)
+				"caretaker doctor --grants lists all privileges", name, d.Name, dberr.ErrForbidden)
 		}
 	}
 	return c, nil

@@ -60,8 +60,13 @@ func Batches(size int, maxDeletes int64) func(*service.Config) {
 	}
 }
 
+// Goal sets the target duration of a statement.
+func Goal(d time.Duration) func(*service.Config) {
+	return func(c *service.Config) { service.Settings[lfk.Config](c).StatementGoal = d }
+}
+
 // Patient lets statements take their time, so that their sizes do not depend on the machine's speed.
-func Patient(c *service.Config) { service.Settings[lfk.Config](c).StatementGoal = time.Minute }
+func Patient(c *service.Config) { Goal(time.Minute)(c) }
 
 // WantQueue fails the test unless the records' keys are these, in their order.
 func (e *Estate) WantQueue(database, keys string) {

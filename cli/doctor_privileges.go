@@ -11,8 +11,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo/catalog"
 )
 
-// rights checks the permissions of the configured role.
-func (d *doctor) rights(ctx context.Context, database *repo.Database, found *findings) error {
+// privileges checks the privileges of the configured role.
+func (d *doctor) privileges(ctx context.Context, database *repo.Database, found *findings) error {
 	role := d.facts[database].Role
 	needs, err := d.service.Needs(ctx, database)
 	if err != nil {
@@ -129,9 +129,9 @@ func (d *doctor) printGrants(ctx context.Context, role, only string) error {
 // describeGrants prints the scripts. Each script is for one database, which may be on its own
 // server. With several scripts, the heading shows how to print only one.
 func (d *doctor) describeGrants(scripts []databaseGrants, role string) {
-	d.println("-- The rights that caretaker needs with this configuration.\n" +
+	d.println("-- The privileges that caretaker requires with this configuration.\n" +
 		"-- Run them as the owner of the tables, after caretaker migrate. Run them again when\n" +
-		"-- the application has new tables: caretaker doctor reports missing rights.")
+		"-- the application has new tables: caretaker doctor reports missing privileges.")
 	if len(scripts) > 1 {
 		d.println("-- DO NOT RUN ALL OF THIS ON ONE DATABASE: each part is for one database.\n" +
 			"-- caretaker doctor --grants --database NAME prints one part.")
