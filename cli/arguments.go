@@ -234,7 +234,7 @@ func reasonFlag(command *cobra.Command, reason *string, help string) {
 // defaultLimit is how many entries a list shows. maxPageSize is the limit of the API.
 const defaultLimit, maxPageSize = 20, 1000
 
-// count is a flag with how many entries a list shows. 0 stands for all.
+// count is the value of --limit. 0 means no limit.
 type count int
 
 // String returns the value as the flag's help shows it.
@@ -279,7 +279,7 @@ func pageFlags(command *cobra.Command, more string, token *string) {
 		"scripts)")
 }
 
-// watchFlag adds --watch, whose interval needs an equals sign. Without that it is an argument.
+// watchFlag adds --watch and --watch=INTERVAL. In `--watch 5s`, 5s is an argument.
 func watchFlag(command *cobra.Command) {
 	accepts := command.Args
 	command.Args = func(c *cobra.Command, args []string) error {

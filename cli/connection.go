@@ -154,8 +154,8 @@ func (c *connection) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(secure), nil
 }
 
-// trust sets which certificates of the server are accepted. Those are the ones of the authorities
-// of --tls-ca, else of the system's authorities and the configured one, whatever its name.
+// trust sets the accepted authorities: those of --tls-ca, or else those of the system and the
+// configured server certificate. The host name of that certificate may differ.
 func (c *connection) trust(secure *tls.Config) error {
 	source, file := "--tls-ca", c.caFile
 	if file == "" {

@@ -28,8 +28,8 @@ func addHelp(root *cobra.Command) {
 	texts := strings.Replace(help, "DOCS", docs.URL("README.md"), 1)
 	for section := range strings.SplitSeq(texts, "\n== ") {
 		name, text, _ := strings.Cut(section, "\n")
-		c, _, err := root.Find(strings.Fields(name)[1:])
-		if err != nil {
+		c, rest, err := root.Find(strings.Fields(name)[1:])
+		if err != nil || len(rest) > 0 {
 			continue
 		}
 		var long, examples []string
@@ -45,8 +45,8 @@ func addHelp(root *cobra.Command) {
 	}
 }
 
-// looseForeignKeysOnly reports whether the readable part of the configuration has use:
-// loose_foreign_keys. Then help and completions omit GitLab. Hidden commands still run, and the
+// looseForeignKeysOnly reports whether the configuration has use: loose_foreign_keys. It ignores
+// mistakes in other keys. Then help and completions omit GitLab. Hidden commands still run, and the
 // server refuses them with a reason.
 func (a *app) looseForeignKeysOnly() bool {
 	s, _ := a.partialSettings()

@@ -125,7 +125,8 @@ func runAndWatch(
 	return errors.Join(err, outcome(last))
 }
 
-// startRun starts the run. A server that has to check the candidates answers only after the check.
+// startRun starts the run. With expected_digest, the server answers after it has checked the
+// candidates.
 // Ctrl-C before the answer cancels the run.
 func startRun(
 	ctx context.Context, a *app, client api, request *pb.RunBatchRequest, interrupts chan os.Signal,

@@ -112,8 +112,7 @@ type listeners struct {
 }
 
 // listen opens the configured listeners. Its error has a line for each address that is not
-// available, with its configuration key. alternative is what the command offers for the address of
-// the API.
+// available, with its configuration key. alternative ends the message for an API address in use.
 func listen(ctx context.Context, c *config.Config, alternative string) (l *listeners, err error) {
 	l = &listeners{}
 	for _, want := range []struct {

@@ -24,8 +24,8 @@ import (
 // limits are the limits of connections and calls. They are far above normal use, and protect the
 // server from misbehaving clients.
 type limits struct {
-	// message is the maximum size of a request in bytes. A larger request is refused with
-	// ErrorInfo. read is the maximum that gRPC reads: it refuses more without ErrorInfo.
+	// message is the maximum size of a request in bytes: a larger request gets an error with
+	// ErrorInfo. gRPC itself refuses requests above read, without ErrorInfo.
 	message, read int
 	// connections is the maximum number of connections. Further ones wait until one ends.
 	connections int

@@ -7,8 +7,8 @@
 //     stable reason from the table in status.go. No driver text and no SQL reaches a client. The
 //     log has them, under the trace_id that the client gets.
 //   - A panic ends one call, not the process.
-//   - The health of the server as a whole and of maintenance.v1.MaintenanceService is SERVING from
-//     main's first answer until the server stops. It is not while main has been unusable for 10 s.
+//   - The health of the server as a whole and of maintenance.v1.MaintenanceService is SERVING after
+//     main has answered. It is NOT_SERVING after main has failed for 10 s, and when the server stops.
 //     The service "live" is SERVING until the server stops, because an outage of main must not fail
 //     a liveness probe.
 //   - Each call writes one log line, except for health checks.

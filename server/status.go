@@ -58,8 +58,8 @@ func clientError(ctx context.Context, err error) error {
 		span.SetAttributes(semconv.ErrorTypeKey.String(name))
 	}
 	if f.code == codes.Aborted {
-		// The text names the lease holder. The reason of a pause is an operator's text, not for a
-		// trace.
+		// The text of ABORTED names the lease holder. Texts of pauses are written by operators, and
+		// must not be in traces.
 		span.SetAttributes(attribute.String("maintenance.stopped_because", f.message))
 	}
 	info := &errdetails.ErrorInfo{Domain: domain, Reason: f.reason, Metadata: f.metadata}

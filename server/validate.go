@@ -42,7 +42,8 @@ func printable(field, text string) error {
 	return nil
 }
 
-// fromTTL returns 0 for an unset TTL.
+// fromTTL returns a duration, 0 for an unset TTL. allowed is the text of the error for 0 and for
+// invalid durations.
 func fromTTL(ttl *durationpb.Duration, allowed string) (time.Duration, error) {
 	if ttl == nil {
 		return 0, nil

@@ -69,12 +69,12 @@ func actions() map[string]action {
 		"dry-run": {Title: "Dry run of %s", command: "caretaker run --dry-run", target: []string{"worker", "--database"},
 			Effect: "Shows what a run would do, and changes nothing.", request: &pb.RunBatchRequest{Async: true, DryRun: true}},
 		"pause": {Title: "Pause %s", command: "caretaker pause", target: []string{"worker"},
-			Effect:  "Stops the current run after its batch, and starts no other run, on all servers.",
+			Effect:  "Stops the current run after its current statement, and starts no other run, on all servers.",
 			request: &pb.PauseWorkerRequest{}, Inputs: []input{reason(), period("until it is resumed")}},
 		"resume": {Title: "Resume %s", command: "caretaker resume", target: []string{"worker"},
 			Effect: "Ends the pause. The schedules apply again.", request: &pb.ResumeWorkerRequest{}},
 		"cancel-run": {Title: "Cancel run %s", command: "caretaker cancel", target: []string{"id"},
-			Effect: "Ends the run after its current batch. A later run continues with the rest.", request: &pb.CancelRunRequest{}},
+			Effect: "Ends the run after its current statement. The next run continues.", request: &pb.CancelRunRequest{}},
 		"cancel-job": {Title: "Cancel job %s", command: "caretaker jobs cancel", target: []string{"id"},
 			Effect: "The job makes no further attempt.", request: &pb.CancelJobRequest{}, Inputs: []input{reason()}},
 		"retry-job": {Title: "Retry job %s", command: "caretaker jobs retry", target: []string{"id"},
@@ -170,7 +170,7 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 		}
 	}
 	if len(about) == 0 {
-		return nil, errors.New("this address names nothing to change")
+		return nil, errors.New("the address has no target: open the action from a page")
 	}
 	client, needed := clientOf(r), max(a.role, access.Operator)
 	if worker := page.Target.Get("worker"); worker == fault.AllWorkers {
@@ -178,7 +178,7 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 	} else if _, ok := a.request.(*pb.RunBatchRequest); ok && page.Target.Get("database") == "" {
 		page.Inputs = p.databaseInput(worker)
 	}
-	page.Title = fmt.Sprintf(a.Title, format.Shorten(strings.Join(about, " "), 200, "the list below has all"))
+	page.Title = fmt.Sprintf(a.Title, format.Shorten(strings.Join(about, " "), 200, "the command below has all"))
 	switch {
 	case !p.config.Actions || p.config.Call == nil:
 		page.Why = "Actions on this page are off. Set web_actions: true, or use the command."
@@ -197,7 +197,7 @@ func (p *pages) databaseInput(worker string) []input {
 	if err != nil || len(w.Databases) < 2 {
 		return nil
 	}
-	of := input{Name: "database", Label: "Database", Values: []choice{{Text: "the one whose turn it is"}}}
+	of := input{Name: "database", Label: "Database", Values: []choice{{Text: "next in rotation"}}}
 	for _, d := range w.Databases {
 		of.Values = append(of.Values, choice{Text: d.Name, URL: d.Name})
 	}

@@ -66,7 +66,7 @@ type pageOf[T any] struct {
 	next string
 }
 
-// upTo returns the first entries of a reading that asked for one more.
+// upTo returns a page of at most limit entries. found has one more if there is a next page.
 func upTo[T any](limit int, found part[[]T], id func(T) string) pageOf[T] {
 	page := pageOf[T]{part: found}
 	if len(found.Value) > limit {
@@ -87,8 +87,8 @@ type list[T any] struct {
 	More     any
 }
 
-// address returns the address of a list with another value of a parameter. Only before stays on a
-// page after the first.
+// address returns the address of a list with another value of a parameter. It drops the parameter
+// before, unless that is the one to set.
 func address(path string, query url.Values, name, value string) string {
 	changed := url.Values{}
 	for other, values := range query {

@@ -92,7 +92,7 @@ func (b *board) InBanner(w status.Worker) bool {
 // Down reports whether main does not answer.
 func (b *board) Down() bool { return b.Runs.Err != nil }
 
-// find is read for the entries that a filter selects.
+// find is read with the filter as the cache key.
 func find[F, T any](
 	ctx context.Context, p *pages, filter F, load func(context.Context, F) (T, error),
 ) part[T] {

@@ -65,7 +65,7 @@ func newPages(c Config) (*pages, error) {
 	functions["asset"] = func(name string) string { return names[name] }
 	functions["hasJobs"] = p.hasJobs
 	for _, name := range []string{"overview", "workers", "worker", "waiting", "runs", "run", "schedule", "jobs", "job", "plan",
-		"leases", "decisions", "definitions", "receipts", "records", "audit", "databases", "sorry", "act", "signin", "docs"} {
+		"leases", "decisions", "definitions", "receipts", "records", "audit", "databases", "error", "act", "signin", "docs"} {
 		t, err := template.New("").Funcs(functions).ParseFS(files,
 			"templates/layout.html", "templates/parts.html", "templates/live.html", "templates/charts.html", "templates/"+name+".html")
 		if err != nil {
@@ -271,7 +271,7 @@ func printable(r rune) rune {
 func (p *pages) renderError(
 	w http.ResponseWriter, r *http.Request, code int, text string, reason ...string,
 ) {
-	p.write(w, r, code, "sorry", frame{
+	p.write(w, r, code, "error", frame{
 		Title: http.StatusText(code) + " · caretaker", Fixed: true,
 		Body: map[string]any{
 			"Title": http.StatusText(code), "Text": text, "Code": code, "Reason": strings.Join(reason, ""),
@@ -312,6 +312,8 @@ func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool 
 		code = http.StatusConflict
 	case strings.HasPrefix(reason, "UNKNOWN_"):
 		code, text = http.StatusNotFound, sentence(text)
+	case isRefused && refused.Retry == 0:
+		code = http.StatusConflict
 	case isRefused:
 		code = http.StatusTooManyRequests
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.Retry.Seconds()))))

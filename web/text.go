@@ -218,8 +218,8 @@ func args(raw json.RawMessage) []string {
 	return out
 }
 
-// short returns the end of an ID, which distinguishes it from nearby IDs.
-func short(id string) string { return id[max(len(id)-12, 0):] }
+// short returns the first 13 characters of an ID, as the command shows it.
+func short(id string) string { return id[:min(len(id), len("01a21e76-0223"))] }
 
 // link is a link to a trace. URL is "" if no trace URL is configured.
 type link struct{ ID, URL string }

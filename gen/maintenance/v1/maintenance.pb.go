@@ -1988,7 +1988,7 @@ type RunBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the worker. Required.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// Database (loose_foreign_keys_cleanup only). Empty means the one whose turn it is this minute.
+	// Database (loose_foreign_keys_cleanup only). Empty means the next database in rotation.
 	Database string `protobuf:"bytes,2,opt,name=database,proto3" json:"database,omitempty"`
 	// Count what a run would do and write nothing, also while the worker is paused.
 	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
