@@ -1,14 +1,16 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/dberr"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
-	"github.com/caretaker-go/caretaker/service/run/fault"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // LooseForeignKeys are the loose foreign keys in use, with the result of their check.
@@ -20,11 +22,14 @@ type LooseForeignKeys struct {
 	Adopted []AdoptedKey
 	// Absent has the child tables that no database has, and that wait for their acceptance.
 	Absent []AbsentChild
-	// Reused has the records on hold: another row has their key now.
-	Reused []admin.FailingRecord
+	// Reused has the records on hold, at most maxReused: another row has their key now.
+	Reused []admin.Record
 	// Refused is why the last reload of the file failed, "" if it did not.
 	Refused string
 }
+
+// maxReused is the maximum number of records on hold that a check reads.
+const maxReused = 101
 
 // AbsentChild is an absent child table, with the finding about it.
 type AbsentChild struct {
@@ -59,13 +64,19 @@ func (s *Service) CheckLooseForeignKeys(ctx context.Context) (LooseForeignKeys, 
 			found.Unchecked = append(found.Unchecked, name)
 		}
 	}
-	found.Reused, err = of.Reused(ctx, "")
-	failing, _ := fault.UnreachableDatabase(err)
-	unchecked(cmp.Or(failing, "reused keys"), err)
-	for _, d := range s.Databases {
-		adopted, err := d.Capture.AdoptedKeys(ctx)
-		unchecked(d.Name, err)
-		for _, k := range adopted {
+	reused, unread, err := of.Records(ctx, admin.RecordFilter{State: admin.RecordReused, Limit: maxReused})
+	unchecked("reused keys", err)
+	for _, name := range unread {
+		unchecked(name, dberr.ErrUnreachable)
+	}
+	found.Reused = reused
+	adopted, errs := make([][]capture.AdoptedKey, len(s.Databases)), make([]error, len(s.Databases))
+	run.EachDatabase(ctx, s.Databases, func(ctx context.Context, i int, d *repo.Database) {
+		adopted[i], errs[i] = d.Capture.AdoptedKeys(ctx)
+	})
+	for i, d := range s.Databases {
+		unchecked(d.Name, errs[i])
+		for _, k := range adopted[i] {
 			found.Adopted = append(found.Adopted, AdoptedKey{d.Name, k.Named(), k.RecordedParent()})
 		}
 	}

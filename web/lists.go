@@ -42,7 +42,7 @@ type filter struct {
 }
 
 // timeHint is the hint of a filter by time.
-const timeHint = "24h, or 2026-11-01 15:04 in UTC"
+const timeHint = "24h, 7d, or 2026-11-01 15:04 in UTC"
 
 // IsTime reports whether the filter is by time.
 func (f filter) IsTime() bool { return f.Hint == timeHint }
@@ -64,6 +64,8 @@ type listing[T any] struct {
 type pageOf[T any] struct {
 	part[[]T]
 	next string
+	// unread are databases that could not be read.
+	unread []string
 }
 
 // upTo returns a page of at most limit entries. found has one more if there is a next page.
@@ -84,7 +86,9 @@ type list[T any] struct {
 	Newer, Older string
 	// Examined is how many entries a filter without an index has examined, 0 for other filters.
 	Examined int64
-	More     any
+	// Unread are databases that could not be read.
+	Unread []string
+	More   any
 }
 
 // address returns the address of a list with another value of a parameter. It drops the parameter
@@ -145,6 +149,9 @@ func readFilters(filters []filter, path string, query url.Values) ([]filter, err
 
 // timeOf parses a time in UTC, or a duration before now, to the minute.
 func timeOf(text string) (time.Time, error) {
+	if days, err := strconv.ParseUint(strings.TrimSuffix(text, "d"), 10, 16); err == nil && strings.HasSuffix(text, "d") {
+		text = fmt.Sprintf("%dh", 24*days)
+	}
 	if d, err := time.ParseDuration(text); err == nil {
 		return time.Now().UTC().Add(-d).Truncate(time.Minute), nil
 	}
@@ -173,7 +180,7 @@ func (l listing[T]) serve(p *pages, w http.ResponseWriter, r *http.Request) {
 	if p.refused(w, r, found.Err) {
 		return
 	}
-	body := &list[T]{Path: r.URL.Path, Filters: filters, Items: found.part, More: l.more}
+	body := &list[T]{Path: r.URL.Path, Filters: filters, Items: found.part, Unread: found.unread, More: l.more}
 	if l.matches != nil {
 		body.Examined = int64(len(found.Value))
 		body.Items.Value = slices.DeleteFunc(slices.Clone(found.Value), func(t T) bool { return !l.matches(t) })
@@ -224,7 +231,7 @@ func (p lists) runList(w http.ResponseWriter, r *http.Request) {
 		f := run.Filter{Worker: q.Get("worker"), State: q.Get("state"), After: after, Limit: limit + 1}
 		f.Since, _ = timeOf(q.Get("since"))
 		f.Until, _ = timeOf(q.Get("until"))
-		return upTo(limit, p.runs(ctx, f), func(r run.Run) string { return r.ID })
+		return upTo(limit, find(ctx, p.pages, f, p.config.Service.Runs), func(r run.Run) string { return r.ID })
 	}
 	if reason, database := r.FormValue("reason"), r.FormValue("database"); reason+database != "" {
 		l.matches = func(r run.Run) bool {
@@ -279,10 +286,10 @@ func (p lists) fireList(w http.ResponseWriter, r *http.Request) {
 			if err != nil && after != "" {
 				return badCursor[schedule.Fire]("a time and a worker")
 			}
-			return upTo(limit, p.fires(ctx, schedule.Filter{
+			return upTo(limit, find(ctx, p.pages, schedule.Filter{
 				Worker: q.Get("worker"), Outcome: q.Get("outcome"),
 				After: at, AfterWorker: worker, Limit: limit + 1,
-			}), func(f schedule.Fire) string { return f.Time.UTC().Format(time.RFC3339Nano) + " " + f.Worker })
+			}, p.config.Service.Fires), func(f schedule.Fire) string { return f.Time.UTC().Format(time.RFC3339Nano) + " " + f.Worker })
 		},
 	}.serve(p.pages, w, r)
 }

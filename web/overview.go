@@ -93,9 +93,7 @@ func (b *board) InBanner(w status.Worker) bool {
 func (b *board) Down() bool { return b.Runs.Err != nil }
 
 // find is read with the filter as the cache key.
-func find[F, T any](
-	ctx context.Context, p *pages, filter F, load func(context.Context, F) (T, error),
-) part[T] {
+func find[F, T any](ctx context.Context, p *pages, filter F, load func(context.Context, F) (T, error)) part[T] {
 	return read(ctx, p.recent, fmt.Sprintf("%T %+v", filter, filter), readEvery,
 		func(ctx context.Context) (T, error) { return load(ctx, filter) })
 }
@@ -105,34 +103,21 @@ func (p *pages) statuses(ctx context.Context) part[[]status.Worker] {
 	return find(ctx, p, "", p.config.Service.Status)
 }
 
-// jobs returns up to jobsShown jobs in a state.
-func (p *pages) jobs(ctx context.Context, state string) part[[]job.Job] {
-	return find(ctx, p, job.Filter{State: state, Limit: jobsShown}, p.config.Service.Jobs)
-}
-
-// runs returns the runs that a filter selects.
-func (p *pages) runs(ctx context.Context, f run.Filter) part[[]run.Run] {
-	return find(ctx, p, f, p.config.Service.Runs)
-}
-
-// fires returns the fires that a filter selects.
-func (p *pages) fires(ctx context.Context, f schedule.Filter) part[[]schedule.Fire] {
-	return find(ctx, p, f, p.config.Service.Fires)
-}
-
 // board reads its parts concurrently.
 func (p *pages) board(ctx context.Context) *board {
 	b, missed := &board{}, schedule.Filter{Outcome: "missed", Limit: firesShown}
 	var wait sync.WaitGroup
 	wait.Go(func() { b.Workers = p.statuses(ctx) })
-	wait.Go(func() { b.Runs = p.runs(ctx, run.Filter{Limit: runsShown}) })
+	wait.Go(func() { b.Runs = find(ctx, p, run.Filter{Limit: runsShown}, p.config.Service.Runs) })
 	if p.hasJobs() {
 		wait.Go(func() { b.Counts = read(ctx, p.recent, "counts", readEvery, p.config.Service.JobCounts) })
-		wait.Go(func() { b.Working = p.jobs(ctx, running) })
-		wait.Go(func() { b.Failing = p.jobs(ctx, "retryable") })
-		wait.Go(func() { b.Dead = p.jobs(ctx, "discarded") })
+		wait.Go(func() { b.Working = find(ctx, p, job.Filter{State: running, Limit: jobsShown}, p.config.Service.Jobs) })
+		wait.Go(func() {
+			b.Failing = find(ctx, p, job.Filter{State: "retryable", Limit: jobsShown}, p.config.Service.Jobs)
+		})
+		wait.Go(func() { b.Dead = find(ctx, p, job.Filter{State: "discarded", Limit: jobsShown}, p.config.Service.Jobs) })
 	}
-	wait.Go(func() { b.Missed = p.fires(ctx, missed) })
+	wait.Go(func() { b.Missed = find(ctx, p, missed, p.config.Service.Fires) })
 	wait.Go(func() { b.Changed = read(ctx, p.recent, "changed rows", historyEvery, p.config.Service.ChangedRows) })
 	wait.Go(func() { b.Samples = p.samples(ctx) })
 	wait.Go(func() { b.Figures = p.figures(ctx) })
@@ -175,9 +160,9 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	}
 	page := &workerPage{Status: all.Value[i]}
 	var wait sync.WaitGroup
-	wait.Go(func() { page.Runs = p.runs(ctx, run.Filter{Worker: name, Limit: workerRuns}) })
+	wait.Go(func() { page.Runs = find(ctx, p, run.Filter{Worker: name, Limit: workerRuns}, p.config.Service.Runs) })
 	wait.Go(func() {
-		page.Fires = p.fires(ctx, schedule.Filter{Worker: name, Limit: workerRuns})
+		page.Fires = find(ctx, p, schedule.Filter{Worker: name, Limit: workerRuns}, p.config.Service.Fires)
 	})
 	wait.Go(func() {
 		page.History = read(ctx, p.recent, "history", historyEvery, p.config.Service.BacklogSamples)

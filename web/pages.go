@@ -200,10 +200,13 @@ func (p *pages) nav(r *http.Request) (links []navLink) {
 }
 
 // openDecisions returns the number of items that wait for a decision of the operator, as the page of
-// decisions lists them. The loose foreign keys are those of the last check.
+// decisions lists them. A worker without a list of dead items counts failed jobs, which are counted
+// below. The loose foreign keys are those of the last check.
 func (p *pages) openDecisions(ctx context.Context) (n int64) {
 	for _, w := range p.statuses(ctx).Value {
-		n += w.Backlog.Dead
+		if of, err := p.config.Service.Worker(w.Worker); err == nil && of.Waiting != nil {
+			n += w.Backlog.Dead
+		}
 	}
 	if p.hasJobs() {
 		for _, c := range read(ctx, p.recent, "counts", readEvery, p.config.Service.JobCounts).Value {
@@ -248,10 +251,8 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name str
 	}
 	var out bytes.Buffer
 	if err := p.templates[name].ExecuteTemplate(&out, "layout", f); err != nil {
-		p.config.Logger.ErrorContext(r.Context(), "page not rendered",
-			"page", name, "error", err.Error())
-		http.Error(w, "this page could not be rendered: see the server's log",
-			http.StatusInternalServerError)
+		p.config.Logger.ErrorContext(r.Context(), "page not rendered", "page", name, "error", err.Error())
+		http.Error(w, "this page could not be rendered: see the server's log", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -268,9 +269,7 @@ func printable(r rune) rune {
 }
 
 // renderError renders the error page, with a link to the documentation.
-func (p *pages) renderError(
-	w http.ResponseWriter, r *http.Request, code int, text string, reason ...string,
-) {
+func (p *pages) renderError(w http.ResponseWriter, r *http.Request, code int, text string, reason ...string) {
 	p.write(w, r, code, "error", frame{
 		Title: http.StatusText(code) + " · caretaker", Fixed: true,
 		Body: map[string]any{

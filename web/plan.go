@@ -37,7 +37,7 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	found := readWithin(r.Context(), p.recent, fmt.Sprintf("plan %s %d", kind, id),
-		times{planEvery, planTimeout}, func(ctx context.Context) (*deletion.Plan, error) {
+		times{maxAge: planEvery, most: planTimeout}, func(ctx context.Context) (*deletion.Plan, error) {
 			return p.config.Service.PlanDeletion(ctx, kind, id)
 		})
 	if found.Err != nil {

@@ -52,11 +52,15 @@ func read[T any](
 	ctx context.Context, r *recent, name string, maxAge time.Duration,
 	load func(context.Context) (T, error),
 ) part[T] {
-	return readWithin(ctx, r, name, times{maxAge, readTimeout}, load)
+	return readWithin(ctx, r, name, times{maxAge: maxAge, most: readTimeout}, load)
 }
 
-// times has the age from which on a value is read again, and the timeout of a read.
-type times struct{ maxAge, most time.Duration }
+// times has the age from which on a value is read again, and the timeout of a read. If ends is not
+// set, other requests wait for a read, even if its own request is canceled.
+type times struct {
+	maxAge, most time.Duration
+	ends         bool
+}
 
 // readWithin is read with its own timeout. It retries a failed read after readEvery.
 func readWithin[T any](
@@ -73,8 +77,10 @@ func readWithin[T any](
 		t.maxAge = min(t.maxAge, readEvery)
 	}
 	if e.changed.Swap(false) || time.Since(e.tried) >= t.maxAge {
-		// Other requests wait for this read, even if this request is canceled.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.most)
+		if !t.ends {
+			ctx = context.WithoutCancel(ctx)
+		}
+		ctx, cancel := context.WithTimeout(ctx, t.most)
 		defer cancel()
 		value, err := load(ctx)
 		e.tried, e.failure = time.Now(), err

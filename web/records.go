@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,13 +8,12 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -56,9 +54,13 @@ func apiPages[T any, R interface {
 			listed, _ := response.(R)
 			return listed, err
 		})
-		return pageOf[T]{
-			part[[]T]{entries(answer.Value), answer.At, answer.Err}, answer.Value.GetNextPageToken(),
+		page := pageOf[T]{
+			part: part[[]T]{entries(answer.Value), answer.At, answer.Err}, next: answer.Value.GetNextPageToken(),
 		}
+		if of, ok := any(answer.Value).(interface{ GetUnread() []string }); ok {
+			page.unread = of.GetUnread()
+		}
+		return page
 	}
 }
 
@@ -79,7 +81,7 @@ func (p lists) receiptList(w http.ResponseWriter, r *http.Request) {
 			of,
 			{Name: "table", Label: "Table"},
 			{Name: "key", Label: "Key", Hint: "of a row of the table"},
-			{Name: "run_id", Label: "Run", Hint: "id, or its first 4 characters"},
+			{Name: "run_id", Label: "Run", Hint: "ID, or a unique prefix"},
 			{Name: "job_id", Label: "Job"},
 			{Name: "worker", Label: "Worker", Hint: "or kind of the job"},
 			{Name: "since", Label: "Since", Hint: timeHint},
@@ -134,7 +136,7 @@ func (p *pages) pendingPaths(r *http.Request, j job.Job) part[[]*pb.OutsidePath]
 
 // looseForeignKeys returns the result of the check of the loose foreign keys.
 func (p lists) looseForeignKeys(ctx context.Context) part[service.LooseForeignKeys] {
-	return readWithin(ctx, p.recent, looseForeignKeys, times{lintEvery, lintTimeout},
+	return readWithin(ctx, p.recent, looseForeignKeys, times{maxAge: lintEvery, most: lintTimeout},
 		p.config.Service.CheckLooseForeignKeys)
 }
 
@@ -205,30 +207,58 @@ func (p lists) waiting(w http.ResponseWriter, r *http.Request) {
 func (p lists) search(w http.ResponseWriter, r *http.Request) {
 	words := strings.Fields(r.FormValue("q"))
 	to, err := "", error(nil)
-	if len(words) > 1 {
-		for _, name := range p.databaseNames() {
-			query := url.Values{"database": {name}, "table": words[:1], "key": {strings.Join(words[1:], " ")}}
-			found := apiPages(p.pages, r, &pb.ListReceiptsRequest{PageSize: 1},
-				(*pb.ListReceiptsResponse).GetReceipts)(r.Context(), query, 0, "")
-			if err = cmp.Or(err, found.Err); to == "" && (len(found.Value) > 0 || found.next != "") {
-				to = "/receipts?" + query.Encode()
-			}
-		}
-	} else if len(words) == 1 {
-		to = "/runs/" + url.PathEscape(words[0])
-		err = p.readRun(r.Context(), words[0], readEvery).Err
-		id, failed := strconv.ParseInt(words[0], 10, 64)
-		if err != nil && failed == nil && p.hasJobs() {
-			to, err = "/jobs/"+strconv.FormatInt(id, 10), p.readJob(r.Context(), id).Err
-		}
+	if len(words) == 1 {
+		to, err = p.findID(r.Context(), words[0])
+	} else if len(words) > 1 {
+		to, err = p.findRow(r, words[0], strings.Join(words[1:], " "))
 	}
 	switch {
-	case to != "" && (err == nil || len(words) > 1):
+	case err == nil && to != "":
 		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of this site
-	case errors.Is(err, fault.ErrUnreachable), grpcstatus.Code(err) == codes.Unavailable:
-		p.fail(w, r, err)
-	default:
+	case err == nil, errors.Is(err, fault.ErrUnknownRun), errors.Is(err, fault.ErrUnknownJob):
 		p.renderError(w, r, http.StatusNotFound, "Nothing found for "+strconv.Quote(strings.Join(words, " "))+
-			". Enter the id of a run or job, the first 4 characters of a run's id, or a table and a key.")
+			". Enter the ID of a run or job, a unique prefix of a run ID, or a table and a key.")
+	default:
+		p.fail(w, r, err)
 	}
+}
+
+// findID returns the address of the job or run with an ID. A run ID may be a prefix.
+func (p lists) findID(ctx context.Context, text string) (string, error) {
+	if id, err := strconv.ParseInt(text, 10, 64); err == nil && p.hasJobs() {
+		err = p.readJob(ctx, id).Err
+		if !errors.Is(err, fault.ErrUnknownJob) {
+			return "/jobs/" + strconv.FormatInt(id, 10), err
+		}
+	}
+	return "/runs/" + url.PathEscape(text), p.readRun(ctx, text, readEvery).Err
+}
+
+// findRow returns the address of the receipts of a row: in the first database that has any, else in
+// one whose older receipts may have some.
+func (p lists) findRow(r *http.Request, table, key string) (string, error) {
+	names := p.databaseNames()
+	found, queries := make([]pageOf[*pb.Receipt], len(names)), make([]url.Values, len(names))
+	var wait sync.WaitGroup
+	for i, name := range names {
+		queries[i] = url.Values{"database": {name}, "table": {table}, "key": {key}}
+		wait.Go(func() {
+			found[i] = apiPages(p.pages, r, &pb.ListReceiptsRequest{PageSize: 1},
+				(*pb.ListReceiptsResponse).GetReceipts)(r.Context(), queries[i], 0, "")
+		})
+	}
+	wait.Wait()
+	at := slices.IndexFunc(found, func(of pageOf[*pb.Receipt]) bool { return len(of.Value) > 0 })
+	for i, of := range found {
+		if at < 0 && of.Err != nil {
+			return "", of.Err
+		}
+		if at < 0 && of.next != "" {
+			at = i
+		}
+	}
+	if at < 0 {
+		return "", nil
+	}
+	return "/receipts?" + queries[at].Encode(), nil
 }

@@ -85,7 +85,10 @@ func TestSearch_FindsRunsByABeginningAndJobsByTheirID(t *testing.T) {
 	var id int64
 	assert.NoError(t, f.sql.QueryRow(t.Context(), `SELECT min(id) FROM maintenance.river_job`).Scan(&id))
 	f.page(fmt.Sprint("/search?q=+", id), fmt.Sprintf("Job %d", id))
-	answer, body := f.request(http.MethodGet, "/search?q=zzzz+%3Cb%3E")
+	f.insertRuns(7, 2, "succeeded", `{}`)
+	answer, body := f.request(http.MethodGet, "/search?q=01900000")
+	assert.That(t, answer.StatusCode == http.StatusBadRequest && strings.Contains(body, "matches several runs"), "%s: %s", answer.Status, body)
+	answer, body = f.request(http.MethodGet, "/search?q=zzzz+%3Cb%3E")
 	assert.That(t, answer.StatusCode == http.StatusNotFound && strings.Contains(body, "Nothing found for &#34;zzzz &lt;b&gt;&#34;"), "%s: %s", answer.Status, body)
 	for _, q := range []string{"", "zzzz", "..%2F..%2Fact%2Fpause", "9223372036854775807", "%00", "https:%2F%2Fexample.com"} {
 		answer, _ := f.request(http.MethodGet, "/search?q="+q)
@@ -202,7 +205,7 @@ func TestJob_ListsThePathsThatItHasLeft(t *testing.T) {
 func TestFault_MainDown_ListsSayThatTheyCouldNotLoad(t *testing.T) {
 	f := start(assert.Parallel(t))
 	f.main.Close()
-	for _, path := range []string{"/runs", "/jobs", "/schedule", "/receipts", "/audit", "/decisions", "/definitions", "/workers/" + tokens} {
+	for _, path := range []string{"/runs", "/jobs", "/schedule", "/leases", "/records", "/receipts", "/audit", "/decisions", "/definitions", "/workers/" + tokens} {
 		body := f.page(path, "Could not load")
 		for _, wrong := range []string{"matches.", "No run", "has not run", "None yet"} {
 			assert.That(t, !strings.Contains(body, wrong), "%s: %q is in %s", path, wrong, body)
@@ -225,6 +228,8 @@ func TestTimeOf_ReadsDurationsAndTimes(t *testing.T) {
 	before := time.Now().UTC().Add(-24 * time.Hour).Truncate(time.Minute)
 	day := assert.Must(timeOf("24h"))(t)
 	assert.That(t, !day.Before(before) && day.Before(time.Now().Add(-24*time.Hour)), "got %s", day)
+	week := assert.Must(timeOf("7d"))(t)
+	assert.Equal(t, day.Sub(week).Round(time.Hour), 6*24*time.Hour)
 	_, err := timeOf("yesterday")
 	assert.That(t, err != nil, "yesterday is a time")
 }

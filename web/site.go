@@ -112,10 +112,10 @@ func (s *Site) sample() {
 	failed := false
 	for {
 		err := s.config.Service.SampleBacklogs(s.sampling)
-		lists{s.pages}.looseForeignKeys(s.sampling) // which the bar of all pages counts
+		readWithin(s.sampling, s.pages.recent, looseForeignKeys, times{lintEvery, lintTimeout, true},
+			s.config.Service.CheckLooseForeignKeys) // which the bar of all pages counts
 		if err != nil && !failed && s.sampling.Err() == nil {
-			s.config.Logger.WarnContext(s.sampling,
-				"backlog samples not saved, retrying", "error", err.Error())
+			s.config.Logger.WarnContext(s.sampling, "backlog samples not saved, retrying", "error", err.Error())
 		}
 		failed = err != nil
 		select {

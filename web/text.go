@@ -30,7 +30,7 @@ func (p *pages) functions() template.FuncMap {
 		"planned": planned, "plannedBy": plannedBy,
 		"named": func(name string, of []choice) map[string]any { return map[string]any{"Name": name, "Of": of} },
 		"row":   func(run run.Run, named bool) runRow { return runRow{Run: run, Named: named} },
-		"fold":  fold, "when": timeOfMessage, "wide": func(n int) int64 { return int64(n) },
+		"fold":  fold, "sentence": sentence, "when": timeOfMessage, "wide": func(n int) int64 { return int64(n) },
 	}
 }
 
