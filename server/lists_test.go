@@ -169,15 +169,15 @@ func TestLists_NoPageIsTooLargeForAClient(t *testing.T) {
 	f := start(t)
 	f.exec(`INSERT INTO maintenance.river_job (kind, args, state, max_attempts, attempt, errors)
 		SELECT 'delete_user', '{"user_id": 1}', 'retryable', 25, 25,
-			(SELECT array_agg(jsonb_build_object('at', now(), 'attempt', a, 'error', repeat('e', 6000))) FROM generate_series(1, 25) a)
-		FROM generate_series(1, 120)`)
+			(SELECT array_agg(jsonb_build_object('at', now(), 'attempt', a, 'error', repeat('e', 2500))) FROM generate_series(1, 25) a)
+		FROM generate_series(1, 90)`)
 	jobs := entries(f, f.ListJobs, &maintenancev1.ListJobsRequest{PageSize: 1000}, (*maintenancev1.ListJobsResponse).GetJobs)
 	for _, j := range jobs {
-		if said := j.GetErrors()[24].GetError(); !strings.HasSuffix(said, "e… (3952 bytes more: the job has all)") {
+		if said := j.GetErrors()[24].GetError(); !strings.HasSuffix(said, "e… (452 bytes more: the job has all)") {
 			t.Errorf("error %s", said)
 		}
 	}
-	assert.Equal(t, len(jobs), 120, "jobs")
+	assert.Equal(t, len(jobs), 90, "jobs")
 	answer := assert.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{Id: 1}))(t)
 	assert.Equal(t, answer.GetJobs()[0].GetErrors()[0].GetError(), strings.Repeat("e", 6000))
 	f.exec(`INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome, reason)
