@@ -179,7 +179,7 @@ func TestLists_NoPageIsTooLargeForAClient(t *testing.T) {
 	}
 	assert.Equal(t, len(jobs), 90, "jobs")
 	answer := assert.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{Id: 1}))(t)
-	assert.Equal(t, answer.GetJobs()[0].GetErrors()[0].GetError(), strings.Repeat("e", 6000))
+	assert.Equal(t, answer.GetJobs()[0].GetErrors()[0].GetError(), strings.Repeat("e", 2500))
 	f.exec(`INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome, reason)
 		SELECT $1, now() - i * interval '1 minute', '', 'skipped', repeat('r', 9000) FROM generate_series(1, 600) i`, worker)
 	fires := entries(f, f.ListFires, &maintenancev1.ListFiresRequest{PageSize: 1000}, (*maintenancev1.ListFiresResponse).GetFires)
