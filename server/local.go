@@ -23,9 +23,9 @@ import (
 // localKey is the context key of the caller in this process. Calls from the network cannot set it.
 type localKey struct{}
 
-// Call makes the unary call of a request in this process, with the roles, limits, audit and errors of
-// a call from the network: RunBatch for a RunBatchRequest. fields are texts of fields of the request.
-// An error is a gRPC status.
+// Call makes a unary call in this process: RunBatch for a RunBatchRequest. Roles, limits, audit and
+// errors are those of a call from the network. fields are texts of fields of the request. An error is
+// a gRPC status.
 func (s *Server) Call(
 	ctx context.Context, from access.Caller, request proto.Message, fields map[string][]string,
 ) (proto.Message, error) {

@@ -202,8 +202,8 @@ func (p lists) waiting(w http.ResponseWriter, r *http.Request) {
 	p.show(w, r, "waiting", name+", "+what+" · caretaker", body)
 }
 
-// search redirects to a run by its id or the beginning of it, to a job by its id, or to the receipts of
-// a row by its table and key.
+// search redirects to a run by a prefix of its ID, to a job by its ID, or to the receipts of a row by
+// its table and key.
 func (p lists) search(w http.ResponseWriter, r *http.Request) {
 	words := strings.Fields(r.FormValue("q"))
 	to, err := "", error(nil)
@@ -234,8 +234,8 @@ func (p lists) findID(ctx context.Context, text string) (string, error) {
 	return "/runs/" + url.PathEscape(text), p.readRun(ctx, text, readEvery).Err
 }
 
-// findRow returns the address of the receipts of a row: in the first database that has any, else in
-// one whose older receipts may have some.
+// findRow returns the address of the receipts of a row in the first database that has any. Without
+// one, it returns that of a database whose older receipts may match.
 func (p lists) findRow(r *http.Request, table, key string) (string, error) {
 	names := p.databaseNames()
 	found, queries := make([]pageOf[*pb.Receipt], len(names)), make([]url.Values, len(names))
