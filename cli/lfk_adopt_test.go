@@ -178,12 +178,12 @@ func TestLfkOrphans_NamesDefinitionsThatItCannotSearch(t *testing.T) {
 	sh.defined("c: [" + strings.ReplaceAll(entry, "table: p", "table: pp1") + ", " + strings.ReplaceAll(entry, "table: p", "table: pv") + "]")
 	sh.want(1, "lfk orphans", "c.p_id -> pp1 on main: pp1 is a partition of pp: use that name in "+
 		"the definitions",
-		"c.p_id -> pv on main: pv is a view on main: use its underlying table in the definition")
+		"c.p_id -> pv on main: pv is a view in database main: use its underlying table in the definition")
 	sh.defined("c: [" + entry + "]\ncv: [" + entry + "]\ngone: [" + entry + "]")
-	sh.want(0, "lfk orphans", "no orphans", "skipped cv.p_id -> p (cv is a view on main: use its underlying table in the definition), "+
+	sh.want(0, "lfk orphans", "no orphans", "skipped cv.p_id -> p (cv is a view in database main: use its underlying table in the definition), "+
 		"gone.p_id -> p (gone is not in any configured database): run `caretaker lfk lint` for details")
 	sh.want(2, "lfk orphans cv.p_id", "no definition with a child in a configured database "+
-		"matches: cv.p_id -> p (cv is a view on main: use its underlying table")
+		"matches: cv.p_id -> p (cv is a view in database main: use its underlying table")
 	sh.want(0, "lfk accept-absent gone")
 	_, _, remarks := sh.caretaker("lfk", "orphans")
 	assert.Contains(t, remarks, "skipped cv.p_id")

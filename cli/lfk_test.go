@@ -175,8 +175,8 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.defined("{}")
 	for command, words := range map[string]string{
 		"dead --table nowhere": "unknown table nowhere in main, ci", "dead --failing --table nowhere": "unknown table nowhere in main, ci",
-		"track n --column nix --database ci": "public.n has no column nix", "track n --column id,id --database ci": "the column id is named twice",
-		"track n --column a,b,c,d,e --database ci": "a key has at most 4 columns",
+		"track n --column nix --database ci": "public.n has no column nix", "track n --column id,id --database ci": "the column id is specified twice",
+		"track n --column a,b,c,d,e --database ci": "the key (a, b, c, d, e) of public.n has too many columns: specify at most 4 columns",
 		"track a.b.c": "has more than one dot", "untrack a.b.c": "has more than one dot", `dead --table "p`: "a quote that is not closed", `track "p`: "a quote that is not closed",
 		"adopt n.nix --plan": "unknown foreign key n.nix", "revert n.nix": "caretaker has never adopted it",
 		"adopt n.id --on-delete drop": "--on-delete drop: allowed are",
@@ -193,8 +193,8 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.want(1, "lfk track p", "caretaker: main: the key id of public.p is of type numeric")
 	sh.want(1, "lfk track q", "q is in main, ci: name one with --database")
 	sh.want(0, "lfk track q --database ci", "ci: trigger q_loose_fk_trigger on public.q")
-	sh.want(1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor the only column",
-		"would lose its children: make it unique, or name a unique key with --column\n")
+	sh.want(1, "lfk track q --database ci --column code", "code of public.q is not a unique key",
+		"(valid, not partial, not deferrable), or specify a unique key with --column\n")
 	sh.want(1, "lfk track "+strings.Repeat("n", 50), strings.Repeat("n", 50)+"_loose_fk_trigger would have 67 bytes")
 	sh.want(1, "lfk lint", "no definitions to check: set workers.loose_foreign_keys_cleanup.definitions")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")

@@ -29,7 +29,7 @@ func TestLfkUntrack_DeletesRecordsThatNoDefinitionNeeds(t *testing.T) {
 	sh.want(1, "lfk lint", key, "set workers.loose_foreign_keys_cleanup.definitions to the file that has its definition")
 	sh.want(1, "doctor", "definitions: adopted_without_definition:", "public.lines.account,number: is an adopted foreign key")
 	sh.defined("")
-	sh.want(1, "lfk untrack invoices --yes", "records of public.invoices are pending or dead, and without its trigger")
+	sh.want(1, "lfk untrack invoices --yes", "public.invoices has pending or dead records, and without its trigger")
 	sh.defined(before)
 	execute(t, sql, `TRUNCATE loose_foreign_keys_deleted_records; DELETE FROM maintenance.dead_records`)
 	sh.want(2, "lfk untrack invoice", "did you mean invoices?")

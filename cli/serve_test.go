@@ -94,7 +94,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		}
 		there.User = url.UserPassword("nobody", "secret")
 		sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
-		assert.Lacks(t, sh.want(1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): authentication failed: check user and password"), "secret")
+		assert.Lacks(t, sh.want(1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): authentication failed: check the user and password"), "secret")
 	})
 }
 
@@ -117,7 +117,7 @@ func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_DATABASES_CI_URL", sh.get("CARETAKER_DATABASES_MAIN_URL")+"&application_name=second")
 		for _, command := range []string{"serve", "migrate", "lfk lint", "lfk install", "lfk dead --database main"} {
-			sh.want(1, command, "databases.ci.url is the same database as databases.main.url: leave databases.ci.url out")
+			sh.want(1, command, "databases.ci.url leads to the same database as databases.main.url: remove databases.ci.url")
 		}
 	})
 	t.Run("a file of tokens", func(t *testing.T) {

@@ -154,7 +154,7 @@ func TestMustDiffer_OfTwoNamesOfADatabaseTheLaterIsRefused(t *testing.T) {
 		_, err := ci.Leases.ListLeases(t.Context(), nil)
 		same, ok := errors.AsType[*dberr.SameDatabaseError](err)
 		assert.Require(t, ok && errors.Is(err, dberr.ErrUnreachable) && same.First == "main", "ci: %v", err)
-		if text := same.Error(); !strings.Contains(text, "databases.main.url") || !strings.Contains(text, "leave databases.ci.url out") {
+		if text := same.Error(); !strings.Contains(text, "databases.main.url") || !strings.Contains(text, "remove databases.ci.url") {
 			t.Error(text)
 		}
 		for _, d := range []*repo.Database{main, sec} {

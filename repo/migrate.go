@@ -85,7 +85,7 @@ func (d *Database) CheckMigrated(ctx context.Context) error {
 		}
 		switch newest := slices.Max(wanted); {
 		case current < newest:
-			return fmt.Errorf("database %s is at version %d, version %d is required: %w", d.Name, current, newest, dberr.ErrNotMigrated)
+			return fmt.Errorf("database %s is at version %d, but version %d is required: %w", d.Name, current, newest, dberr.ErrNotMigrated)
 		case applied < len(wanted):
 			return fmt.Errorf("database %s is not migrated for this configuration: %w",
 				d.Name, dberr.ErrNotMigrated)

@@ -63,7 +63,7 @@ func TestPurge_ProtectedRowsAreFoundWhateverTheNamesOfTheirTables(t *testing.T) 
 // A server may say in another language that a text is no number, with other quotes.
 func TestPurge_ChecksAreRecognizedInEveryLanguage(t *testing.T) {
 	_, err := purgedChild(t, `TRUNCATE maintenance.protected_targets`, `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-		RAISE 'ungültige Eingabesyntax für Typ integer: »%»', 'the parent of a key exists' USING ERRCODE = '22P02'; END $$;
+		RAISE 'ungültige Eingabesyntax für Typ integer: »%»', 'the parent row of a recorded key exists' USING ERRCODE = '22P02'; END $$;
 		CREATE TRIGGER f AFTER DELETE ON c EXECUTE FUNCTION f()`)
 	assert.That(t, errors.Is(err, dberr.ErrLivingParent), "%v", err)
 }

@@ -194,8 +194,8 @@ func TestOpen_AnErrorHasNoPartOfThePassword(t *testing.T) {
 		"postgres://u:k@77q@h/db": "write % as %25", "postgres://u:77q/k@h/db": "write % as", "postgres://u:12/77q@h/db": "write % as",
 		"postgres://u:1?77q@h@h/db": "write % as", "postgres://u:1?k=/77q@h/db": "write % as", "postgres://u:%zz77q@h/db": "write % as",
 		"postgres://u:77q@h:port/db": "write % as", "postgres://u:77q@h/db?sslmode=x": "failed to configure TLS (sslmode is invalid)",
-		"postgres://u:77q@h/db?sslpassword=77q&connect_timeout=x": "invalid connect_timeout", "postgre://u:77q@h/db?a=b": "is not a URL such as",
-		"host=h password=k 77q dbname=d": "quote values with spaces", "host=h password='77q": "quote values with spaces",
+		"postgres://u:77q@h/db?sslpassword=77q&connect_timeout=x": "invalid connect_timeout", "postgre://u:77q@h/db?a=b": "is not a PostgreSQL URL",
+		"host=h password=k 77q dbname=d": "NAME='VALUE' if the value has spaces", "host=h password='77q": "NAME='VALUE' if the value has spaces",
 	} {
 		_, err := repo.Open(t.Context(), "main", url)
 		assert.That(t, err != nil && !strings.Contains(err.Error(), "77q") &&

@@ -115,7 +115,7 @@ func uniqueArgs(args jobqueue.Args) (string, error) {
 	}
 	encoded, err := json.Marshal(value)
 	if err != nil {
-		return "", fmt.Errorf("arguments of %s: %w", args.Kind(), err)
+		return "", fmt.Errorf("cannot encode the arguments of %s: %w", args.Kind(), err)
 	}
 	return string(encoded), nil
 }
@@ -133,7 +133,7 @@ func options(j jobqueue.Job) (*river.InsertOpts, error) {
 	}
 	metadata, err := json.Marshal(origin)
 	if err != nil {
-		return nil, fmt.Errorf("metadata of %s: %w", j.Args.Kind(), err)
+		return nil, fmt.Errorf("cannot encode the metadata of %s: %w", j.Args.Kind(), err)
 	}
 	opts := &river.InsertOpts{
 		Metadata: metadata, Queue: queueOf(j.Args.Kind()), ScheduledAt: j.ScheduledAt,

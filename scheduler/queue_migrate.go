@@ -80,7 +80,7 @@ func CheckQueueMigrated(ctx context.Context, main *repo.Database) error {
 		return err
 	}
 	if !migrated {
-		return fmt.Errorf("job queue in database %s: %w", main.Name, dberr.ErrNotMigrated)
+		return fmt.Errorf("the job queue in database %s is %w", main.Name, dberr.ErrNotMigrated)
 	}
 	return nil
 }

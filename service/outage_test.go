@@ -219,7 +219,7 @@ func TestFault_Outage_NoConnectionIsLeftOnTheServer(t *testing.T) {
 			hogs = append(hogs, hog)
 		}
 	})
-	r.wantExplained(t, " (53300 too_many_connections): no connection is free: check max_connections and CONNECTION LIMIT of the role and the database")
+	r.wantExplained(t, " (53300 too_many_connections): no connection is free: check max_connections, and the CONNECTION LIMIT of the role and database")
 	released := time.Now()
 	for _, hog := range hogs {
 		_ = hog.Close(ctx)

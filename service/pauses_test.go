@@ -158,7 +158,7 @@ func TestCancelJob_NeverStartsOrStopsAfterItsStatementUntilItIsRetried(t *testin
 	g.Run("scheduled_jobs=1")
 	job := assert.Must(g.Service.CancelJob(t.Context(), 1, "not this one", "ann"))(t)
 	assert.Require(t, job.State == "cancelled" && job.Reason == "CANCELLED", "%+v", job)
-	const words = "job 1 was cancelled by ann: not this one; to undo this, run caretaker jobs retry 1"
+	const words = "job 1 was cancelled by ann: not this one; to undo the cancellation, run `caretaker jobs retry 1`"
 	plan := assert.Must(g.Service.PlanDeletion(t.Context(), "group", 10))(t)
 	assert.That(t, plan.Refused != nil && plan.Refused.Reason+": "+plan.Refused.Detail == "CANCELLED: "+words && len(plan.Tables) != 0,
 		"%+v", plan)

@@ -257,7 +257,7 @@ func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 		assert.That(t, refused == (err != nil && strings.Contains(err.Error(), name)), "%s: %v", parameter, err)
 		if refusal, ok := errors.AsType[*dberr.Error](err); ok {
 			said := refusal.Condition() + ": " + refusal.Why()
-			assert.That(t, said == "unreachable (08P01 protocol_violation): the pooler refuses connections: check the limits and the log of the pooler", "%s", said)
+			assert.That(t, said == "unreachable (08P01 protocol_violation): the pooler refuses connections: check the pooler's limits and log", "%s", said)
 		}
 	}
 	// Settings of the database or the role apply on every connection.

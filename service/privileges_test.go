@@ -121,7 +121,7 @@ func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T
 		for _, dry := range []bool{true, false} {
 			r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: worker, DryRun: dry}))(t)
 			servicetest.WantState(t, r, control.RunFailed)
-			want := "table " + table + " on main: privilege missing: grant SELECT on it to the role"
+			want := "table " + table + " on main: privilege missing: grant SELECT on the table to the role"
 			assert.That(t, strings.Contains(r.Error, want), "dry run %t: %q, want %q", dry, r.Error, want)
 		}
 		e.Exec("main", `GRANT ALL ON `+table+` TO `+role)
@@ -132,8 +132,8 @@ func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T
 func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
-		"database main has no application schema: no schema of search_path (nowhere, away) exists: set search_path of the role": documentedRights,
-		"database main has no application schema: GRANT USAGE ON SCHEMA public TO role_":                                        documentedRights + `REVOKE USAGE ON SCHEMA public FROM {role}, public`,
+		"database main has no application schema: no schema in search_path (nowhere, away) exists, so set search_path for the role": documentedRights,
+		"database main has no application schema: run GRANT USAGE ON SCHEMA public TO role_":                                        documentedRights + `REVOKE USAGE ON SCHEMA public FROM {role}, public`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := servicetest.New(servicetest.Parallel(t), "main", "main")

@@ -97,7 +97,7 @@ func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
 			r := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, r, "succeeded")
 			assert.That(t, strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by") &&
-				strings.Contains(r.Reason, "is deleted with rows of "), "reason %q", r.Reason)
+				strings.Contains(r.Reason, "would be deleted with rows of "), "reason %q", r.Reason)
 			e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE id = 2`, "2")
 			e.Want("main", pending, "2")
 			// The other keys are done, and this one when the protection ends.
@@ -119,12 +119,12 @@ const byAnn28 = "user 28 is protected by ann: evidence"
 func (p protectedPath) wantKept(t *testing.T, s *service.Service, worker, kind string, id int64) {
 	t.Helper()
 	plan := assert.Must(s.PlanDeletion(t.Context(), kind, id))(t)
-	assert.That(t, plan.Refused != nil && plan.Refused.Reason == "PROTECTED" && plan.Refused.Detail == byAnn28+p.words, "plan %+v", plan.Refused)
+	assert.That(t, plan.Refused != nil && plan.Refused.Reason == "PROTECTED" && plan.Refused.Detail == byAnn28+p.words+")", "plan %+v", plan.Refused)
 	dry := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: worker, DryRun: true}))(t)
-	assert.That(t, len(dry.Candidates) == 1 && strings.HasPrefix(dry.Candidates[0].Reason, "PROTECTED: "+byAnn28+p.words), "candidates %+v", dry.Candidates)
+	assert.That(t, len(dry.Candidates) == 1 && strings.HasPrefix(dry.Candidates[0].Reason, "PROTECTED: "+byAnn28+p.words+")"), "candidates %+v", dry.Candidates)
 }
 
-const through = ", and would be deleted through "
+const through = " (would be deleted through "
 
 func TestProtect_TheEndOfAUserDeletesNoProtectedOne(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "all", "main")
@@ -220,7 +220,7 @@ func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
 		orphan   = `ALTER TABLE ghost_user_migrations DROP CONSTRAINT ghost_user_migrations_user_id_fkey; UPDATE ghost_user_migrations SET user_id = 999 WHERE user_id = 26; `
 		refusing = `UPDATE issues SET author_id = 26; CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$;
 			CREATE TRIGGER no BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION no(); `
-		kept = "1 queue row kept, PROTECTED: " + byAnn28 + ", and is deleted with rows of ghost_user_migrations"
+		kept = "1 queue row kept, PROTECTED: " + byAnn28 + " (would be deleted with rows of ghost_user_migrations)"
 	)
 	refused := func(code string) string { return strings.ReplaceAll(refusing, "{code}", code) }
 	const other = "users_ghost_user_migrations"
@@ -266,7 +266,7 @@ func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
 		protect(t, s, "user", 28)
 		r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.PlaceholderUsers}))(t)
 		servicetest.WantState(t, r, "failed")
-		assert.That(t, strings.Contains(r.Error, "PROTECTED: "+byAnn28+", and is deleted with rows of import_placeholder_user_details"), "error %q", r.Error)
+		assert.That(t, strings.Contains(r.Error, "PROTECTED: "+byAnn28+" (would be deleted with rows of import_placeholder_user_details)"), "error %q", r.Error)
 		e.Want("main", `SELECT count(*) FROM users WHERE id = 28`, "1")
 		e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 	})

@@ -289,7 +289,7 @@ func manages(e *servicetest.Estate, user int) {
 	e.Exec("main", fmt.Sprintf(`ALTER TABLE users ADD COLUMN manager_id bigint REFERENCES users ON DELETE CASCADE; UPDATE users SET manager_id = %d WHERE id = 77`, user))
 }
 
-const throughManager = ", and would be deleted through users.manager_id"
+const throughManager = " (would be deleted through users.manager_id)"
 
 const byAnn = " is protected by ann: evidence"
 
@@ -354,8 +354,8 @@ func groupsAreDeferredAndSayByWhom(e *servicetest.Estate) {
 	g.Exec("main", `INSERT INTO namespaces (id, type, owner_id, name, path, organization_id, created_at, updated_at)
 		SELECT 77, 'User', 1, 'u', 'u', organization_id, now(), now() FROM namespaces WHERE id = 10`)
 	for id, want := range map[int64]string{
-		77:    "id: 77 is the namespace of user 1: protect user 1",
-		10002: "id: 10002 is the namespace of a project: protect its group",
+		77:    "id: namespace 77 belongs to user 1: protect user 1",
+		10002: "id: namespace 10002 belongs to a project: protect the group of the project",
 	} {
 		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "r"}, 0, false)
 		wantInvalid(t, want, err, "id")
@@ -370,7 +370,7 @@ func groupsAreDeferredAndSayByWhom(e *servicetest.Estate) {
 	assert.Must(g.Service.CancelJob(t.Context(), 1, "stop", "ann"))(t)
 	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (40)`)
 	wantDeferred(t, g.Service, servicetest.AdjournedGroups, 0, "10 PROTECTED: group 12"+byAnn,
-		"40 CANCELLED: job 1 was cancelled by ann: stop; to undo this, run caretaker jobs retry 1", "50 in its grace period")
+		"40 CANCELLED: job 1 was cancelled by ann: stop; to undo the cancellation, run `caretaker jobs retry 1`", "50 in its grace period")
 }
 
 func aRowThatIsHandedOverKeepsNobody(e *servicetest.Estate) {

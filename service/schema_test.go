@@ -19,7 +19,7 @@ import (
 )
 
 // letPass is what messages say is to be done about it.
-const letPass = " (let it pass these rows, or disable it)"
+const letPass = " (exempt these rows, or disable the trigger or rule)"
 
 // keep lets a trigger keep rows of a table from an operation, without an error. condition is SQL about OLD.
 func keep(e *servicetest.Estate, operation, table, condition string) {
@@ -248,7 +248,7 @@ func wantNamed(e *servicetest.Estate, s *service.Service, worker, table, columns
 		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN `+column+` TO renamed`)
 		_, err := s.RunBatch(context.Background(), run.Request{Worker: worker})
 		missing, ok := errors.AsType[*fault.NotConfiguredError](err)
-		assert.That(e.T, ok && strings.Contains(missing.Missing, "no column "+column+" in its table "+table),
+		assert.That(e.T, ok && strings.Contains(missing.Missing, "no column "+column+" in table "+table),
 			"without %s.%s: %v", table, column, err)
 		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN renamed TO `+column)
 	}
@@ -344,5 +344,5 @@ func TestPlaceholderUserCleanup_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 	e.Insert(jobqueue.Job{Args: jobqueue.DeletePlaceholderUser{PlaceholderUserID: 7}})
 	e.Work(s, "delete_placeholder_user")
 	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`,
-		"database main has no column user_type in its table users")
+		"database main has no column user_type in table users")
 }

@@ -35,8 +35,8 @@ func (l *lost) Handle(err error) {
 		l.logger.WarnContext(ctx, "OpenTelemetry warning", "error", err.Error())
 	case "metrics":
 		l.logger.WarnContext(ctx, "telemetry lost", "signal", signal, "error", err.Error(), "advice",
-			"to send only traces, set OTEL_METRICS_EXPORTER=none: the metrics stay available to "+
-				"Prometheus")
+			"to send only traces, set OTEL_METRICS_EXPORTER=none (Prometheus can still scrape the "+
+				"metrics)")
 	default:
 		l.logger.WarnContext(ctx, "telemetry lost", "signal", signal, "error", err.Error())
 	}

@@ -136,7 +136,7 @@ func identity(ctx context.Context, config Config) (*resource.Resource, error) {
 		resource.WithAttributes(own...), resource.WithFromEnv(),
 		resource.WithSchemaURL(semconv.SchemaURL))
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
-		return nil, fmt.Errorf("OpenTelemetry resource, see OTEL_RESOURCE_ATTRIBUTES: %w", err)
+		return nil, fmt.Errorf("cannot set up the OpenTelemetry resource (check OTEL_RESOURCE_ATTRIBUTES): %w", err)
 	}
 	return who, nil
 }
@@ -150,8 +150,8 @@ func (t *Telemetry) trace(ctx context.Context, config Config, who *resource.Reso
 	if config.Traces {
 		spans, err := autoexport.NewSpanExporter(ctx)
 		if err != nil {
-			return fmt.Errorf("cannot set up tracing, see OTEL_TRACES_EXPORTER and "+
-				"OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
+			return fmt.Errorf("cannot set up tracing (check OTEL_TRACES_EXPORTER and "+
+				"OTEL_EXPORTER_OTLP_PROTOCOL): %w", err)
 		}
 		if !autoexport.IsNoneSpanExporter(spans) {
 			processor := filter{trace.NewBatchSpanProcessor(spans), config.Quiet}
@@ -181,8 +181,8 @@ func (t *Telemetry) count(ctx context.Context, config Config, who *resource.Reso
 	if config.Metrics {
 		push, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
-			return fmt.Errorf("cannot set up metrics, see OTEL_METRICS_EXPORTER and "+
-				"OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
+			return fmt.Errorf("cannot set up metrics (check OTEL_METRICS_EXPORTER and "+
+				"OTEL_EXPORTER_OTLP_PROTOCOL): %w", err)
 		}
 		if !autoexport.IsNoneMetricReader(push) {
 			options = append(options, metric.WithReader(push))

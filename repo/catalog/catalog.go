@@ -146,13 +146,13 @@ func catalog(
 		return nil, err
 	}
 	if c.hiding != "" {
-		return nil, fmt.Errorf("table %s on %s: row-level security may hide its rows from the role: "+
-			"give the role BYPASSRLS: %w", c.hiding, d.Name, dberr.ErrForbidden)
+		return nil, fmt.Errorf("table %s on %s: %w, because row-level security may hide rows: "+
+			"give the role the BYPASSRLS attribute", c.hiding, d.Name, dberr.ErrForbidden)
 	}
 	for name, r := range c.Tables {
 		if r == nil {
-			return nil, fmt.Errorf("table %s on %s: %w: grant SELECT on it to the role, "+
-				"caretaker doctor --grants lists all privileges", name, d.Name, dberr.ErrForbidden)
+			return nil, fmt.Errorf("table %s on %s: %w: grant SELECT on the table to the role "+
+				"(to list all missing privileges, run `caretaker doctor --grants`)", name, d.Name, dberr.ErrForbidden)
 		}
 	}
 	return c, nil

@@ -28,7 +28,7 @@ func ParseTable(name string) (Table, error) {
 	case 2:
 		return Table{Schema: parts[0], Name: parts[1]}, nil
 	}
-	return Table{}, errors.New(`has more than one dot: put a name with a dot in quotes, as in ` +
+	return Table{}, errors.New(`has more than one dot: quote the part that contains a dot, as in ` +
 		`sales."a.b"`)
 }
 

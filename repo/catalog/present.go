@@ -108,10 +108,10 @@ func (p Presence) Missing(ctx context.Context, essential ...Reference) string {
 	for _, c := range essential {
 		switch {
 		case p.Table(c.Table) == nil:
-			return pg.ExplainMissing(ctx, p.Database, fmt.Sprintf("database %s has no table %s in the application schema, which "+
-				"is fine without GitLab", p.Database.Name, c.Table))
+			return pg.ExplainMissing(ctx, p.Database, fmt.Sprintf("database %s has no table %s in the application schema "+
+				"(expected if GitLab does not use this database)", p.Database.Name, c.Table))
 		case !p.Has(c):
-			return pg.ExplainMissing(ctx, p.Database, fmt.Sprintf("database %s has no column %s in its table %s",
+			return pg.ExplainMissing(ctx, p.Database, fmt.Sprintf("database %s has no column %s in table %s",
 				p.Database.Name, c.Column, c.Table))
 		}
 	}
@@ -137,9 +137,8 @@ func (p Presence) Unsuitable(ctx context.Context, c Reference, value string) (st
 	if err != nil || holds {
 		return "", err
 	}
-	return fmt.Sprintf("%s.%s of database %s has the type %s, which has no '%s': "+
-		"change it to text, or to an enum that has "+
-		"it", c.Table, c.Column, p.Database.Name, column.Type, value), nil
+	return fmt.Sprintf("column %s.%s of database %s has type %s, which cannot hold '%s': "+
+		"change the column to text, or to an enum with this value", c.Table, c.Column, p.Database.Name, column.Type, value), nil
 }
 
 // TablesOf groups columns by table, to request them from a catalogue.

@@ -143,19 +143,20 @@ func (e *Error) Why() string {
 	case e.PoolFull:
 		return "all connections of the pool are in use: retry, or raise pool_max_conns in the URL"
 	case code == ReadOnlyState:
-		return "the server is read-only: check for a standby and default_transaction_read_only"
+		return "the server is read-only: check whether the server is a standby, and whether " +
+			"default_transaction_read_only is on"
 	case code == diskFullState:
-		return "the disk of the server is full: free disk space"
+		return "the disk of the server is full: free up disk space"
 	case code == "53300":
-		return "no connection is free: check max_connections and CONNECTION LIMIT of the role and the database"
+		return "no connection is free: check max_connections, and the CONNECTION LIMIT of the role and database"
 	case code == "57P03":
 		return "the server is starting up, shutting down or recovering: retry later, or check PostgreSQL's log"
 	case e.Refused() && HasPrefix(code, "3D"):
 		return "database not found: correct the URL, or create the database"
 	case e.Refused():
-		return "authentication failed: check user and password in databases." + urlKey(e.Database) + " and pg_hba.conf"
+		return "authentication failed: check the user and password in databases." + urlKey(e.Database) + ", and check pg_hba.conf"
 	case e.fromPooler():
-		return "the pooler refuses connections: check the limits and the log of the pooler"
+		return "the pooler refuses connections: check the pooler's limits and log"
 	case code == "55P03":
 		return "another transaction holds a lock on a table or row that the statement needs: check pg_stat_activity"
 	case code == "P0001":
@@ -337,8 +338,8 @@ const ReplicaSuffix = " (replica)"
 const ReadOnlyState = "25006"
 
 // NoTargetTableText is the text of [ErrNoTargetTable].
-const NoTargetTableText = "a protected user or group cannot be looked up: main has no table of users or namespaces " +
-	"with an integer id in its search_path: restore the table, or end the protections with caretaker unprotect"
+const NoTargetTableText = "a protected user or group cannot be looked up, because main has no table users or " +
+	"namespaces with an integer id in its search_path: restore the table, or run `caretaker unprotect` to end the protections"
 
 // ErrNoTargetTable means that the transaction could not check whether protected rows exist. It
 // changed nothing.
@@ -346,15 +347,15 @@ const ErrNoTargetTable = TextError(NoTargetTableText)
 
 // ErrChildChanged means that a statement might miss rows, because the child table has changed since
 // the start of the run. The transaction changed nothing.
-const ErrChildChanged = TextError("the child table has changed since the run started: it has a new trigger or rule, a table " +
-	"inherits from it, or a partition is being detached. The next run takes that into account")
+const ErrChildChanged = TextError("the child table has changed since the run started (a new trigger, rule or inheriting " +
+	"table, or a partition that is being detached): wait for the next run")
 
 // ErrLivingParent means that the parent of a key exists. The transaction changed nothing.
-const ErrLivingParent = TextError("the parent of a key exists")
+const ErrLivingParent = TextError("the parent row of a recorded key exists")
 
 // ErrBusy means that another transaction holds the advisory lock of a [fencing.Guard]. The transaction
 // changed nothing.
-var ErrBusy = errors.New("another transaction is changing it")
+var ErrBusy = errors.New("another transaction is changing the same target")
 
 // ErrUnguarded is a bug of ours: a write whose permit has no guard.
 var ErrUnguarded = errors.New("write rejected because it has no guard: report this bug")
@@ -368,14 +369,14 @@ type SameDatabaseError struct {
 
 // Error names both keys and the fix.
 func (e *SameDatabaseError) Error() string {
-	return fmt.Sprintf("databases.%[1]s.url is the same database as databases.%[2]s.url: "+
-		"leave databases.%[1]s.url out", e.Name, e.First)
+	return fmt.Sprintf("databases.%[1]s.url leads to the same database as databases.%[2]s.url: "+
+		"remove databases.%[1]s.url", e.Name, e.First)
 }
 
 // PoolerAdvice returns the fix for a pooler that prepares statements on one connection and uses
 // them on another.
 func PoolerAdvice(database string) string {
-	return "behind a pooler in transaction mode add default_query_exec_mode=exec to databases." +
+	return "for a pooler in transaction mode, add default_query_exec_mode=exec to databases." +
 		urlKey(database) + " (" + docs.URL("guides/managed-postgresql.md") + ")"
 }
 

@@ -24,7 +24,8 @@ func (l *Lease) Holding() string {
 		return fmt.Sprintf("%s was just released by %s: try again", l.Name, l.Holder)
 	}
 	if l.ExpiresAt.Equal(stmt.Latest()) {
-		return fmt.Sprintf("%s is held by %s and never expires: if no run is active, set its expires_at in maintenance.leases to now()",
+		return fmt.Sprintf("%s is held by %s and never expires: if no run is active, set expires_at of this lease "+
+			"in maintenance.leases to now()",
 			l.Name, l.Holder)
 	}
 	return fmt.Sprintf("%s is held by %s until %s", l.Name, l.Holder, l.ExpiresAt.UTC().Format(time.RFC3339))
@@ -50,7 +51,7 @@ type LeaseHeldError struct {
 func (e *LeaseHeldError) Error() string {
 	text := "lease " + e.Lease.Holding()
 	if e.RunID != "" {
-		text += fmt.Sprintf(": run %s is active, follow it with caretaker watch %s", e.RunID, e.RunID)
+		text += fmt.Sprintf(": to follow the active run, use `caretaker watch %s`", e.RunID)
 	}
 	return text
 }

@@ -47,8 +47,8 @@ func GhostTables() map[string][]string {
 // Queue finds the queue in a catalogue. missing names the missing essential table or column.
 func (Ghosts) Queue(ctx context.Context, c *catalog.Catalog) (q GhostQueue, missing string) {
 	absent := func(what string) string {
-		return pg.ExplainMissing(ctx, c.Database, fmt.Sprintf("database main has no %s in the application schema, which is fine "+
-			"without GitLab", what))
+		return pg.ExplainMissing(ctx, c.Database, fmt.Sprintf("database main has no %s in the application schema "+
+			"(expected if GitLab does not use this database)", what))
 	}
 	users := c.Table("users")
 	for _, column := range []string{"id", "user_type", "state"} {

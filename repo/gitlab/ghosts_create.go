@@ -79,11 +79,11 @@ type UnknownColumnError struct{ Column, Type string }
 
 // Error explains what to do.
 func (e *UnknownColumnError) Error() string {
-	why := "is NOT NULL, has no default, and caretaker does not know it"
+	why := "is NOT NULL without a default, and caretaker has no value for it"
 	if e.Type != "" {
-		why = "has the type " + e.Type + ", for which caretaker has no value"
+		why = "has type " + e.Type + ", for which caretaker has no value"
 	}
-	const text = "no ghost user could be created: users.%s %s; create a user with user_type 5 by hand"
+	const text = "cannot create a ghost user, because column users.%s %s: create a user with user_type 5 manually"
 	return fmt.Sprintf(text, e.Column, why)
 }
 

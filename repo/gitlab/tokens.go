@@ -84,8 +84,8 @@ func (s *foundSetting) judge() TokenSetting {
 	setting := TokenSetting{Now: s.now, Days: s.days}
 	switch {
 	case s.columnType != "" && s.columnType != "object":
-		is := tokenSettingKey + " cannot be read: " + tokenSettingColumn + " is "
-		setting.Invalid = is + s.shown + ": set it to a JSON object"
+		is := tokenSettingKey + " cannot be read, because " + tokenSettingColumn + " is "
+		setting.Invalid = is + s.shown + ": set the column to a JSON object"
 		setting.Redacted = is + "not a JSON object"
 	case s.kind == "":
 		setting.Days = defaultTokenDays

@@ -31,7 +31,7 @@ const cancelledUser = `EXISTS (SELECT FROM maintenance.job_cancellations c WHERE
 
 // cancelledText is the text of who cancelled the job of the row c, why, and how to revert it.
 const cancelledText = `'job ' || c.job_id || ' was cancelled by ' || c.cancelled_by || ': '
-    || c.reason || '; to undo this, run caretaker jobs retry ' || c.job_id`
+    || c.reason || '; to undo the cancellation, run ` + "`caretaker jobs retry ' || c.job_id || '`'"
 
 const cancelledGroupsSQL = `
 SELECT DISTINCT ON (c.group_id) c.group_id, 'CANCELLED', ` + cancelledText + `

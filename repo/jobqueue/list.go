@@ -248,7 +248,7 @@ func (e *DuplicateJobError) Error() string {
 	if e.ID == 0 {
 		return "another job for the same target has just ended: try again"
 	}
-	return fmt.Sprintf("job %d for the same target waits or runs already: retry that one", e.ID)
+	return fmt.Sprintf("job %[1]d for the same target is already waiting or running: retry job %[1]d instead", e.ID)
 }
 
 // Details returns the reason and the metadata for clients.

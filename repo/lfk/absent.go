@@ -67,8 +67,7 @@ func NotTables(ctx context.Context, all []*pg.Database, written []string) (map[s
 			return nil, err
 		}
 		for _, r := range found {
-			others[r.Name] = fmt.Sprintf("%s is a %s on %s: use its underlying table in the "+
-				"definition",
+			others[r.Name] = fmt.Sprintf("%s is a %s in database %s: use its underlying table in the definition",
 				r.Name, r.Kind, d.Name)
 		}
 	}

@@ -145,7 +145,8 @@ func (c *Child) MatchKey(to RecordedKey, parent *ParentTable) (err error) {
 	}
 	for _, column := range c.Key.Columns {
 		if t := c.table.columns[column].Compared; t == "real" || t == "double precision" {
-			return &KeyMismatchError{fmt.Sprintf("%s is of type %s, in which different keys are equal", column, t)}
+			return &KeyMismatchError{fmt.Sprintf("%s is of type %s, which rounds values, so different keys can compare as equal",
+				column, t)}
 		}
 	}
 	if len(to.Columns) == 0 {
@@ -172,8 +173,9 @@ func (c *Child) CheckKey(key Key) error {
 			len(c.Key.Columns), key.Columns())}
 	case len(c.Key.Key) > 1 && c.Order == nil:
 		// In another order the values would find the rows of other parents.
-		return &KeyMismatchError{fmt.Sprintf("%s is no longer tracked, so the order of its "+
-			"recorded columns %s is unknown: leave key out of the definition and give column in that order",
+		return &KeyMismatchError{fmt.Sprintf("%s is no longer tracked, so the order in which its key "+
+			"columns %s were recorded is unknown: remove `key` from the definition, and list the columns of `column` "+
+			"in the recorded order",
 			c.Key.Parent, ColumnList(c.Key.Key))}
 	}
 	return nil

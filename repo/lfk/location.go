@@ -39,10 +39,10 @@ func (e *QueueMovedError) Advice() string {
 // Changed returns what has changed.
 func (e *QueueMovedError) Changed() string {
 	changed := fmt.Sprintf("%s is in schema %s, but schema %s comes first in the search_path "+
-		"(%s) and does not contain it",
+		"(%s) and does not contain that table",
 		queueTable, e.Was, e.Now, e.Path)
 	if e.Exists {
-		changed = fmt.Sprintf("%s was %s.%s, now it resolves to %s.%s by the search_path (%s)",
+		changed = fmt.Sprintf("%s was %s.%s, but now resolves to %s.%s because of the search_path (%s)",
 			queueTable, e.Was, queueTable, e.Now, queueTable, e.Path)
 	}
 	return changed

@@ -29,8 +29,8 @@ type DeletionStartedError struct {
 
 // Error returns the failure and what to do.
 func (e *DeletionStartedError) Error() string {
-	return fmt.Sprintf("the deletion of %s %d has started, so it cannot be protected: find its "+
-		"job in the list of jobs, and cancel the job to stop the deletion",
+	return fmt.Sprintf("%s %d cannot be protected, because its deletion has started: to stop the "+
+		"deletion, find its job with `caretaker jobs`, and cancel the job",
 		e.Kind, e.ID)
 }
 
@@ -49,9 +49,9 @@ type NotAGroupError struct {
 // Error returns the failure and what to protect instead.
 func (e *NotAGroupError) Error() string {
 	if e.Owner == 0 {
-		return fmt.Sprintf("%d is the namespace of a project: protect its group", e.ID)
+		return fmt.Sprintf("namespace %d belongs to a project: protect the group of the project", e.ID)
 	}
-	return fmt.Sprintf("%d is the namespace of user %d: protect user %[2]d", e.ID, e.Owner)
+	return fmt.Sprintf("namespace %d belongs to user %d: protect user %[2]d", e.ID, e.Owner)
 }
 
 const (

@@ -40,7 +40,7 @@ const (
 // text.
 const (
 	ProcessGone     = "PROCESS_GONE"
-	ProcessGoneText = "the process of this attempt died or lost the database"
+	ProcessGoneText = "the process of this attempt died or lost its database connection"
 )
 
 // KeptByTrigger is the reason of the rows of a [rowset.KeptError].

@@ -41,7 +41,7 @@ func (e *KeptError) Error() string {
 		rows = fmt.Sprintf("a trigger or rule kept rows of %s from being %s", e.Rows, e.Intended)
 	}
 	if len(e.By) == 0 {
-		return reasons.KeptByTrigger + ": " + rows + " without an error: check the table's triggers"
+		return reasons.KeptByTrigger + ": " + rows + ", but raised no error: check the table's triggers and rules"
 	}
 	if rows != "" {
 		rows += ": "
@@ -51,7 +51,7 @@ func (e *KeptError) Error() string {
 		names[i] = k.String()
 	}
 	return reasons.KeptByTrigger + ": " + rows + strings.Join(names, ", ") +
-		" (let it pass these rows, or disable it)"
+		" (exempt these rows, or disable the trigger or rule)"
 }
 
 // Public marks the text as safe for clients.

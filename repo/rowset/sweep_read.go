@@ -114,7 +114,7 @@ func (r Rows) Refer(ctx context.Context, l fencing.Limits) ([]int, error) {
 WHERE EXISTS (SELECT FROM %s t WHERE %s) ORDER BY 1`,
 		strings.Join(lists, ", "), strings.Join(names, ", "), r.from(),
 		strings.Join(conditions, " AND "))
-	q := pg.NewQuery("find rows that refer by "+r.String(), sql, p...)
+	q := pg.NewQuery("find rows that refer through "+r.String(), sql, p...)
 	return pg.ReadRows(ctx, r.Database, l, q, pgx.RowTo[int])
 }
 

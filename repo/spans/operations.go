@@ -183,7 +183,7 @@ func describe(err error) (kind, text string) {
 	case dberr.Ours(err):
 		return "", ""
 	}
-	return "_OTHER", "the database did not answer, or not as expected"
+	return "_OTHER", "the database did not answer, or answered unexpectedly"
 }
 
 // disconnected reports whether there was no connection, or it was lost.

@@ -264,7 +264,7 @@ func TestAbsentChild_ThatIsAViewIsNamedAsOne(t *testing.T) {
 	e.Exec("ci", `CREATE VIEW v AS SELECT 1 AS p_id`)
 	var log servicetest.Buffer
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]\nv: [{table: p, column: p_id, on_delete: async_delete}]", log.Keep)
-	const text = "held, v is a view on ci: use its underlying table in the definition"
+	const text = "held, v is a view in database ci: use its underlying table in the definition"
 	for _, r := range []run.Run{servicetest.DryRun(t, s), wantRun(t, s, "deleted_rows=1 rescheduled_records=1")} {
 		assert.Equal(t, r.Reason, "1 record "+text)
 	}
@@ -278,7 +278,7 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 	const definitions = oneAbsent + "v: [{table: p, column: p_id, on_delete: async_delete}]\n" + "gone: [{table: p, column: p_id, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}]"
 	keys := e.Keys(definitions)
 	for _, mistake := range []struct{ child, words string }{
-		{"c", "c is in main, ci, where its rows are cleaned"}, {"v", "v is a view on ci: use its " +
+		{"c", "c is in main, ci, where its rows are cleaned"}, {"v", "v is a view in database ci: use its " +
 			"underlying table"}, {"nobodys", "no definition has a child table nobodys: "},
 	} {
 		_, err := keys.AcceptAbsent(context.Background(), []string{"absent", mistake.child}, "me")
@@ -309,7 +309,7 @@ func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
 	e.Exec("ci", `CREATE TABLE absent (p_id bigint)`)
 	e.Exec("ci", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere', current_database()); END $$`)
 	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
-	assert.That(t, err != nil && strings.Contains(err.Error(), "database ci has no application schema: no schema of search_path (nowhere) exists"),
+	assert.That(t, err != nil && strings.Contains(err.Error(), "database ci has no application schema: no schema in search_path (nowhere) exists"),
 		"got %v", err)
 	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
 }

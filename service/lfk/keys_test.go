@@ -181,7 +181,7 @@ func TestLooseForeignKeys_TablesOfSeveralSchemasAreToldApart(t *testing.T) {
 	for table, column := range map[string]string{"stock.orders": "number", `"with.dot"`: "", "sales.parts": "", "public.orders": ""} {
 		assert.Must(e.Keys("").Track(context.Background(), table, column))(t)
 	}
-	if _, err := e.Keys("").Track(context.Background(), `"od.d".orders`); err == nil || !strings.Contains(err.Error(), "its schema's name has a dot") {
+	if _, err := e.Keys("").Track(context.Background(), `"od.d".orders`); err == nil || !strings.Contains(err.Error(), "the dot in its schema name") {
 		t.Errorf("a schema with a dot in its name: %v", err)
 	}
 	e.Exec("main", `DELETE FROM sales.orders WHERE id = 2; DELETE FROM stock.orders WHERE number = 1 OR number IS NULL; DELETE FROM "with.dot"; DELETE FROM sales.leaf`)
@@ -256,7 +256,7 @@ func TestLooseForeignKeys_AnOlderQueueGetsTheColumnForKeys(t *testing.T) {
 	wantRun(t, e.Service(integer), "processed_records=1 deleted_rows=1")
 	keys := e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]\n" + integer)
 	servicetest.WantFindings(t, keys, "error queue_old main public.loose_foreign_keys_deleted_records", "error trigger_missing main public.p")
-	if _, err := keys.Track(context.Background(), "p"); err == nil || !strings.Contains(err.Error(), "add it with `caretaker lfk install`") {
+	if _, err := keys.Track(context.Background(), "p"); err == nil || !strings.Contains(err.Error(), "run `caretaker lfk install` to add the column") {
 		t.Errorf("tracked: %v", err)
 	}
 	if done, err := keys.Install(context.Background()); err != nil || done[0].Result != "managed by caretaker, column key_values added" {

@@ -306,7 +306,7 @@ func TestLooseForeignKeysCleanup_RowsThatMayBeKeptAreCounted(t *testing.T) {
 		e.Deleted("main", fmt.Sprint("p", i+1), 1, 100)
 		definitions += fmt.Sprintf("c%d: [{table: p%[1]d, column: p_id, on_delete: async_delete}]\n", i+1)
 		failures = append(failures, fmt.Sprintf("c%d.p_id -> p%[1]d on main: KEPT_BY_TRIGGER: trigger veto of %s "+
-			"(let it pass these rows, or disable it), 1 record", i+1, keeps))
+			"(exempt these rows, or disable the trigger or rule), 1 record", i+1, keeps))
 	}
 	wantFailedRun(t, e.Service(definitions, servicetest.Batches(10, 0)), strings.Join(failures, "; "),
 		"processed_records=297 deleted_rows=297 rescheduled_records=3")

@@ -180,7 +180,7 @@ func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
 		e.Hold(`SELECT FROM ` + child + ` WHERE p_id = 9 FOR UPDATE`)
 		definitions += child + ": [{table: p_of_" + child + ", column: p_id, " + entry + "}]\n"
 		failures = append(failures, fmt.Sprintf("%s.p_id -> p_of_%[1]s on main: KEPT_BY_TRIGGER: trigger veto of %[1]s "+
-			"(let it pass these rows, or disable it), 1 record", child))
+			"(exempt these rows, or disable the trigger or rule), 1 record", child))
 	}
 	s := e.Service(definitions, unhurried)
 	r := wantFailedRun(t, s, strings.Join(failures, "; "), "processed_records=72 rescheduled_records=8 deleted_rows=162 updated_rows=54")
@@ -193,7 +193,7 @@ func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
 	makeDue(e)
 	wantFailedRun(t, s, strings.Join(failures, "; "), "dead_records=4 rescheduled_records=4")
 	e.Want("main", `SELECT concat_ws(' ', primary_key_value, definition, sqlstate, message) FROM maintenance.dead_records WHERE definition LIKE 'c0.%'`,
-		"7 c0.p_id -> p_of_c0 KEPT_BY_TRIGGER KEPT_BY_TRIGGER: trigger veto of c0 (let it pass these rows, or disable it)")
+		"7 c0.p_id -> p_of_c0 KEPT_BY_TRIGGER KEPT_BY_TRIGGER: trigger veto of c0 (exempt these rows, or disable the trigger or rule)")
 	if st := servicetest.Status(t, s); st.Failing == nil || st.Failing.Class != "DATA" || strings.Count(st.Failing.Message, "KEPT_BY_TRIGGER") != len(failures) {
 		t.Errorf("failing %+v", st.Failing)
 	}
@@ -231,8 +231,8 @@ func TestLooseForeignKeysCleanup_TriggersOfPartitionsAndRulesAreNamed(t *testing
 		CREATE RULE stay AS ON DELETE TO d DO INSTEAD NOTHING`)
 	veto(e, "c_2", "true")
 	e.Deleted("main", "p", 1, 7)
-	wantFailedRun(t, e.Service(cAndD), "c.p_id -> p on main: KEPT_BY_TRIGGER: trigger veto of c_2 (let it pass these rows, or disable it), "+
-		"3 records; d.p_id -> p on main: KEPT_BY_TRIGGER: rule stay of d (let it pass these rows, or disable it), 3 records",
+	wantFailedRun(t, e.Service(cAndD), "c.p_id -> p on main: KEPT_BY_TRIGGER: trigger veto of c_2 (exempt these rows, or disable the trigger or rule), "+
+		"3 records; d.p_id -> p on main: KEPT_BY_TRIGGER: rule stay of d (exempt these rows, or disable the trigger or rule), 3 records",
 		"deleted_rows=3 processed_records=3 rescheduled_records=4")
 	e.Want("main", `SELECT bool_and(failures = 1) FROM maintenance.record_failures`, "true")
 }
@@ -260,7 +260,7 @@ func TestLooseForeignKeysCleanup_ARowWhoseUpdateATriggerTakesBackIsKept(t *testi
 		if c.kept > 0 {
 			e.Exec("main", fmt.Sprintf(`CREATE TRIGGER back BEFORE UPDATE ON c%d FOR EACH ROW WHEN (OLD.p_id = 99) EXECUTE FUNCTION back()`, i))
 			failures = append(failures, fmt.Sprintf("c%d.p_id -> p%[1]d on main: KEPT_BY_TRIGGER: trigger back of c%[1]d "+
-				"(let it pass these rows, or disable it), 1 record", i))
+				"(exempt these rows, or disable the trigger or rule), 1 record", i))
 		}
 		e.Deleted("main", fmt.Sprint("p", i), 1, 100)
 		definitions += fmt.Sprintf("c%d: [{table: p%[1]d, column: p_id, on_delete: %s}]\n", i, c.action)
@@ -324,7 +324,7 @@ func TestLooseForeignKeysCleanup_AChildThatChangesMeanwhileIsForTheNextRun(t *te
 			e.Lift("main", servicetest.App)
 			r := servicetest.Ended(t, s, run.ID)
 			servicetest.WantCounts(t, r, "rescheduled_records=1 deleted_rows=3")
-			assert.That(t, strings.HasPrefix(r.Error, c.definition+".p_id -> p on main: the child table has changed since the run started: "), "error %q", r.Error)
+			assert.That(t, strings.HasPrefix(r.Error, c.definition+".p_id -> p on main: the child table has changed since the run started ("), "error %q", r.Error)
 			dueAgain(e, "main")
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), c.next)
 			e.Want("main", `SELECT count(*) FROM (SELECT FROM c UNION ALL SELECT FROM c_1 UNION ALL SELECT FROM d) x`, c.rows)

@@ -166,7 +166,7 @@ func TestLooseForeignKeysCleanup_NamesAreLiteral(t *testing.T) {
 
 func TestLooseForeignKeysCleanup_ASchemaThatComesBeforeTheQueueIsReported(t *testing.T) {
 	t.Parallel()
-	const without, second = "is in schema public, but schema caretaker comes first", "was public.loose_foreign_keys_deleted_records, now it resolves to caretaker."
+	const without, second = "is in schema public, but schema caretaker comes first", "was public.loose_foreign_keys_deleted_records, but now resolves to caretaker."
 	for name, c := range map[string]struct {
 		seen   bool // a run has worked the queue before
 		second bool // the schema gets a queue of its own
@@ -199,7 +199,7 @@ func TestLooseForeignKeysCleanup_ASchemaThatComesBeforeTheQueueIsReported(t *tes
 
 			keys.Schema = "caretaker"
 			_, err = keys.Install(t.Context())
-			servicetest.WantError(t, err, "runs would no longer clean the queue public.loose_foreign_keys_deleted_records", "triggers on p")
+			servicetest.WantError(t, err, "runs would no longer process the queue public.loose_foreign_keys_deleted_records", "tables with triggers: p")
 			e.Exec("main", `DROP TRIGGER p_loose_fk_trigger ON public.p`)
 			assert.Must(keys.Install(t.Context()))(t)
 			servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)

@@ -107,12 +107,11 @@ func (s source) parsed() (*pgxpool.Config, error) {
 	_, err := url.Parse(s.url)
 	switch malformed := isURL && (err != nil || strayAt(s.url)); {
 	case malformed:
-		return nil, errors.New("is not a valid URL (it is not shown, as it may have a password): in " +
-			"a password " +
+		return nil, errors.New("is not a valid URL (not shown, because it may contain a password): in the password, " +
 			"write % as %25, @ as %40, : as %3A, / as %2F, ? as %3F and # as %23")
 	case !isURL && strings.Contains(before, "://"):
-		return nil, errors.New("is not a URL such as postgres://caretaker@db:5432/gitlab (it is not shown, " +
-			"as it may have a password)")
+		return nil, errors.New("is not a PostgreSQL URL (not shown, because it may contain a password): " +
+			"use a URL such as postgres://caretaker@db:5432/gitlab")
 	}
 	config, err := pgxpool.ParseConfig(s.url)
 	switch {
@@ -120,9 +119,8 @@ func (s source) parsed() (*pgxpool.Config, error) {
 		text := err.Error()
 		return nil, errors.New(text[strings.LastIndex(text, "`: ")+len("`: "):])
 	case err != nil:
-		return nil, errors.New("is not a valid connection string (it is not shown, as it may have a " +
-			"password): " +
-			"write NAME=VALUE, and quote values with spaces: 'VALUE'")
+		return nil, errors.New("is not a valid connection string (not shown, because it may contain a password): " +
+			"write NAME=VALUE, or NAME='VALUE' if the value has spaces")
 	}
 	return config, nil
 }
@@ -149,7 +147,7 @@ func open(ctx context.Context, name string, from source) (*Database, error) {
 		config.MaxConns = from.conns
 	}
 	if config.MaxConns < minConns {
-		return nil, fmt.Errorf("%s: pool_max_conns is %d: set it to %d at least",
+		return nil, fmt.Errorf("pool_max_conns in %s is %d: set pool_max_conns to at least %d",
 			from.key, config.MaxConns, minConns)
 	}
 	if config.ConnConfig.ConnectTimeout == 0 {

@@ -208,9 +208,9 @@ type ProtectedError struct {
 func (e *ProtectedError) Error() string {
 	by := ""
 	if len(e.By) > 0 {
-		by = ", and is deleted with rows of " + strings.Join(e.By, ", ")
+		by = " (would be deleted with rows of " + strings.Join(e.By, ", ") + ")"
 	}
-	return fmt.Sprintf("%s: %s%s; to end the protection, run caretaker unprotect %s %d",
+	return fmt.Sprintf("%s: %s%s; to end the protection, run `caretaker unprotect %s %d`",
 		reasons.Protected, e.String(), by, e.Kind, e.ID)
 }
 
@@ -241,7 +241,7 @@ func (p *Protection) target() string { return fmt.Sprintf("%s %d", p.Kind, p.ID)
 func (p *Protection) String() string {
 	way := ""
 	if len(p.Path) > 0 {
-		way = ", and would be deleted through " + strings.Join(p.Path, ", ")
+		way = " (would be deleted through " + strings.Join(p.Path, ", ") + ")"
 	}
 	return fmt.Sprintf("%s is protected by %s: %s%s", p.target(), p.By, p.Reason, way)
 }

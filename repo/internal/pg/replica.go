@@ -208,7 +208,7 @@ func (r *replica) query(
 		timeout = min(timeout, time.Until(end)/2)
 	}
 	if timeout <= 0 {
-		return "no time remained for the replica"
+		return "not enough time remained to query the replica"
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, timeout, dberr.ErrUnreachable)
 	defer cancel()

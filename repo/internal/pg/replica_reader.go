@@ -138,7 +138,7 @@ func (r *Reader) ready(ctx context.Context) (want position, why string) {
 		err := QueryRow(ctx, r.database, "read the position of the last write",
 			[]any{&r.want.system, &r.want.timeline, &r.want.lsn, &last}, lastWriteSQL, r.name, r.epoch)
 		if err != nil {
-			return want, "the last write could not be read"
+			return want, "the position of the last write could not be read"
 		}
 		if r.known, r.recent = true, true; last != "" && !r.wrote {
 			r.want.lsn, r.recent = last, false

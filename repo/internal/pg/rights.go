@@ -25,9 +25,9 @@ func (d *Database) ApplicationSchema(ctx context.Context) (schema string, err er
 	case err != nil || schema != "":
 		return schema, err
 	case closed != "":
-		return "", &dberr.NoSchemaError{Database: d.Name, Advice: fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", closed, role)}
+		return "", &dberr.NoSchemaError{Database: d.Name, Advice: fmt.Sprintf("run GRANT USAGE ON SCHEMA %s TO %s", closed, role)}
 	}
 	return "", &dberr.NoSchemaError{Database: d.Name, Advice: fmt.Sprintf(
-		"no schema of search_path (%s) exists: set search_path of the role %s, or in "+
+		"no schema in search_path (%s) exists, so set search_path for the role %s or in "+
 			"databases.%s.url", path, role, d.Name)}
 }

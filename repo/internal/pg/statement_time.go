@@ -31,13 +31,13 @@ type statementTimes struct {
 func newStatementTimes(ctx context.Context, name string) (*statementTimes, error) {
 	meter := otel.Meter("github.com/caretaker-go/caretaker/repo")
 	duration, err := meter.Float64Histogram("maintenance.statement.duration", metric.WithUnit("s"),
-		metric.WithDescription("Duration of SQL statements, by what they are for."),
+		metric.WithDescription("Duration of SQL statements, by purpose."),
 		metric.WithExplicitBucketBoundaries(.01, .05, .25, 1))
 	if err != nil {
 		return nil, err
 	}
 	failed, err := meter.Int64Counter("maintenance.statement.errors",
-		metric.WithDescription("SQL statements that ended with an error, by its class."))
+		metric.WithDescription("SQL statements that ended with an error, by error class."))
 	if err != nil {
 		return nil, err
 	}

@@ -189,13 +189,13 @@ func (a Admin) transact(ctx context.Context, operation string, options pgx.TxOpt
 	}
 	switch state := failed.SQLState; {
 	case failed.Class() == dberr.ClassLock:
-		return fmt.Errorf("%w: nothing was changed, because another transaction held a lock "+
-			"for more than 2 s: try again when it has ended", err)
+		return fmt.Errorf("%w (nothing was changed, because another transaction held a lock for more than 2 s): "+
+			"try again after that transaction has ended", err)
 	case state == "42501":
-		return fmt.Errorf("%w: nothing was changed: connect as a role that owns the tables and the "+
+		return fmt.Errorf("%w (nothing was changed): connect as a role that owns the tables and the "+
 			"queue", err)
 	case state == "42P07", state == "42710", state == "42723":
-		return fmt.Errorf("%w: nothing was changed: move what bears that name out of the way", err)
+		return fmt.Errorf("%w (nothing was changed): rename or drop the object that has this name", err)
 	}
 	return err
 }

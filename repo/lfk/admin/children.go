@@ -148,7 +148,7 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 		}
 		if !fits {
 			child.Mismatches = append(child.Mismatches, fmt.Sprintf(
-				"the value %q does not fit %s of type %s", v.Value, v.Column, c.columns[v.Column].Exact))
+				"the value %q does not fit column %s of type %s", v.Value, v.Column, c.columns[v.Column].Exact))
 		}
 	}
 	// 3. Indexes: in any order of columns, then in the definition's order.

@@ -122,8 +122,8 @@ func (a Admin) left(ctx context.Context, q lfk.DeletedRecords, args ...any) erro
 		case errors.Is(err, pgx.ErrNoRows):
 			return nil
 		case err == nil && missing:
-			return a.refuse("%d dead records were not queued again, their queue %s does not exist: create it as "+
-				"GitLab's migrations do, or let %s take them: UPDATE maintenance.dead_records SET "+
+			return a.refuse("%d dead records were not queued again, because their queue %s does not exist: create the "+
+				"queue as GitLab's migrations do, or move the records to %s with UPDATE maintenance.dead_records SET "+
 				"queue = DEFAULT WHERE queue = %s", n, queue, q.Table().Name, capture.Literal(queue))
 		case err == nil:
 			return a.refuse("%d dead records were not queued again, because the queue %s does "+

@@ -22,7 +22,7 @@ const (
 	functionsRenewed = "trigger functions renewed"
 	keysAdded        = "column key_values added"
 	partitionCreated = "partition created"
-	queueTaken       = "taken over after a restore (`caretaker lfk orphans` finds what records it may have lost)"
+	queueTaken       = "taken over after a restore (to find child rows whose records were lost, run `caretaker lfk orphans`)"
 	sequencesMoved   = "sequences advanced"
 )
 
@@ -170,7 +170,7 @@ func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 	needed := func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
 		r, err = a.repairsOf(ctx, tx)
 		if err == nil && a.schema != "" && a.schema != r.queue.Schema {
-			err = a.refuse("the connection's search_path begins with schema %s, not %s: set search_path",
+			err = a.refuse("the connection's search_path begins with schema %s, not %s: put %[2]s first in search_path",
 				r.queue.Schema, a.schema)
 		}
 		return !r.queue.Exists || len(r.texts()) > 0 || a.schema != "" && !r.queue.Remembered, err
@@ -203,7 +203,7 @@ func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 func (a Admin) usableQueue(ctx context.Context, tx pgx.Tx) (lfk.DeletedRecords, error) {
 	q, faults, err := a.readQueue(ctx, tx)
 	if err == nil && len(faults) > 0 {
-		err = a.refuse("%s is not a queue of deleted records: %s: rename it, or connect with another "+
+		err = a.refuse("%s is not a queue of deleted records, because %s: rename %[1]s, or connect with another "+
 			"search_path",
 			q.Schema+"."+q.Table().Name, strings.Join(faults, ", "))
 	}
@@ -270,7 +270,7 @@ func (a Admin) readQueue(
 	moved, isMoved := errors.AsType[*lfk.QueueMovedError](err)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return q, nil, a.refuse("no schema of the connection's search_path exists: create it or set " +
+		return q, nil, a.refuse("no schema of the connection's search_path exists: create one of these schemas, or set " +
 			"search_path")
 	case isMoved && a.schema == q.Schema:
 		err = a.checkAbandonedQueue(ctx, tx, q, moved.Was)

@@ -181,13 +181,13 @@ func TestInstallQueue_NeedsASchemaAndTheRightToCreate(t *testing.T) {
 
 	poor := b.estate.Role(`GRANT USAGE ON SCHEMA maintenance TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA maintenance TO {role}`)
 	_, err = admin.New(servicetest.Open(t, b.estate.URLAs(poor, "x")).Database).InstallQueue(context.Background())
-	servicetest.WantError(t, err, "42501", "nothing was changed: connect as a role that owns")
+	servicetest.WantError(t, err, "42501", "(nothing was changed): connect as a role that owns")
 	b.want("SELECT to_regnamespace('gitlab_partitions_dynamic') IS NULL", "true")
 	// Nor does it track a table that it does not own.
 	b.install(admin.QueueInstalled)
 	b.exec(`CREATE TABLE p (id int PRIMARY KEY); GRANT ALL ON p TO ` + poor)
 	_, err = admin.New(servicetest.Open(t, b.estate.URLAs(poor, "x")).Database).Track(context.Background(), "p", "")
-	servicetest.WantError(t, err, "42501", "nothing was changed: connect as a role that owns the tables and the queue")
+	servicetest.WantError(t, err, "42501", "(nothing was changed): connect as a role that owns the tables and the queue")
 	b.wantTriggers()
 	if _, err := admin.New(servicetest.Open(t, "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2").Database).InstallQueue(context.Background()); !errors.Is(err,
 		dberr.ErrUnreachable) {
@@ -210,7 +210,7 @@ func TestInstallQueue_RepairsWhatARestoreHasLeftBehind(t *testing.T) {
 	b.install(admin.QueueOurs)
 	// The application's schema alone.
 	b.exec(`TRUNCATE maintenance.queue_partitions; DROP TABLE maintenance.loose_foreign_keys_deleted_records_1`)
-	b.install("managed by caretaker, taken over after a restore (`caretaker lfk orphans` finds what records it may have lost), partition created")
+	b.install("managed by caretaker, taken over after a restore (to find child rows whose records were lost, run `caretaker lfk orphans`), partition created")
 	b.exec(`DELETE FROM p WHERE id = 5`)
 	b.want("SELECT array_agg(partition) FROM maintenance.queue_partitions", "{1}")
 	b.install(admin.QueueOurs)
@@ -302,7 +302,7 @@ func TestRetryDeadRecords_SaysWhatBecomesOfThoseWhoseQueueIsGone(t *testing.T) {
 	b.exec("UPDATE maintenance.dead_records SET queue = 'loose_foreign_keys_user_deleted_records', owner = 7 WHERE id > 1")
 	n, err := b.RetryDeadRecords(t.Context(), admin.DeadRecordFilter{})
 	assert.Equal(t, n, 1)
-	b.wantRefusal(err, "2 dead records were not queued again, their queue loose_foreign_keys_user_deleted_records does not exist")
+	b.wantRefusal(err, "2 dead records were not queued again, because their queue loose_foreign_keys_user_deleted_records does not exist")
 	_, advised, _ := strings.Cut(err.Error(), "take them: ")
 	b.exec(advised)
 	n, err = b.RetryDeadRecords(t.Context(), admin.DeadRecordFilter{})

@@ -42,10 +42,9 @@ func (a Admin) checkAbandonedQueue(ctx context.Context, tx pgx.Tx, q lfk.Deleted
 	}
 	advice := fmt.Sprintf("set search_path so that %s comes first", was)
 	if ours && !q.Exists {
-		advice = fmt.Sprintf("to move it, run ALTER TABLE %s SET SCHEMA %s, then `caretaker lfk install`; to "+
-			"keep it there, %s", old, quote(q.Schema), advice)
+		advice = fmt.Sprintf("to move the queue, run ALTER TABLE %s SET SCHEMA %s, then "+
+			"`caretaker lfk install`; to keep the queue in its schema, %s", old, quote(q.Schema), advice)
 	}
-	return a.refuse("runs would no longer clean the queue %s.%s, which has pending records (%s) "+
-		"and triggers on %s: %s", was, q.Table().Name, records, cmp.Or(strings.Join(tracked, ", "+
-		""), "no table"), advice)
+	return a.refuse("runs would no longer process the queue %s.%s (pending records: %s, tables with triggers: %s): %s",
+		was, q.Table().Name, records, cmp.Or(strings.Join(tracked, ", "), "none"), advice)
 }

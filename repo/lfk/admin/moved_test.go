@@ -45,12 +45,12 @@ func TestInstallQueue_ReplacesNoQueueInUse(t *testing.T) {
 	b, app := moving(t)
 	there := app.In("app")
 	_, err := there.InstallQueue(t.Context())
-	b.wantRefusal(err, "the queue public.loose_foreign_keys_deleted_records, which has pending records (1) and triggers on k, p: ",
+	b.wantRefusal(err, "the queue public.loose_foreign_keys_deleted_records (pending records: 1, tables with triggers: k, p): ",
 		"set search_path so that public comes first")
 	b.exec(`DROP TRIGGER p_loose_fk_trigger ON app.p; DROP TRIGGER k_loose_fk_trigger ON app.k`)
 	_, err = there.InstallQueue(t.Context())
-	b.wantRefusal(err, "and triggers on no table")
-	_, advised, _ := strings.Cut(err.Error(), "to move it, run ")
+	b.wantRefusal(err, "tables with triggers: none")
+	_, advised, _ := strings.Cut(err.Error(), "to move the queue, run ")
 	advised, _, _ = strings.Cut(advised, ", then")
 	b.exec("BEGIN; " + advised)
 	b.exec("ROLLBACK; DELETE FROM loose_foreign_keys_deleted_records")

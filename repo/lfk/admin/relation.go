@@ -96,7 +96,7 @@ func (a Admin) locate(ctx context.Context, tx pgx.Tx, name string) (relation, er
 			Database: a.database.Name, Reason: "unknown table " + name, NoTable: true,
 		}
 	case len(found) > 1:
-		return relation{}, a.refuse("%s and %s are both called %s: give the schema, too",
+		return relation{}, a.refuse("the name %[3]s matches both %[1]s and %[2]s: specify the schema",
 			found[0], found[1], name)
 	}
 	return found[0], nil

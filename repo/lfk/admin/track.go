@@ -159,23 +159,23 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 func (r tracking) checkRoot(t relation, q lfk.DeletedRecords) error {
 	switch {
 	case t.Schema == "maintenance":
-		return r.refuse("%s is caretaker's own: only tables of the application can be tracked", t)
+		return r.refuse("%s belongs to caretaker: only application tables can be tracked", t)
 	case t.Partition:
-		return r.refuse("%s is a partition of %s: track that table, which includes its "+
+		return r.refuse("%s is a partition of %s: track %[2]s, which includes all its "+
 			"partitions", t, t.Parent)
 	case t.Kind != kindTable && t.Kind != kindPartitioned:
 		return r.refuse("%s is a view or a foreign table: only tables can be tracked", t)
 	case !t.ParentHere && !q.Managed:
-		return r.refuse("%s is not in the application schema, and GitLab's queue has no other tables: "+
-			"connect with another search_path", t)
+		return r.refuse("%s is not in the application schema, and GitLab's queue records only tables of "+
+			"that schema: connect with another search_path", t)
 	case !t.ParentHere && strings.Contains(t.Schema, "."):
-		return r.refuse("%s cannot be tracked: its schema's name has a dot, so its records would be "+
-			"ambiguous", t)
+		return r.refuse("%s cannot be tracked, because the dot in its schema name would make its records "+
+			"ambiguous: rename the schema", t)
 	case t.ParentHere && t.Name == q.Table().Name:
 		return r.refuse("%s is the queue itself", t)
 	case t.Protected:
-		return r.refuse("%s is write-protected here, a leftover of a split database: track it in "+
-			"the database that writes it", t)
+		return r.refuse("%s is a write-protected leftover of a split database: track it in the database "+
+			"that the application writes to", t)
 	}
 	return nil
 }
@@ -218,8 +218,8 @@ func (r tracking) choose(
 	// it.
 	all, err := readFunctions(ctx, tx)
 	if err == nil && !all.have(f, q) {
-		err = r.refuse("the function %s is missing, or inserts nothing: create it with `caretaker "+
-			"lfk install`, or, where the queue is GitLab's, with GitLab's migrations", f.sql(q))
+		err = r.refuse("the function %s is missing or inserts nothing: run `caretaker lfk install`, or, "+
+			"if GitLab manages the queue, run GitLab's migrations", f.sql(q))
 	}
 	return f, err
 }
@@ -236,7 +236,7 @@ func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]catalog.Key
 		names = []string{"id"}
 	}
 	if len(names) > lfk.MaxKeyColumns {
-		return nil, r.misnamed("a key has at most %d columns: %s of %s cannot be recorded",
+		return nil, r.misnamed("the key %[2]s of %[3]s has too many columns: specify at most %[1]d columns",
 			lfk.MaxKeyColumns, lfk.ColumnList(names), t)
 	}
 	columns, err := catalog.KeyColumns(ctx, tx, []uint32{t.OID}, names...)
@@ -246,10 +246,10 @@ func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]catalog.Key
 	for i, name := range names {
 		switch {
 		case slices.Contains(names[:i], name):
-			return nil, r.misnamed("the column %s is named twice", name)
+			return nil, r.misnamed("the column %s is specified twice", name)
 		case slices.ContainsFunc(columns, func(c catalog.KeyColumn) bool { return c.Name == name }):
 		case len(r.columns) == 0:
-			return nil, r.refuse("%s has no column id: name the key with --column", t)
+			return nil, r.refuse("%s has no column named id: specify the key with --column", t)
 		default:
 			hint := ""
 			if all, err := list(ctx, tx, pgx.RowTo[string], columnNamesSQL, t.OID); err == nil {
@@ -284,8 +284,8 @@ func (r tracking) checkTypes(columns []catalog.KeyColumn, q lfk.DeletedRecords, 
 			return r.refuse("the key %s of %s is of type %s: only smallint, integer and bigint can be "+
 				"recorded in GitLab's queue", c.Name, t, c.Exact)
 		case c.Class == "":
-			return r.refuse("the key %s of %s is of type %s: only smallint, integer, bigint, uuid, text, "+
-				"varchar and char can be recorded, texts with a deterministic collation", c.Name, t, c.Exact)
+			return r.refuse("the key %s of %s is of type %s: only smallint, integer, bigint, uuid, and "+
+				"text, varchar or char with a deterministic collation can be recorded", c.Name, t, c.Exact)
 		}
 		wide = true
 	}
@@ -294,14 +294,14 @@ func (r tracking) checkTypes(columns []catalog.KeyColumn, q lfk.DeletedRecords, 
 		return r.refuse("the key %s of %s has several columns: only one smallint, integer or bigint can "+
 			"be recorded in GitLab's queue", lfk.ColumnList(namesOf(columns)), t)
 	case wide && !q.Wide:
-		return r.refuse("%s has no column key_values, which the key of %s needs: add it with "+
-			"`caretaker lfk install`", q.Schema+"."+q.Table().Name, t)
+		return r.refuse("%s has no column key_values, which the key of %s requires: run "+
+			"`caretaker lfk install` to add the column", q.Schema+"."+q.Table().Name, t)
 	}
 	return nil
 }
 
-// makeUnique is the advice about a key that is not unique.
-const makeUnique = ": make it unique, or name a unique key with --column"
+// makeUnique is the advice about a key that is not unique. It follows the columns of the key.
+const makeUnique = " (valid, not partial, not deferrable), or specify a unique key with --column"
 
 // checkUnique refuses a key that no primary key or valid unique index proves to be unique.
 func (r tracking) checkUnique(t relation, names []string, indexes []catalog.Index) error {
@@ -309,14 +309,11 @@ func (r tracking) checkUnique(t relation, names []string, indexes []catalog.Inde
 	case catalog.Unique(indexes, names):
 		return nil
 	case len(names) == 1:
-		return r.refuse("%s of %s is neither the primary key nor the only column of a valid "+
-			"unique index "+
-			"that is neither partial nor deferrable: another row of the same key would lose its children"+
-			makeUnique, names[0], t)
+		return r.refuse("%s of %s is not a unique key, so other rows with the same key would lose their "+
+			"children: create a unique index on only this column"+makeUnique, names[0], t)
 	}
-	return r.refuse("%s of %s are neither the primary key nor all columns of a valid unique index "+
-		"that is neither partial nor deferrable: another row of the same key would lose its children"+
-		makeUnique, lfk.ColumnList(names), t)
+	return r.refuse("%s of %s are not a unique key, so other rows with the same key would lose their "+
+		"children: create a unique index on exactly these columns"+makeUnique, lfk.ColumnList(names), t)
 }
 
 // checkTree refuses names that PostgreSQL would truncate, and partitions whose deletions cannot be
@@ -325,14 +322,14 @@ func (r tracking) checkTree(f captureFunction, tree []relation) error {
 	names := []string{f.name, tree[0].Name + triggerSuffix}
 	for _, rel := range tree {
 		if rel.Kind == kindForeign {
-			return r.refuse("%s has the foreign table %s below it, whose deleted rows no trigger sees: "+
-				"it cannot be tracked", r.table, rel)
+			return r.refuse("%s cannot be tracked, because its descendant %s is a foreign table, and triggers "+
+				"cannot capture deletions from foreign tables", r.table, rel)
 		}
 	}
 	for _, name := range names {
 		if len(name) > maxNameBytes {
-			return r.refuse("%s cannot be tracked: the name %s would have %d bytes, PostgreSQL allows %d: "+
-				"shorten the table's or the column's name", r.table, name, len(name), maxNameBytes)
+			return r.refuse("%s cannot be tracked, because the trigger or function name %s would have %d bytes, "+
+				"but PostgreSQL allows only %d: shorten the name of the table or column", r.table, name, len(name), maxNameBytes)
 		}
 	}
 	return nil

@@ -88,20 +88,19 @@ func (r tracking) step(
 				step.trigger = t.Name
 			}
 		case form == FormRight && same:
-			return step, false, r.refuse("%s is tracked by %s when it had another type: run `caretaker "+
+			return step, false, r.refuse("%s is tracked by %s, whose type has changed since: run `caretaker "+
 				"lfk untrack %s` first", rel, lfk.ColumnList(key), format.Argument(r.table))
 		case form == FormRight && len(key) > 1:
-			return step, false, r.refuse("%s is tracked by %s: give --column %s, or `caretaker "+
+			return step, false, r.refuse("%s is tracked by %s: use --column %s, or run `caretaker "+
 				"lfk untrack %s` first", rel, lfk.ColumnList(key), columnsArgument(key),
 				format.Argument(r.table))
 		case form == FormRight:
-			return step, false, r.refuse("%s is tracked by its column %s: give --column %s, or "+
-				"`caretaker "+
+			return step, false, r.refuse("%s is tracked by column %s: use --column %s, or run `caretaker "+
 				"lfk untrack %s` first",
 				rel, lfk.ColumnList(key), columnsArgument(key), format.Argument(r.table))
 		case t.Name == name:
 			return step, false, r.refuse("%s has a different trigger named %s, which calls %s(%s): drop "+
-				"or rename it first",
+				"or rename that trigger first",
 				rel, name, t.Function, capture.Literals(t.Arguments))
 		}
 	}

@@ -74,25 +74,25 @@ func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
 		{"uuids", "", "the key id of public.uuids is of type uuid: only smallint, integer and bigint can be recorded"},
 		{"texts", "", "is of type text"},
 		{"numerics", "", "is of type numeric"},
-		{"keyless", "", "public.keyless has no column id: name the key with --column"},
+		{"keyless", "", "public.keyless has no column named id: specify the key with --column"},
 		{"keyless", "absent", "public.keyless has no column absent"},
 		{"keyless", "ctid", "has no column ctid"},
-		{"keyless", "wide", "wide of public.keyless is neither the primary key nor the only column of a valid unique index"},
-		{"composite", "", "id of public.composite is neither the primary key nor the only column"},
-		{"many", "nonunique", "neither the primary key nor the only column"},
-		{"many", "partial", "neither the primary key nor the only column"},
-		{"many", "together", "neither the primary key nor the only column"},
-		{"many", "deferred", "neither the primary key nor the only column"},
+		{"keyless", "wide", "wide of public.keyless is not a unique key"},
+		{"composite", "", "id of public.composite is not a unique key"},
+		{"many", "nonunique", "is not a unique key"},
+		{"many", "partial", "is not a unique key"},
+		{"many", "together", "is not a unique key"},
+		{"many", "deferred", "is not a unique key"},
 		{"many", "lowered", "is of type text"},
-		{"invalid", "x", "neither the primary key nor the only column"},
+		{"invalid", "x", "is not a unique key"},
 		{"v", "", "public.v is a view or a foreign table"},
 		{"m", "", "is a view or a foreign table"},
 		{"f", "", "is a view or a foreign table"},
 		{"shared", "id", ""},
-		{"shared_1", "", "public.shared_1 is a partition of shared: track that"},
-		{"shared", "part", "neither the primary key nor the only column"},
-		{"remote", "", "remote has the foreign table public.remote_1 below it"},
-		{"heirs", "", "heirs has the foreign table public.heir below it"},
+		{"shared_1", "", "public.shared_1 is a partition of shared: track shared"},
+		{"shared", "part", "is not a unique key"},
+		{"remote", "", "remote cannot be tracked, because its descendant public.remote_1 is a foreign table"},
+		{"heirs", "", "heirs cannot be tracked, because its descendant public.heir is a foreign table"},
 		{"elsewhere.p", "", "elsewhere.p is not in the application schema"},
 		{"locked", "", "public.locked is write-protected here"},
 		{"maintenance.leases", "name", "maintenance.leases is caretaker's own"},
@@ -119,7 +119,7 @@ func TestTrack_RefusesNamesThatPostgreSQLWouldCutOff(t *testing.T) {
 		CREATE TABLE "` + name47 + `_leaf" PARTITION OF p FOR VALUES IN (2);
 		CREATE TABLE q (organizations int PRIMARY KEY, group_number int UNIQUE, group_id int UNIQUE)`)
 	b.track(name46, "")
-	b.refuses(name47, "", "the name "+name47+"_loose_fk_trigger would have 64 bytes, PostgreSQL allows 63")
+	b.refuses(name47, "", "name "+name47+"_loose_fk_trigger would have 64 bytes, but PostgreSQL allows only 63")
 	b.track("p", "")
 	b.refuses("q", "organizations", "insert_into_loose_foreign_keys_deleted_records_with_organizations would have 65 bytes")
 	b.track("q", "group_id")
@@ -142,8 +142,8 @@ func TestTrack_ADifferentTriggerIsLeftAlone(t *testing.T) {
 	b.exec("DROP TRIGGER q_loose_fk_trigger ON q")
 	b.track("q", "number")
 	for _, column := range []string{"", "id"} {
-		b.refuses("q", column, "public.q is tracked by its column number: give --column number, or "+
-			"`caretaker lfk untrack q` first")
+		b.refuses("q", column, "public.q is tracked by column number: use --column number, or "+
+			"run `caretaker lfk untrack q` first")
 	}
 }
 
@@ -165,7 +165,7 @@ func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 	before := b.dump()
 	_, err := b.Track(context.Background(), "p", "")
 	servicetest.WantError(t, err, "track p on main", "55P03",
-		"nothing was changed, because another transaction held a lock for more than 2 s: try again")
+		"nothing was changed, because another transaction held a lock for more than 2 s): try again after")
 	assert.That(t, b.dump() == before, "a track that failed changed the schema")
 	assert.NoError(t, tx.Rollback(context.Background()))
 	b.track("p", "")
@@ -221,8 +221,8 @@ func TestUntrack_RefusesWhatIsNotTracked(t *testing.T) {
 		CREATE TABLE x.leaf PARTITION OF parts FOR VALUES IN (1); CREATE TABLE y.leaf PARTITION OF parts FOR VALUES IN (2)`)
 	b.track("parts", "")
 	_, err = b.Untrack(context.Background(), "leaf")
-	b.wantRefusal(err, "x.leaf and y.leaf are both called leaf")
-	b.refuses("leaf", "", "x.leaf and y.leaf are both called leaf")
+	b.wantRefusal(err, "the name leaf matches both x.leaf and y.leaf")
+	b.refuses("leaf", "", "the name leaf matches both x.leaf and y.leaf")
 	assert.Must(b.Untrack(context.Background(), "y.leaf"))(t)
 	b.wantTriggers("p:O", "parts:A", "x.leaf:A")
 }
@@ -255,13 +255,13 @@ func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
 	refused := func() {
 		t.Helper()
 		before := b.dump()
-		b.refuses("p", "number", "records of public.p are pending or dead", "caretaker lfk retry --table public.p")
+		b.refuses("p", "number", "public.p has pending or dead records", "caretaker lfk retry --table public.p")
 		assert.That(t, b.dump() == before, "refused, but the schema has changed")
 	}
 	untrack()
 	refused()
-	b.refuses("p", "", "records of public.p are pending or dead", "if the records hold ids, add "+
-		"--column id; otherwise let loose_foreign_keys_cleanup process them")
+	b.refuses("p", "", "public.p has pending or dead records", "if the keys in these records are ids, add "+
+		"--column id, otherwise wait until loose_foreign_keys_cleanup has processed these records")
 	b.track("p", "id")
 	untrack()
 	b.exec(`INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
@@ -280,7 +280,7 @@ func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
 	b.exec(`INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, key_values, definition, sqlstate, message, failures, recorded_at)
 		VALUES ('public.q', 0, '{1,2}', 'd', 'P0001', 'no', 10, now())`)
 	_, err := b.Untrack(context.Background(), "q")
-	b.wantRefusal(err, "records of public.q are pending or dead")
+	b.wantRefusal(err, "public.q has pending or dead records")
 	b.wantTriggers("p:A", "q:A")
 	b.exec("DELETE FROM maintenance.dead_records")
 	assert.Must(b.Untrack(context.Background(), "q"))(t)
@@ -346,7 +346,7 @@ func TestTrack_WhatLogicalReplicationDeletesIsRecorded(t *testing.T) {
 			b.wantRecords(strings.Fields(c.records)...)
 			if c.filled == "p1" {
 				_, err := b.Untrack(t.Context(), "p1")
-				b.wantRefusal(err, "public.p1 is tracked by a trigger of p that fires for each row of all its partitions")
+				b.wantRefusal(err, "public.p1 is tracked by a row trigger on p that covers all partitions of p")
 			}
 			assert.Must(b.Untrack(t.Context(), "p"))(t)
 			b.wantTriggers()

@@ -111,8 +111,7 @@ func (t Trigger) Named() string {
 func (t Trigger) RouteFault(q lfk.DeletedRecords) string {
 	routes, err := capture.TriggerRoutes(t.Function, t.Arguments)
 	if err != nil {
-		return fmt.Sprintf("has targets that are not a JSON list: "+
-			"%q", t.Arguments[len(t.Arguments)-1])
+		return fmt.Sprintf("has the targets %q, which are not a JSON list", t.Arguments[len(t.Arguments)-1])
 	}
 	for _, route := range routes {
 		owner := ""

@@ -123,8 +123,8 @@ func leftRecords(
 
 // drain returns the advice about remaining records.
 func drain(t relation) string {
-	return fmt.Sprintf("let loose_foreign_keys_cleanup process them first, dead ones after "+
-		"`caretaker lfk retry --table %s`", format.Argument(t.String()))
+	return fmt.Sprintf("wait until loose_foreign_keys_cleanup has processed these records "+
+		"(to retry dead records, run `caretaker lfk retry --table %s`)", format.Argument(t.String()))
 }
 
 // keepMeaning refuses while records with keys of several columns remain: only the trigger shows the
@@ -143,8 +143,8 @@ func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop
 	if left, err := leftRecords(ctx, tx, q, target.String(), compositeSQL); err != nil || !left {
 		return err
 	}
-	return a.refuse("records of %s are pending or dead, and without its trigger the "+
-		"order of the values in their keys is unknown: %s", target, drain(target))
+	return a.refuse("%s has pending or dead records, and without its trigger the "+
+		"order of the values in their keys would be unknown: %s", target, drain(target))
 }
 
 // checkLeft refuses to start recording a key while records remain from earlier tracking. They may
@@ -168,9 +168,9 @@ func (r tracking) checkLeft(
 	}
 	decide := ""
 	if byID {
-		decide = "if the records hold ids, add --column id; otherwise "
+		decide = "if the keys in these records are ids, add --column id, otherwise "
 	}
-	return r.refuse("records of %s are pending or dead from an earlier tracking, possibly by a "+
+	return r.refuse("%s has pending or dead records from earlier tracking, possibly with a "+
 		"different key: %s%s", p.root, decide, drain(p.root))
 }
 
@@ -217,8 +217,8 @@ func (a Admin) trackedBelow(
 	switch {
 	case err != nil || len(below) > 0:
 	case copied:
-		err = a.refuse("%s is tracked by a trigger of %s that fires for each row of all its "+
-			"partitions: untrack %[2]s", target, target.Parent)
+		err = a.refuse("%s is tracked by a row trigger on %s that covers all partitions of %[2]s: untrack %[2]s "+
+			"instead", target, target.Parent)
 	default:
 		err = a.refuse("%s is not tracked", target)
 	}

@@ -107,8 +107,8 @@ func stateThatCannotBeBlockedIsNamed(e *servicetest.Estate) {
 		e.Exec("main", sql)
 		servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionFailed)
 		e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
-			"users.state of database main has the type "+typeName+", which has no 'blocked': change "+
-				"it to text, or to an enum that has it")
+			"column users.state of database main has type "+typeName+", which cannot hold 'blocked': change "+
+				"the column to text, or to an enum with this value")
 		e.Exec("main", `ALTER TABLE users ALTER state TYPE text USING 'active'; DELETE FROM maintenance.river_job`)
 	}
 }

@@ -105,7 +105,7 @@ func aGhostThatATriggerSwallowsHoldsUpNoOtherUser(g *servicetest.Ghosts) {
 	g.Run(g.Service(), "failed_users=1 migrated_users=1 deleted_rows=4")
 	g.WantLater(10, 30*time.Minute)
 	g.WantGone(11)
-	g.WantLog(1, `"level":"ERROR"`, `"user_id":10`, "KEPT_BY_TRIGGER: a trigger or rule kept rows of users from being added without an error: check the table's triggers")
+	g.WantLog(1, `"level":"ERROR"`, `"user_id":10`, "KEPT_BY_TRIGGER: a trigger or rule kept rows of users from being added, but raised no error: check the table's triggers and rules")
 }
 
 func aUserWhomOnlyTheLastStepCannotDeleteStaysInTheQueue(g *servicetest.Ghosts) {
@@ -206,7 +206,7 @@ func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testin
 func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
 	type failing struct{ says, sql string }
 	cases := map[string]func(*servicetest.Ghosts){}
-	const noGhost = "no ghost user could be created: users."
+	const noGhost = "cannot create a ghost user, because column users."
 	for name, users := range map[string][]failing{
 		"references": {
 			{"STILL_REFERENCED: namespaces.parent_id still refers to the target", `INSERT INTO namespaces (id, name, path, type, organization_id, parent_id)
@@ -228,9 +228,9 @@ func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
 		},
 		"no ghost, and a column that nobody knows": {{noGhost + "shoe_size is NOT NULL", `ALTER TABLE users
 			ADD shoe_size integer NOT NULL DEFAULT 42; ALTER TABLE users ALTER shoe_size DROP DEFAULT`}},
-		"no ghost, and the state is a number": {{noGhost + "state has the type integer, for which caretaker has no value", `ALTER TABLE users
+		"no ghost, and the state is a number": {{noGhost + "state has type integer, for which caretaker has no value", `ALTER TABLE users
 			ALTER state DROP DEFAULT, ALTER state TYPE integer USING 0`}},
-		"no ghost, and the states do not include its own": {{noGhost + "state has the type sleep, for which caretaker has no value", `CREATE TYPE
+		"no ghost, and the states do not include its own": {{noGhost + "state has type sleep, for which caretaker has no value", `CREATE TYPE
 			sleep AS ENUM ('asleep', 'blocked'); ALTER TABLE users ALTER state DROP DEFAULT, ALTER state TYPE sleep USING 'blocked'`}},
 	} {
 		cases[name] = func(g *servicetest.Ghosts) {

@@ -50,7 +50,7 @@ func rowLevelSecurityOfAListedTableFailsTheRun(g *servicetest.Ghosts) {
 	for _, dry := range []bool{true, false} {
 		r := g.Runs(s, dry)
 		servicetest.WantState(g.T, r, control.RunFailed)
-		assert.That(g.T, strings.Contains(r.Error, "table timelogs on main: row-level security may hide its rows from the role"),
+		assert.That(g.T, strings.Contains(r.Error, "table timelogs on main: privilege missing, because row-level security may hide rows"),
 			"dry run %t: %q", dry, r.Error)
 	}
 	g.Want("main", `SELECT count(*) FROM users WHERE id = 10`, "1")

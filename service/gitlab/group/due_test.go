@@ -306,7 +306,7 @@ func isNotConfiguredWithoutItsTables(g *servicetest.Groups) {
 	for missing, schema := range map[string]string{
 		"group_group_links": `ALTER TABLE group_group_links RENAME TO away`,
 		"routes":            `ALTER TABLE routes RENAME TO away`,
-		"users.state of database main has the type integer, which has no 'active'": servicetest.StateIsANumber,
+		"column users.state of database main has type integer, which cannot hold 'active'": servicetest.StateIsANumber,
 		"group_deletion_schedules": `ALTER TABLE group_deletion_schedules RENAME TO away;
 			ALTER TABLE namespace_details RENAME deletion_scheduled_at TO away`,
 	} {

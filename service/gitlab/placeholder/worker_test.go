@@ -220,8 +220,8 @@ func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
 	for sql, named := range map[string]string{
 		`DROP TABLE import_placeholder_user_details`:      "no table import_placeholder_user_details",
 		`DROP TABLE ghost_user_migrations`:                "no table ghost_user_migrations",
-		`ALTER TABLE users DROP COLUMN user_type CASCADE`: "no column user_type in its table users",
-		servicetest.StateIsANumber:                        "users.state of database main has the type integer",
+		`ALTER TABLE users DROP COLUMN user_type CASCADE`: "no column user_type in table users",
+		servicetest.StateIsANumber:                        "column users.state of database main has type integer",
 	} {
 		e := servicetest.NewPlaceholders(t)
 		e.Exec("main", sql)

@@ -100,10 +100,10 @@ func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testi
 		{servicetest.TokenSettings(`{"days": 30}`), `is {"days": 30}:`},
 		{servicetest.TokenSettings(`[30]`), `is [30]:`},
 		{servicetest.TokenSettings(`{}`), `is {}:`},
-		{`[30]`, `is [30]: set it to a JSON object`},
-		{`"` + servicetest.TokenSettingKey + `"`, `is "` + servicetest.TokenSettingKey + `": set it to a JSON object`},
-		{`30`, `is 30: set it to a JSON object`},
-		{`null`, `is null: set it to a JSON object`},
+		{`[30]`, `is [30]: set the column to a JSON object`},
+		{`"` + servicetest.TokenSettingKey + `"`, `is "` + servicetest.TokenSettingKey + `": set the column to a JSON object`},
+		{`30`, `is 30: set the column to a JSON object`},
+		{`null`, `is null: set the column to a JSON object`},
 	} {
 		e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, c.settings)
 		for _, dry := range []bool{false, true} {

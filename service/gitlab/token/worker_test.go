@@ -290,10 +290,10 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 		"tokens without an expiry": {`ALTER TABLE personal_access_tokens DROP COLUMN expires_at`, "expires_at"},
 		"no users":                 {`ALTER TABLE users RENAME TO x`, "users"},
 		"no queue of the ghosts":   {`ALTER TABLE ghost_user_migrations RENAME TO x`, "no table ghost_user_migrations"},
-		"queue without its users":  {`ALTER TABLE ghost_user_migrations DROP COLUMN user_id`, "no column user_id in its table ghost_user_migrations"},
-		"users without a state":    {`ALTER TABLE users DROP COLUMN state CASCADE`, "no column state in its table users"},
-		"a state that is a number": {servicetest.StateIsANumber, "users.state of database main has the type integer, which has no 'blocked'"},
-		"a state that has no such": {servicetest.StateIsAnEnum("active"), "users.state of database main has the type mood, which has no 'blocked'"},
+		"queue without its users":  {`ALTER TABLE ghost_user_migrations DROP COLUMN user_id`, "no column user_id in table ghost_user_migrations"},
+		"users without a state":    {`ALTER TABLE users DROP COLUMN state CASCADE`, "no column state in table users"},
+		"a state that is a number": {servicetest.StateIsANumber, "column users.state of database main has type integer, which cannot hold 'blocked'"},
+		"a state that has no such": {servicetest.StateIsAnEnum("active"), "column users.state of database main has type mood, which cannot hold 'blocked'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e.InTurn(t)
