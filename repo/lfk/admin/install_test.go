@@ -303,7 +303,7 @@ func TestRetryDeadRecords_SaysWhatBecomesOfThoseWhoseQueueIsGone(t *testing.T) {
 	n, err := b.RetryDeadRecords(t.Context(), admin.DeadRecordFilter{})
 	assert.Equal(t, n, 1)
 	b.wantRefusal(err, "2 dead records were not queued again, because their queue loose_foreign_keys_user_deleted_records does not exist")
-	_, advised, _ := strings.Cut(err.Error(), "take them: ")
+	_, advised, _ := strings.Cut(err.Error(), " with ")
 	b.exec(advised)
 	n, err = b.RetryDeadRecords(t.Context(), admin.DeadRecordFilter{})
 	assert.That(t, err == nil && n == 2, "%d, %v", n, err)

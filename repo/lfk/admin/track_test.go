@@ -94,8 +94,8 @@ func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
 		{"remote", "", "remote cannot be tracked, because its descendant public.remote_1 is a foreign table"},
 		{"heirs", "", "heirs cannot be tracked, because its descendant public.heir is a foreign table"},
 		{"elsewhere.p", "", "elsewhere.p is not in the application schema"},
-		{"locked", "", "public.locked is write-protected here"},
-		{"maintenance.leases", "name", "maintenance.leases is caretaker's own"},
+		{"locked", "", "public.locked is a write-protected leftover"},
+		{"maintenance.leases", "name", "maintenance.leases belongs to caretaker"},
 		{"loose_foreign_keys_deleted_records", "", "is the queue itself"},
 		{"loose_foreign_keys_deleted_records_1", "", "is a partition of loose_foreign_keys_deleted_records"},
 	} {
