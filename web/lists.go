@@ -60,11 +60,10 @@ type listing[T any] struct {
 	more any
 }
 
-// pageOf is a page of a list, with the cursor of the next page.
+// pageOf is a page of a list, with the cursor of the next page, and the databases not read.
 type pageOf[T any] struct {
 	part[[]T]
-	next string
-	// unread are databases that could not be read.
+	next   string
 	unread []string
 }
 

@@ -202,8 +202,7 @@ func (p lists) waiting(w http.ResponseWriter, r *http.Request) {
 	p.show(w, r, "waiting", name+", "+what+" · caretaker", body)
 }
 
-// search redirects to a run by a prefix of its ID, to a job by its ID, or to the receipts of a row by
-// its table and key.
+// search redirects to a run or job by its ID, or to the receipts of a row by its table and key.
 func (p lists) search(w http.ResponseWriter, r *http.Request) {
 	words := strings.Fields(r.FormValue("q"))
 	to, err := "", error(nil)

@@ -27,7 +27,7 @@ func ReadTableNames(ctx context.Context, databases []*repo.Database) (names Tabl
 // maxHints is the maximum number of tables in a hint.
 const maxHints = 5
 
-// Hint asks whether a table of another case or schema was meant. If there is none, it asks for the
+// Hint asks whether a table of another case or schema was meant. Otherwise it asks for the
 // table with the most similar name, of any schema if name has none. It also reports a write-protected
 // table of that name. It returns "" without a hint.
 func (t TableNames) Hint(name string) string {
