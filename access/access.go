@@ -213,7 +213,7 @@ func (k *Keys) Identify(given string, certificate *x509.Certificate) (Client, er
 		return k.byCertificate(certificate), nil
 	case tokens:
 		return Client{}, &RefusedError{
-			"missing", "a bearer token is required: send the header authorization: Bearer TOKEN",
+			"missing", `a bearer token is required: send the header "authorization: Bearer TOKEN"`,
 		}
 	}
 	return Client{Name: nameOf(certificate), Role: Admin}, nil

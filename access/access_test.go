@@ -54,13 +54,13 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 		"- [a":                             "must be a list",
 		"- {name: a, sha256: " + sum + ", role: boss}":                                                         `token 1 ("a"): role: "boss" must be viewer, operator or admin`,
 		"- {name: a, sha256: " + hashed("") + ", role: admin}":                                                 "an empty token",
-		"- {name: a, sha256: " + sum + ", role: admin, workers: [w]}":                                          "only for the role operator",
+		"- {name: a, sha256: " + sum + ", role: admin, workers: [w]}":                                          "only with the role operator",
 		"- {name: a, sha256: " + sum + ", role: operator, workers: }":                                          "workers is empty",
 		"- {name: a, sha256: " + sum + ", role: operator, workers: []}":                                        "workers is empty",
 		"- {name: a, sha256: " + sum + ", role: operator, workers: [x]}":                                       `unknown worker "x": known workers are w, v`,
 		"- {name: a, sha256: " + sum + ", role: admin, expires: soon}":                                         `"soon" is neither a time`,
-		"- {name: a, sha256: " + sum + ", role: admin}\n- {name: a, sha256: " + hashed("b") + ", role: admin}": `token 2 ("a"): the name is given twice`,
-		"- {name: a, sha256: " + sum + ", role: admin}\n- {name: b, sha256: " + sum + ", role: admin}":         `token 2 ("b"): the sha256 is given twice`,
+		"- {name: a, sha256: " + sum + ", role: admin}\n- {name: a, sha256: " + hashed("b") + ", role: admin}": `token 2 ("a"): another token has the same name`,
+		"- {name: a, sha256: " + sum + ", role: admin}\n- {name: b, sha256: " + sum + ", role: admin}":         `token 2 ("b"): another token has the same sha256`,
 		"- {name: a, sha256: " + sum + ", role: admin}\n---\n- {}":                                             "more than one",
 	} {
 		file := filepath.Join(t.TempDir(), "tokens.yml")

@@ -15,13 +15,13 @@ func (k *Keys) Admit(w http.ResponseWriter, r *http.Request) bool {
 	case err != nil:
 		w.Header().Set("WWW-Authenticate",
 			`Basic realm="caretaker: any name, the token as password", charset="UTF-8"`)
-		text := "a token is required: send it as bearer token, or as password with any user name"
+		text := "a token is required: send it as a bearer token, or as the password with any user name"
 		if refused, ok := errors.AsType[*RefusedError](err); ok && refused.Problem != "missing" {
 			text = refused.Error()
 		}
 		http.Error(w, text, http.StatusUnauthorized)
 	case client.Role < Viewer:
-		http.Error(w, "your certificate has no role: auth.certificates assigns roles",
+		http.Error(w, "your certificate has no role: assign a role in auth.certificates",
 			http.StatusForbidden)
 	default:
 		return true

@@ -96,7 +96,7 @@ func (f *tokensFile) read() error {
 	f.checked = time.Now()
 	_, err := f.readLocked()
 	if err == nil && len(f.tokens) == 0 {
-		return fmt.Errorf("auth.tokens_file: %s: has no tokens: add one", f.path)
+		return fmt.Errorf("auth.tokens_file: %s: has no tokens: add a token", f.path)
 	}
 	return err
 }
@@ -147,7 +147,7 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 	}
 	// A partly written file may be empty, so only [] removes all tokens.
 	if entries == nil {
-		return nil, errors.New("has no tokens: add one, or write [] to admit no client")
+		return nil, errors.New("has no tokens: add a token, or write [] to admit no clients")
 	}
 	var second yaml.Node
 	if !errors.Is(decoder.Decode(&second), io.EOF) {
@@ -159,9 +159,9 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 		switch {
 		case err != nil:
 		case names[t.Name]:
-			err = errors.New("the name is given twice")
+			err = errors.New("another token has the same name")
 		case hashes[t.hash]:
-			err = errors.New("the sha256 is given twice")
+			err = errors.New("another token has the same sha256")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("token %d (%q): %w", i+1, e.Name, err)
@@ -196,18 +196,18 @@ func (e entry) token(workers []string) (*token, error) {
 	switch {
 	case e.Name == "" || len([]rune(e.Name)) > maxTokenName ||
 		strings.ContainsFunc(e.Name, unprintable) || strings.TrimSpace(e.Name) != e.Name:
-		return nil, fmt.Errorf("name is required: up to %d printable characters", maxTokenName)
+		return nil, fmt.Errorf("name is required: use up to %d printable characters", maxTokenName)
 	case err != nil || len(hash) != sha256.Size:
-		const wrong = "sha256 must be 64 hexadecimal digits: printf %s TOKEN | sha256sum"
+		const wrong = "sha256 must be 64 hexadecimal digits: run `printf %s TOKEN | sha256sum`"
 		return nil, errors.Join(errors.New(wrong), wrongRole)
 	case wrongRole != nil:
 		return nil, wrongRole
 	case [sha256.Size]byte(hash) == sha256.Sum256(nil):
 		return nil, errors.New("sha256 is the hash of an empty token")
 	case restricted && role != Operator:
-		return nil, errors.New("workers is only for the role operator: remove it")
+		return nil, errors.New("workers is allowed only with the role operator: remove the key")
 	case restricted && len(only) == 0:
-		return nil, errors.New("workers is empty: remove it to allow all workers")
+		return nil, errors.New("workers is empty: remove the key to allow all workers")
 	}
 	if i := slices.IndexFunc(only, unknown); i >= 0 {
 		return nil, fmt.Errorf("unknown worker %q: known workers are %s", only[i],

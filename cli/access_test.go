@@ -73,17 +73,17 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 	r.want(1, "status --tls-ca "+certificate, "a bearer token is required")
 	r.want(1, "status"+as("nobody"), "unknown token")
 	r.want(0, "status"+as("viola"), worker)
-	r.want(1, "pause "+worker+" --reason r"+as("viola"), "this needs the role operator, you have viewer")
+	r.want(1, "pause "+worker+" --reason r"+as("viola"), "this call requires the role operator, but you have the role viewer")
 	r.want(0, "pause "+worker+" --reason repairs"+as("otto"), "paused", "otto at 127.0.0.1:")
-	r.want(1, "pause ghost_user_migration --reason r"+as("otto"), "your token is for "+worker+" only, but this call concerns ghost_user_migration")
+	r.want(1, "pause ghost_user_migration --reason r"+as("otto"), "your token is only for "+worker+", but this call affects ghost_user_migration")
 	r.want(1, "pause --all --reason r"+as("otto"), "this needs the role admin, you have operator")
 	r.want(0, "pause --all --reason incident"+as("ada"), "ada at 127.0.0.1:")
 	r.want(2, "audit --since yesterday"+as("viola"), "must be a time such as 2026-11-01T00:00:00Z "+
 		"or a duration such as 24h")
 	r.want(0, "audit --since 2999-01-01T00:00:00Z"+as("viola"), "OUTCOME")
-	r.want(0, "audit --limit 1"+as("viola"), "PauseWorker  *", "incident", "older entries: give a larger --limit, or --all")
+	r.want(0, "audit --limit 1"+as("viola"), "PauseWorker  *", "incident", "to see older entries, use a larger --limit or --all")
 	assert.Equal(t, strings.Count(r.want(0, "audit --since 1h --all"+as("viola")), "\n"), 6, "lines of all entries")
-	r.want(2, "audit --since 1h --page-token x"+as("viola"), "--page-token: is not the nextPageToken of the same list")
+	r.want(2, "audit --since 1h --page-token x"+as("viola"), "--page-token is not a nextPageToken of this list")
 	r.want(0, "audit --since 1h"+as("viola"), "viola at 127.0.0.1:", "PERMISSION_DENIED ROLE_TOO_LOW",
 		"PERMISSION_DENIED WORKER_NOT_ALLOWED", "otto at 127.0.0.1:", "OK", "repairs")
 	// Ada leaves: without a restart.
@@ -109,9 +109,9 @@ func TestRoles_OfCertificatesAndOneThatIsMissingIsNamed(t *testing.T) {
 	r.want(0, "pause "+worker+" --reason repairs"+as, "alice at 127.0.0.1:")
 	r.want(1, "flags set loose_foreign_keys_turbo_mode_main on"+as, "this needs the role admin, you have operator")
 	ca := " --tls-ca " + certificate
-	r.want(1, "status"+ca, "client certificate", "give --tls-cert and --tls-key")
+	r.want(1, "status"+ca, "client certificate", "use --tls-cert and --tls-key")
 	mallory, malloryKey := certified(t, "mallory")
-	r.want(1, "status"+ca+" --tls-cert "+mallory+" --tls-key "+malloryKey, "does not accept the client certificate: give another one")
+	r.want(1, "status"+ca+" --tls-cert "+mallory+" --tls-key "+malloryKey, "does not accept the client certificate: use another certificate")
 }
 
 // An error between client and server names the flag that is missing, or one too many.
@@ -135,11 +135,11 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	r := sh.serving()
 	ca := " --tls-ca " + certificate
 	for _, command := range []string{"status", "run " + worker, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "plan user 7", "receipts list"} {
-		r.want(1, command, "give --tls or --tls-ca if the server uses TLS")
-		r.want(1, command+" --token-file "+token, "give --tls or --tls-ca if the server uses TLS")
-		r.want(1, command+" --tls", "give its file with --tls-ca")
-		r.want(1, command+" --tls-ca "+other, "give its file with --tls-ca")
-		r.want(1, command+ca, "a bearer token is required", "give --token-file, or --tls-cert and "+
+		r.want(1, command, "if the server uses TLS, use --tls or --tls-ca")
+		r.want(1, command+" --token-file "+token, "if the server uses TLS, use --tls or --tls-ca")
+		r.want(1, command+" --tls", "name the authority's certificate file with --tls-ca")
+		r.want(1, command+" --tls-ca "+other, "name the authority's certificate file with --tls-ca")
+		r.want(1, command+ca, "a bearer token is required", "use --token-file, or --tls-cert and "+
 			"--tls-key")
 		r.want(1, command+ca+" --token-file /nowhere", "--token-file: open /nowhere")
 		if code, out, errOut := sh.caretaker(strings.Fields(command + ca + " --address " + r.address + " --token-file " + token)...); strings.Contains(errOut, "--token-file") || strings.Contains(errOut, "--tls") {
@@ -149,9 +149,9 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	r.want(0, "status --token-file "+token+ca, worker)
 	r.want(1, "status --token-file "+saved(t, "wrong", "wrong")+ca, "unknown token")
 	r.want(1, "status --tls-cert "+other+ca, "--tls-cert", "--tls-key")
-	r.want(1, "status --tls-cert "+other, "--tls-key is missing")
-	r.want(1, "status --tls-key "+key, "--tls-cert is missing")
+	r.want(1, "status --tls-cert "+other, "--tls-cert requires --tls-key")
+	r.want(1, "status --tls-key "+key, "--tls-key requires --tls-cert")
 	empty := saved(t, "empty", "\n")
 	r.want(1, "status --token-file "+empty+ca, "--token-file: "+empty+" is empty")
-	r.want(1, "status --tls-ca "+key, "--tls-ca: ", "has no PEM certificate")
+	r.want(1, "status --tls-ca "+key, "--tls-ca: ", "contains no PEM certificate")
 }

@@ -30,7 +30,7 @@ func between(least, most int) cobra.PositionalArgs {
 			name := strings.Trim(strings.Fields(command.Use)[len(args)+1], "()")
 			return fmt.Errorf("missing argument %s", name)
 		case len(args) > most:
-			return fmt.Errorf("unexpected argument %q: %s", args[most], command.UseLine())
+			return fmt.Errorf("unexpected argument %q (usage: %s)", args[most], command.UseLine())
 		}
 		return nil
 	}
@@ -58,7 +58,7 @@ func unknownCommand(parent *cobra.Command, name string) error {
 func rejectEmpty(command *cobra.Command, args []string) (err error) {
 	for i, argument := range args {
 		if argument == "" {
-			return fmt.Errorf("argument %d must not be empty: %s", i+1, command.UseLine())
+			return fmt.Errorf("argument %d must not be empty (usage: %s)", i+1, command.UseLine())
 		}
 	}
 	command.Flags().Visit(func(f *pflag.Flag) {
@@ -84,10 +84,10 @@ func flagError(command *cobra.Command, err error) error {
 	shorthand := regexp.MustCompile(`^unknown shorthand flag: .* in (-\d+)$`)
 	id := shorthand.FindStringSubmatch(err.Error())
 	if id != nil && strings.Contains(command.Use, "ID") {
-		return fmt.Errorf("%q is not an ID: give a number above 0", id[1])
+		return fmt.Errorf("%q is not an ID: use a number above 0", id[1])
 	}
 	if strings.HasPrefix(err.Error(), "unknown shorthand flag") {
-		return fmt.Errorf("%w (an argument that begins with - is read as a flag)", err)
+		return fmt.Errorf("%w (an argument that starts with - is read as a flag)", err)
 	}
 	if name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --"); unknown {
 		return fmt.Errorf("%w%s", err, nearFlag(command, name))
@@ -153,7 +153,7 @@ func optionalWorker(worker *string) cobra.PositionalArgs {
 			return nil
 		}
 		if *worker != "" && *worker != args[0] {
-			return errors.New("two workers are named: give one, as an argument or with --worker")
+			return errors.New("the argument and --worker name different workers: use only one of them")
 		}
 		*worker = args[0]
 		return nil
@@ -176,7 +176,7 @@ func workerOrAll(command *cobra.Command, worker *string) {
 	command.Flags().BoolVar(&all, "all", false, "all workers and all deferred jobs")
 	command.Args = func(_ *cobra.Command, args []string) error {
 		if all == (len(args) == 1) || len(args) > 1 {
-			return errors.New("name one WORKER, or give --all")
+			return errors.New("name one WORKER, or use --all")
 		}
 		*worker = strings.Join(append(args, everyWorker)[:1], "")
 		return nil
@@ -188,8 +188,8 @@ func runArgument(id *string) cobra.PositionalArgs {
 	form := regexp.MustCompile(`^[0-9a-fA-F-]{4,36}$`)
 	return cobra.MatchAll(between(1, 1), func(_ *cobra.Command, args []string) error {
 		if !form.MatchString(args[0]) {
-			return fmt.Errorf("%q is not a run ID, nor its first 4 or more characters: run "+
-				"caretaker runs to list the IDs", args[0])
+			return fmt.Errorf("%q is neither a run ID nor the first 4 or more characters of a run ID: run "+
+				"`caretaker runs` to list the IDs", args[0])
 		}
 		*id = args[0]
 		return nil
@@ -199,7 +199,7 @@ func runArgument(id *string) cobra.PositionalArgs {
 // jobArgument accepts the ID of a job.
 func jobArgument(id *int64) cobra.PositionalArgs {
 	return cobra.MatchAll(between(1, 1), func(_ *cobra.Command, args []string) error {
-		return parseID(args[0], "job: run caretaker jobs to list the IDs", id)
+		return parseID(args[0], "job: run `caretaker jobs` to list the IDs", id)
 	})
 }
 
@@ -208,7 +208,7 @@ func targetArguments(kind *string, id *int64, kinds ...string) cobra.PositionalA
 	return cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) error {
 		*kind = args[0]
 		return cmp.Or(kindArgument(args[0], kinds...),
-			parseID(args[1], args[0]+": give a number above 0", id))
+			parseID(args[1], args[0]+": use a number above 0", id))
 	})
 }
 
@@ -225,7 +225,7 @@ func reasonFlag(command *cobra.Command, reason *string, help string) {
 	command.Flags().StringVar(reason, "reason", "", help)
 	command.Args = cobra.MatchAll(command.Args, func(*cobra.Command, []string) error {
 		if *reason == "" {
-			return errors.New("--reason REASON is required: " + help)
+			return errors.New("--reason REASON is required (" + help + ")")
 		}
 		return nil
 	})
@@ -268,7 +268,7 @@ func pageFlags(command *cobra.Command, more string, token *string) {
 		})
 		command.Args = cobra.MatchAll(command.Args, func(*cobra.Command, []string) error {
 			if flags.Changed("all") && (flags.Changed("limit") || flags.Changed("page-size")) {
-				return errors.New("give --limit or --all, not both")
+				return errors.New("use --limit or --all, not both")
 			}
 			return nil
 		})
@@ -351,14 +351,14 @@ func durationFlag(command *cobra.Command, name, help string, to **durationpb.Dur
 
 // sinceFlag adds a flag for a time, in RFC 3339 or as a duration before now.
 func sinceFlag(command *cobra.Command, to **timestamppb.Timestamp) {
-	timeFlag(command, "since", "only entries since this `time` (2026-11-01T00:00:00Z) or age (24h)",
-		to)
+	timeFlag(command, "since", "only entries since this `time`: 2026-11-01T00:00:00Z, or 24h for the "+
+		"last 24 hours", to)
 }
 
 // timesFlags adds --since and --until.
 func timesFlags(command *cobra.Command, since, until **timestamppb.Timestamp) {
 	sinceFlag(command, since)
-	timeFlag(command, "until", "only entries before this `time`, in the same form as --since", until)
+	timeFlag(command, "until", "only entries before this `time`, in the same format as --since", until)
 }
 
 // timeFlag adds a flag for a time: RFC 3339, or a positive duration before now such as 24h.

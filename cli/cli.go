@@ -114,7 +114,7 @@ func rootCommand(a *app) *cobra.Command {
 	// 1. Flags of all commands.
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (YAML)")
 	root.PersistentFlags().FuncP("output", "o",
-		"output `format`: text, json, yaml, or wide for whole IDs and wide tables (default text)",
+		"output `format`: text, json, yaml, or wide for full IDs and wide tables (default text)",
 		a.setOutput)
 	// 2. Commands of a server, which read the configuration.
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
@@ -170,7 +170,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 				return usage(err)
 			}
 			if len(remaining) > 0 {
-				return usage(fmt.Errorf("%w: run caretaker --help to list the commands",
+				return usage(fmt.Errorf("%w: run `caretaker --help` to list the commands",
 					unknownCommand(command, remaining[0])))
 			}
 			return command.Help()

@@ -212,7 +212,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	}
 	if token != "" {
 		if !a.client.secure() && !a.client.nearby() {
-			a.note("caretaker: warning: the token is sent to %s unencrypted: give "+
+			a.note("caretaker: warning: the token is sent to %s unencrypted: use "+
 				"--tls", a.client.address)
 		}
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
@@ -258,7 +258,7 @@ func (c *connection) explain(err error) error {
 		return &exitError{exitUsage, errors.New(text)}
 	case "UNAUTHENTICATED":
 		if c.tokenFile == "" && c.certFile == "" {
-			text += ": give --token-file, or --tls-cert and --tls-key"
+			text += " (use --token-file, or --tls-cert and --tls-key)"
 		}
 	case "":
 		return c.explainTransport(s)
@@ -294,12 +294,12 @@ func (c *connection) explainTransport(s *status.Status) error {
 		if text := c.wrongFlag(s.Message()); text != "" {
 			return fmt.Errorf("%s (%s)", text, s.Message())
 		}
-		return fmt.Errorf("no answer from %s: start a server with caretaker serve or caretaker dev, or "+
-			"give the address of a running one with --address or %s (%s)",
+		return fmt.Errorf("no answer from %s: start a server with `caretaker serve` or `caretaker dev`, or "+
+			"set --address or %s to the address of a running server (%s)",
 			c.address, config.AddressVariable, s.Message())
 	}
 	if s.Code() == codes.DeadlineExceeded {
-		return fmt.Errorf("no answer from %s in %s: check the address and the server's log, or "+
+		return fmt.Errorf("no answer from %s within %s: check the address and the server's log, or "+
 			"retry", c.address, answerTimeout)
 	}
 	return fmt.Errorf("%s: %s", s.Code(), s.Message())
@@ -315,24 +315,24 @@ func (c *connection) wrongFlag(problem string) string {
 	switch {
 	case has("error reading from server"), ended && c.name.Load() != nil:
 		// The client reads the server preface first, so the connection had been established.
-		return "the connection to " + c.server() + " ended during the call: run caretaker runs " +
-			"once a server answers"
+		return "the connection to " + c.server() + " ended during the call: once a server " +
+			"answers, check the runs with `caretaker runs`"
 	case has("not look like a TLS handshake"):
 		return "the server at " + c.address + " does not use TLS: remove --tls and --tls-*"
 	case ended && !c.secure():
-		return "no gRPC at " + c.address + ": give --tls or --tls-ca if the server uses TLS"
+		return "no gRPC server at " + c.address + ": if the server uses TLS, use --tls or --tls-ca"
 	case has("signed by unknown authority"):
 		return "the certificate of the server at " + c.address + " is signed by an authority that " +
-			"this machine does not trust: give its file with --tls-ca"
+			"this machine does not trust: name the authority's certificate file with --tls-ca"
 	case has("certificate required") && c.certFile == "":
-		return "the server at " + c.address + " requires a client certificate: give --tls-cert and " +
+		return "the server at " + c.address + " requires a client certificate: use --tls-cert and " +
 			"--tls-key"
 	case ended && c.certFile == "":
-		return "the server at " + c.address + " has closed the connection: if it requires a client " +
-			"certificate, give --tls-cert and --tls-key"
+		return "the server at " + c.address + " closed the connection: if the server requires a " +
+			"client certificate, use --tls-cert and --tls-key"
 	case c.certFile != "" && (ended || has("remote error: tls:")):
-		return "the server at " + c.address + " does not accept the client certificate: give another " +
-			"one with --tls-cert and --tls-key"
+		return "the server at " + c.address + " does not accept the client certificate: use another " +
+			"certificate with --tls-cert and --tls-key"
 	}
 	return ""
 }
@@ -346,8 +346,8 @@ func asFlag(violation *errdetails.BadRequest_FieldViolation) string {
 	case "run_id":
 		name = "--run"
 	case "page_token":
-		return "--page-token: is not the nextPageToken of the same list with the same filters, " +
-			"with --since and --until as times"
+		return "--page-token is not a nextPageToken of this list with these filters: use the same " +
+			"filters, and times instead of durations in --since and --until"
 	case "page_size", "database", "reason", "kind", "state", "outcome", "expected_digest":
 		name = "--" + strings.ReplaceAll(name, "_", "-")
 	case "worker", "name":

@@ -104,13 +104,13 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(2, "run loose_foreign_keys", "did you mean "+worker+"?")
 	assert.Lacks(t, r.want(0, "runs --state failed"), id[:13])
 	r.want(0, "run "+worker)
-	r.want(0, "runs --limit 1", "older runs: give a larger --limit, or --all")
+	r.want(0, "runs --limit 1", "to see older runs, use a larger --limit or --all")
 	for command, want := range map[string]int{"runs --all": 2, "runs --limit 2": 2, "runs --page-size 1": 1, "runs --limit 1": 1} {
 		d := document(t, r.want(0, command+" -o json"))
 		runs, _ := d["runs"].([]any)
 		assert.That(t, len(runs) == want && (d["nextPageToken"] == "") == (want == 2), "%s: %v", command, d)
 	}
-	r.want(2, "runs --page-token x", "--page-token: is not the nextPageToken of the same list with the same filters")
+	r.want(2, "runs --page-token x", "--page-token is not a nextPageToken of this list with these filters")
 	r.want(1, "status --tls", "does not use TLS: remove --tls and --tls-*")
 	execute(t, sql, `INSERT INTO maintenance.fires (worker, fire_time, outcome, run_id, claimed_by, started_at)
 		VALUES ('`+worker+`', '2026-11-21 00:01Z', 'ran', '`+id+`', 'here', '2026-11-21 00:01:02.5Z'),
@@ -122,7 +122,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(0, "watch "+id, "succeeded")
 	r.want(0, "cancel "+id, "has already ended: succeeded")
 	r.want(2, "watch "+
-		"nope", `"nope" is not a run ID, nor its first 4 or more characters: run caretaker runs to list the IDs`)
+		"nope", "\"nope\" is neither a run ID nor the first 4 or more characters of a run ID: run `caretaker runs` to list the IDs")
 	r.want(2, "cancel nope", `"nope" is not a run ID`)
 	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: the list of runs has the ids")
 	for _, size := range []string{"0", "-1", "99999999999", "x"} {
@@ -138,14 +138,14 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(0, "cancel "+id+" -o yaml", "run:\n  id: "+id+"\n", "  leaseEpoch: \"1\"\n")
 	r.want(0, "receipts", "RECEIPT")
 	r.want(2, "receipts --run 0000", "--run: is neither the id of a recorded run nor the "+
-		"beginning of one")
+		"first characters of such an id")
 	out := r.want(0, "leases", worker+"/main  free   -")
 	assert.That(t, strings.HasSuffix(out, " -\n"), "a free lease expires: %s", out)
 	r.want(0, "status", "scheduler off", worker)
 	r.want(0, "status --help", "up to 15 seconds old")
 	r.want(0, "runs "+worker+" --limit 1", worker)
 	r.want(2, "runs nobody", `unknown worker "nobody"`)
-	r.want(2, "runs "+worker+" --worker other", "two workers are named")
+	r.want(2, "runs "+worker+" --worker other", "the argument and --worker name different workers")
 	r.want(0, "leases "+worker, worker+"/main")
 	// The output as JSON is the answer.
 	for command, key := range map[string]string{
@@ -172,7 +172,7 @@ func TestClient_UsageIsExit2(t *testing.T) {
 	for command, mistake := range map[string]string{
 		"cancel":                              "missing argument RUN",
 		"lfk adopt":                           "missing argument TABLE.COLUMN...\n",
-		"runs --limit 2 --all":                "give --limit or --all, not both",
+		"runs --limit 2 --all":                "use --limit or --all, not both",
 		"status --watch 1s":                   `unexpected argument "1s", did you mean --watch=1s?`,
 		"runs " + worker + " --watch 1s":      `unexpected argument "1s", did you mean --watch=1s?`,
 		"jobs --watch 1s":                     `unexpected argument "1s", did you mean --watch=1s?`,
@@ -180,7 +180,7 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		"rum":                                 `unknown command "rum", did you mean run or runs?`,
 		"help rum":                            `unknown command "rum", did you mean run or runs?`,
 		"lfk lnit":                            `unknown command "lnit", did you mean lint or list?`,
-		"serve extra":                         `unexpected argument "extra": caretaker serve`,
+		"serve extra":                         `unexpected argument "extra" (usage: caretaker serve`,
 		"run " + worker + " --database=":      "--database must not be empty",
 		"run " + worker + " --dry-run=maybe":  `--dry-run: "maybe" is not true or false`,
 		"runs --worker=":                      "--worker must not be empty",
@@ -190,20 +190,20 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		"serve --config=":                     "--config must not be empty",
 		"pause " + worker:                     "--reason REASON is required",
 		"pause " + worker + " --reason=":      "--reason REASON is required",
-		"lfk retry":                           "name the records: --id N, --table T or --all",
+		"lfk retry":                           "select the records with --id N, --table T or --all",
 		"lfk retry --id x":                    `--id: "x" is not a whole number`,
 		"lfk retry --table=":                  "--table must not be empty",
 		"lfk lint --database=":                "--database must not be empty",
-		"lfk accept-absent --all --list":      "give one of CHILD",
-		"status --address 50051":              `--address: "50051" is not an address such as 127.0.0.1:50051`,
-		"status --address http://127.0.0.1:1": `"http://127.0.0.1:1" is not an address such as`,
+		"lfk accept-absent --all --list":      "use one of CHILD",
+		"status --address 50051":              `--address: "50051" must be an address such as 127.0.0.1:50051`,
+		"status --address http://127.0.0.1:1": `"http://127.0.0.1:1" must be an address such as`,
 	} {
 		sh.want(2, command, mistake)
 	}
 	if code, _, errOut := sh.caretaker("status", ""); code != 2 || !strings.Contains(errOut, "argument 1 must not be empty") {
 		t.Errorf("an empty argument: exit %d: %s", code, errOut)
 	}
-	sh.want(2, "fires a b", `unexpected argument "b": caretaker fires [WORKER]`)
+	sh.want(2, "fires a b", `unexpected argument "b" (usage: caretaker fires [WORKER]`)
 	sh.want(0, "--help", "Client:")
 	sh.want(0, "--version", "caretaker version ")
 	sh.want(0, "", "Client:")
@@ -213,10 +213,10 @@ func TestClient_TakesTheAddressFromTheEnvironment(t *testing.T) {
 	sh := newShell(t)
 	sh.set("CARETAKER_ADDRESS", "127.0.0.1:2")
 	sh.want(1, "status", "no answer from 127.0.0.1:2:")
-	sh.want(1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1: start a server with caretaker serve")
+	sh.want(1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1: start a server with `caretaker serve`")
 	sh.want(0, "status --help", "CARETAKER_ADDRESS")
 	sh.set("CARETAKER_ADDRESS", "bogus")
-	sh.want(2, "status", `CARETAKER_ADDRESS: "bogus" is not an address such as 127.0.0.1:50051`)
+	sh.want(2, "status", `CARETAKER_ADDRESS: "bogus" must be an address such as 127.0.0.1:50051`)
 	// Variables that are none are named.
 	sh.set("CARETAKER_ADDRESS", "")
 	sh.set("CARETAKER_ADDDRESS", "127.0.0.1:2")
@@ -233,9 +233,9 @@ func TestClient_SendsItsToken(t *testing.T) {
 	r := sh.serving()
 	r.want(1, "status", "a bearer token is required")
 	r.want(0, "status --token-file "+token, worker)
-	r.want(1, "status", "give --token-file, or --tls-cert and --tls-key")
+	r.want(1, "status", "use --token-file, or --tls-cert and --tls-key")
 	sh.want(0, "status --address "+strings.Replace(r.address, "127.0.0.1", "0.0.0.0", 1)+" --token-file "+token,
-		"warning: the token is sent to 0.0.0.0:", " unencrypted: give --tls\n")
+		"warning: the token is sent to 0.0.0.0:", " unencrypted: use --tls\n")
 	sh.set("CARETAKER_CLIENT_TOKEN_FILE", token)
 	r.want(0, "status", worker)
 	sh.set("CARETAKER_CLIENT_TOKEN_FILE", "")
@@ -279,7 +279,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 		"main 2":                             `"main 2": must be DATABASE NUMBER HASH [TIME]`,
 		"main x y":                           `"x" is not a number`,
 		"main 2 ab never":                    `"never" is not a time`,
-		"main 2 abcd\nold 2 abcd":            `database "old" is not in the configuration: set databases.old.url, or remove its heads from the file`,
+		"main 2 abcd\nold 2 abcd":            `database "old" is not in the configuration: set databases.old.url, or remove the heads of this database from the file`,
 		"main 2 abcd 2026-11-22T10:00:00Z\n": "",
 		`{"heads": "main"}`:                  "cannot unmarshal",
 		`{"heads": [{"database": "main", "sequence": 2, "hash": "abcd"}]}`: "",

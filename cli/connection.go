@@ -124,7 +124,7 @@ func (c *connection) checkAddress() error {
 		return nil
 	}
 	if err := config.CheckAddress(c.address, defaultAddress); err != nil {
-		return usage(fmt.Errorf("%s: %w: HOST:PORT", c.from, err))
+		return usage(fmt.Errorf("%s: %w (HOST:PORT)", c.from, err))
 	}
 	return nil
 }
@@ -141,9 +141,9 @@ func (c *connection) credentials() (credentials.TransportCredentials, error) {
 	}
 	switch {
 	case c.keyFile == "" && c.certFile != "":
-		return nil, errors.New("--tls-key is missing: --tls-cert needs the key of the certificate")
+		return nil, errors.New("--tls-cert requires --tls-key, the key of the certificate")
 	case c.certFile == "" && c.keyFile != "":
-		return nil, errors.New("--tls-cert is missing: --tls-key is the key of a certificate")
+		return nil, errors.New("--tls-key requires --tls-cert, the certificate of the key")
 	case c.certFile != "":
 		pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 		if err != nil {
@@ -173,7 +173,7 @@ func (c *connection) trust(secure *tls.Config) error {
 		secure.RootCAs = system
 	}
 	if !secure.RootCAs.AppendCertsFromPEM(content) {
-		return fmt.Errorf("%s: %s has no PEM certificate", source, file)
+		return fmt.Errorf("%s: %s contains no PEM certificate", source, file)
 	}
 	block, _ := pem.Decode(content)
 	if c.caFile != "" || block == nil {

@@ -33,7 +33,7 @@ func TestClient_UsesTheServerOfItsConfiguration(t *testing.T) {
 	assert.Contains(t, errOut, " at "+r.address+")")
 	assert.Lacks(t, sh.want(0, "status"+config), "(server ")
 	// A flag that names another server uses nothing of the file.
-	sh.want(1, "status --address "+r.address+config, "give --tls or --tls-ca")
+	sh.want(1, "status --address "+r.address+config, "use --tls or --tls-ca")
 	sh.want(1, "status --address "+r.address+" --tls-ca "+certificate+config, "a bearer token is "+
 		"required")
 	sh.want(1, "status --token-file "+saved(t, "other", "other")+config, "unknown token")

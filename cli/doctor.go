@@ -89,7 +89,7 @@ func doctorCommand(a *app) *cobra.Command {
 	command := &cobra.Command{
 		Use:     "doctor",
 		GroupID: groupServe,
-		Short:   "Check the configuration, and that the databases meet the requirements",
+		Short:   "Check the configuration, and whether the databases meet the requirements",
 		Args: func(c *cobra.Command, args []string) error {
 			for _, name := range []string{"role", "database"} {
 				if c.Flags().Changed(name) && !grants {
@@ -151,7 +151,7 @@ func runChecks(ctx context.Context, database string, checks ...check) (all findi
 		err := c.run(bounded, &found)
 		cancel()
 		if err != nil {
-			found.failed(oneLine(err.Error()), "fix this error, then run caretaker doctor again")
+			found.failed(oneLine(err.Error()), "fix this error, then run `caretaker doctor` again")
 		}
 		if len(found) == 0 {
 			found = findings{{Status: statusOK}}
@@ -281,7 +281,7 @@ func (d *doctor) configuration(ctx context.Context, found *findings) error {
 func (d *doctor) build(databases []*repo.Database, found *findings) (err error) {
 	if len(databases) == 0 || databases[0].Name != mainDatabase {
 		found.failed("the requirements of the workers were not checked, because main does not answer",
-			"fix the connection to main, then run caretaker doctor again")
+			"fix the connection to main, then run `caretaker doctor` again")
 		return nil
 	}
 	logger := slog.New(slog.DiscardHandler)
@@ -346,12 +346,12 @@ const pageWidth = 80
 func (f *findings) unanswered(name string, err error) {
 	key := "databases." + name + ".url"
 	if same, ok := errors.AsType[*dberr.SameDatabaseError](err); ok {
-		f.failed(fmt.Sprintf("databases.%s.url is the same database as databases.%s.url", same.Name, same.First),
+		f.failed(fmt.Sprintf("databases.%s.url points to the same database as databases.%s.url", same.Name, same.First),
 			"remove databases."+same.Name+".url")
 	} else if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.Refused() {
 		f.failed(connectionRefused(name, refused).Error(), "correct "+key)
 	} else {
-		f.failed(oneLine(err.Error()), "start the server, or correct host, port and network: "+key)
+		f.failed(oneLine(err.Error()), "start the server, or correct the network, or the host and port in "+key)
 	}
 }
 

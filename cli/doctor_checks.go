@@ -35,11 +35,11 @@ func (d *doctor) connection(ctx context.Context, database *repo.Database, found 
 	url := "databases." + database.Name + ".url"
 	switch {
 	case facts.Standby:
-		found.failed("the server is a standby, so nothing can be written",
+		found.failed("the server is a standby, which accepts no writes",
 			"set "+url+" to the primary, and replica_url to the standby")
 	case facts.ReadOnly:
 		found.failed("the database is read-only", fmt.Sprintf("reset default_transaction_read_only "+
-			"of the server, the database or the role %s", facts.Role))
+			"for the server, the database or the role %s", facts.Role))
 	}
 	return nil
 }
@@ -58,7 +58,7 @@ func (f *findings) encryption(facts repo.ServerFacts, key string) {
 		f.warning("the connection is not encrypted", "add sslmode=verify-full to "+key)
 	case !facts.Verified:
 		f.warning("the certificate of the server is not verified",
-			"add sslmode=verify-full, and sslrootcert, to "+key)
+			"add sslmode=verify-full and sslrootcert to "+key)
 	}
 }
 
@@ -69,13 +69,13 @@ const oldestServer, newestServer = 14, 18
 // than newestServer is a warning.
 func (d *doctor) version(_ context.Context, database *repo.Database, found *findings) error {
 	f := d.facts[database]
-	problem := fmt.Sprintf("PostgreSQL %s: caretaker supports %d to %d",
+	problem := fmt.Sprintf("the server has PostgreSQL %s, but caretaker supports %d to %d",
 		f.Version, oldestServer, newestServer)
 	switch major := f.Number / 10000; {
 	case major < oldestServer:
 		found.failed(problem, "upgrade the server")
 	case major > newestServer:
-		found.warning(problem, "install a newer caretaker, or try this one on a copy first")
+		found.warning(problem, "install a newer caretaker, or first test this version on a copy of the database")
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func (d *doctor) clock(_ context.Context, database *repo.Database, found *findin
 	}
 	if f.Ahead.Abs() > maxSkew+f.Within {
 		found.warning("the server's clock is "+apart(f.Ahead)+" the clock of this machine: times in "+
-			"logs and traces differ", "let NTP set both clocks")
+			"logs and traces differ", "synchronize both clocks with NTP")
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func (d *doctor) clocks(_ context.Context, found *findings) error {
 				Status: statusWarning, Database: database.Name,
 				Problem: "the server's clock is " + apart(by) + " the clock of main: due times " +
 					"of the databases differ",
-				Remedy: "let NTP set the clocks of the servers",
+				Remedy: "synchronize the clocks of the servers with NTP",
 			})
 		}
 	}
@@ -146,16 +146,16 @@ func (d *doctor) pooler(ctx context.Context, database *repo.Database, found *fin
 	f := d.facts[database]
 	for _, name := range f.Harmful {
 		report, value := found.failed, "on"
-		problem := "array_nulls is off: through a pooler, jobs fail"
+		problem := "array_nulls is off, so jobs fail if a pooler is used"
 		switch name {
 		case "array_nulls":
 		case "bytea_output":
-			problem, value = "bytea_output is escape: through a pooler, jobs fail", "hex"
+			problem, value = "bytea_output is escape, so jobs fail if a pooler is used", "hex"
 		default:
 			report, value = found.warning, "0"
-			problem = name + " is less than a second: it may cancel short statements"
+			problem = name + " is less than a second and may cancel short statements"
 		}
-		report(problem, fmt.Sprintf("ALTER ROLE %s SET %s = %s, and remove it from databases.%s.url",
+		report(problem, fmt.Sprintf("run ALTER ROLE %s SET %s = %s, and remove the setting from databases.%s.url",
 			f.Role, name, value, database.Name))
 	}
 	return nil
@@ -198,13 +198,13 @@ func (d *doctor) replica(ctx context.Context, database *repo.Database, found *fi
 	}
 	// 3. Check its lag and its limit for queries.
 	if f.Late > lateReplica {
-		found.warning("the replica is "+f.Late.Round(time.Second).String()+
-			" late, so caretaker mostly reads the primary",
-			"check pg_stat_wal_receiver and the log of the replica for what delays the replay")
+		found.warning("the replica lags by "+f.Late.Round(time.Second).String()+
+			", so caretaker mostly reads from the primary",
+			"find out what delays the replay: check pg_stat_wal_receiver and the log of the replica")
 	}
 	if f.MaxQueryDelay != nil && *f.MaxQueryDelay < shortReplicaDelay {
-		found.warning(fmt.Sprintf("the replica cancels queries that delay its replay by more than %s: "+
-			"caretaker then reads the primary", f.MaxQueryDelay),
+		found.warning(fmt.Sprintf("the replica cancels queries that delay its replay by more than %s, "+
+			"and caretaker then reads from the primary", f.MaxQueryDelay),
 			"on the replica, set hot_standby_feedback = on or a longer max_standby_streaming_delay")
 	}
 	return nil
@@ -216,14 +216,14 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database, found *fin
 	err := checkMigrated(ctx, database)
 	if errors.Is(err, dberr.ErrNotMigrated) {
 		found.failed("the maintenance schema is missing or outdated: "+oneLine(err.Error()),
-			"run caretaker migrate with this configuration, as a role that may create schemas; "+
-				"caretaker doctor then runs the other checks")
+			"run `caretaker migrate` with this configuration, as a role that can create schemas, "+
+				"then run `caretaker doctor` again for the other checks")
 		return nil
 	}
 	if denied, ok := errors.AsType[*dberr.Error](err); ok && denied.SQLState == "42501" {
 		role := d.facts[database].Role
 		found.failed(fmt.Sprintf("the role %s has no privileges on the maintenance schema", role),
-			fmt.Sprintf("apply the output of caretaker doctor --grants --role %s --database %s as the "+
+			fmt.Sprintf("apply the output of `caretaker doctor --grants --role %s --database %s` as the "+
 				"owner of the tables", role, database.Name))
 		return nil
 	}
@@ -232,9 +232,9 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database, found *fin
 	}
 	newer, current, known, err := database.NewerSchema(ctx)
 	if newer {
-		found.warning(fmt.Sprintf("the maintenance schema has version %d, but this caretaker "+
-			"only knows version %d: a newer caretaker has migrated the "+
-			"schema", current, known), "install the newer caretaker")
+		found.warning(fmt.Sprintf("a newer caretaker has migrated the maintenance schema to "+
+			"version %d, but this caretaker knows only version "+
+			"%d", current, known), "install the newer caretaker")
 	}
 	return err
 }
@@ -262,8 +262,8 @@ func (d *doctor) application(ctx context.Context, database *repo.Database, found
 	if d.config.service.Use == "" {
 		found.failed(noUse, setUse)
 	} else {
-		found.warning("the database has no GitLab tables, although use is gitlab",
-			"set use: loose_foreign_keys")
+		found.warning("the database has no GitLab tables, although the configuration has `use: gitlab`",
+			"set `use: loose_foreign_keys`")
 	}
 	return nil
 }
@@ -319,10 +319,10 @@ func (d *doctor) references(ctx context.Context, database *repo.Database, found 
 	}
 	users := needs.Catalog.Table("users").Table
 	for _, k := range bulk.Forbidding(needs.Catalog, users, ghost.ListedColumns()...) {
-		found.warning(fmt.Sprintf("users to whom %s.%s refers are not deleted: the foreign key %s "+
-			"neither cascades nor sets NULL, and no list has the column",
+		found.warning(fmt.Sprintf("caretaker cannot delete users that %s.%s refers to, because the foreign key "+
+			"%s neither cascades nor sets NULL, and no deletion rule covers the column",
 			k.Child.Name, k.ColumnNames(), k.Name),
-			"give the key ON DELETE CASCADE or SET NULL, or clear the column before users are deleted")
+			"change the foreign key to ON DELETE CASCADE or SET NULL, or clear the column first")
 	}
 	return nil
 }
@@ -333,7 +333,7 @@ const certificateTime = 14 * 24 * time.Hour
 // certificate checks the server's certificate and its clients' authorities. If one of several
 // authorities has expired, the server refuses only that authority's clients.
 func (d *doctor) certificate(_ context.Context, found *findings) error {
-	const renew = "replace the files of %s, and restart the server"
+	const renew = "replace the files named in %s, and restart the server"
 	// Later certificates in the file belong to the authority.
 	if own := certificates(d.config.TLS.CertFile); len(own) > 0 {
 		d.expiry(found, own[0], "the server's certificate",
@@ -342,7 +342,7 @@ func (d *doctor) certificate(_ context.Context, found *findings) error {
 	authorities := certificates(d.config.TLS.ClientCAFile)
 	for _, c := range authorities {
 		var of findings
-		d.expiry(&of, c, "an authority of clients", fmt.Sprintf(renew, "tls.client_ca_file"))
+		d.expiry(&of, c, "a certificate authority for clients", fmt.Sprintf(renew, "tls.client_ca_file"))
 		if len(authorities) > 1 && len(of) > 0 {
 			of[0].Status = statusWarning
 		}
@@ -371,9 +371,9 @@ func (d *doctor) expiry(found *findings, c *x509.Certificate, what, renew string
 	what += " (" + c.Subject.String() + ")"
 	switch now := time.Now(); {
 	case c.NotBefore.After(now):
-		found.failed(what+" is valid from "+d.zoned(c.NotBefore)+" only", renew+", or set the clock")
+		found.failed(what+" is not valid before "+d.zoned(c.NotBefore), renew+", or correct the clock")
 	case c.NotAfter.Before(now):
-		found.failed(what+" has expired on "+d.zoned(c.NotAfter), renew)
+		found.failed(what+" expired on "+d.zoned(c.NotAfter), renew)
 	case c.NotAfter.Before(now.Add(certificateTime)):
 		found.warning(what+" expires on "+d.zoned(c.NotAfter), renew)
 	}

@@ -106,19 +106,19 @@ func TestDoctor_LooksHowLongCertificatesAreValid(t *testing.T) {
 	ending, endingKey := file(13 * day)
 	gone, goneKey := file(-day)
 	early, earlyKey := file(366 * day)
-	const server, clients = "the server's certificate (CN=tls)", "an authority of clients (CN=tls)"
+	const server, clients = "the server's certificate (CN=tls)", "a certificate authority for clients (CN=tls)"
 	for name, c := range map[string]struct {
 		certificate, key, authority string
 		fault
 	}{
 		"good":               {good, goodKey, good, fault{}},
 		"ending":             {ending, endingKey, good, fault{status: "warning", problem: server + " expires on", remedy: "tls.cert_file and tls.key_file"}},
-		"expired":            {gone, goneKey, good, fault{status: "error", problem: server + " has expired on", remedy: "restart the server"}},
-		"not yet valid":      {early, earlyKey, good, fault{status: "error", problem: server + " is valid from", remedy: "or set the clock"}},
+		"expired":            {gone, goneKey, good, fault{status: "error", problem: server + " expired on", remedy: "restart the server"}},
+		"not yet valid":      {early, earlyKey, good, fault{status: "error", problem: server + " is not valid before", remedy: "or correct the clock"}},
 		"behind the first":   {join(good, gone), goodKey, good, fault{}},
 		"authority ending":   {good, goodKey, ending, fault{status: "warning", problem: clients + " expires on", remedy: "tls.client_ca_file"}},
-		"authority expired":  {good, goodKey, gone, fault{status: "error", problem: clients + " has expired on", remedy: "tls.client_ca_file"}},
-		"one of authorities": {good, goodKey, join(good, gone), fault{status: "warning", problem: clients + " has expired on", remedy: "tls.client_ca_file"}},
+		"authority expired":  {good, goodKey, gone, fault{status: "error", problem: clients + " expired on", remedy: "tls.client_ca_file"}},
+		"one of authorities": {good, goodKey, join(good, gone), fault{status: "warning", problem: clients + " expired on", remedy: "tls.client_ca_file"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sh := sh.sub(t)
@@ -187,7 +187,7 @@ func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
 		return err == nil && state == "paused"
 	})
 	execute(t, sql, `CREATE TABLE more (id bigint PRIMARY KEY)`)
-	sh.wantFault("warning", "replica", "late, so caretaker mostly reads the "+
+	sh.wantFault("warning", "replica", "so caretaker mostly reads from the "+
 		"primary", "pg_stat_wal_receiver")
 	execute(t, conn, `SELECT pg_wal_replay_resume()`)
 }

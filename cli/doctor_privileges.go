@@ -43,8 +43,8 @@ func (d *doctor) privileges(ctx context.Context, database *repo.Database, found 
 	}
 	owner, err := database.Queue.RollsQueue(ctx)
 	if owner != "" {
-		found.warning("the queue belongs to the role "+owner+", so caretaker does not roll its partitions: "+
-			"all records stay in one partition, and only VACUUM reuses its space",
+		found.warning("the queue belongs to the role "+owner+", so caretaker cannot add and drop the "+
+			"queue's partitions: all records stay in one partition, and only VACUUM makes its space reusable",
 			fmt.Sprintf("GRANT %s TO %s, or monitor autovacuum of the queue", owner, role))
 	}
 	return err
@@ -66,7 +66,7 @@ func (d *doctor) indexes(ctx context.Context, database *repo.Database, found *fi
 	}
 	missing, err := database.Schema.Unindexed(ctx, needs.Lookups)
 	for _, l := range missing {
-		found.warning(fmt.Sprintf("no index finds rows of %s by %s: statements of "+
+		found.warning(fmt.Sprintf("%s has no index on %s, so statements of "+
 			"%s read the whole table", objectOf(l.Table), strings.Join(l.Columns, ", "),
 			strings.Join(needs.By[l.Table], ", ")),
 			"CREATE INDEX CONCURRENTLY ON "+l.Index)
@@ -95,7 +95,7 @@ func (d *doctor) printGrants(ctx context.Context, role, only string) error {
 		names = append(names, database.Name)
 	}
 	if only != "" && !slices.Contains(names, only) {
-		return usage(fmt.Errorf("--database: %q is not in the configuration: configured are %s%s",
+		return usage(fmt.Errorf("--database: %q is not in the configuration: the configured databases are %s%s",
 			only, strings.Join(names, ", "), didYouMean(nearest(only, names), "")))
 	}
 	if err := d.build(d.databases, &found); err != nil {
@@ -129,12 +129,12 @@ func (d *doctor) printGrants(ctx context.Context, role, only string) error {
 // describeGrants prints the scripts. Each script is for one database, which may be on its own
 // server. With several scripts, the heading shows how to print only one.
 func (d *doctor) describeGrants(scripts []databaseGrants, role string) {
-	d.println("-- The privileges that caretaker requires with this configuration.\n" +
-		"-- Run them as the owner of the tables, after caretaker migrate. Run them again when\n" +
-		"-- the application has new tables: caretaker doctor reports missing privileges.")
+	d.println("-- These statements grant the privileges that caretaker requires with this configuration.\n" +
+		"-- Run them as the owner of the tables, after `caretaker migrate`. Run them again when\n" +
+		"-- the application has new tables: `caretaker doctor` reports missing privileges.")
 	if len(scripts) > 1 {
 		d.println("-- DO NOT RUN ALL OF THIS ON ONE DATABASE: each part is for one database.\n" +
-			"-- caretaker doctor --grants --database NAME prints one part.")
+			"-- `caretaker doctor --grants --database NAME` prints one part.")
 	}
 	d.println("-- CREATE ROLE %s LOGIN PASSWORD '...';", role)
 	for _, s := range scripts {

@@ -60,7 +60,7 @@ func TestDoctor_EndsWithoutErrorsForARoleThatOwnsNothing(t *testing.T) {
 			script := sh.want(0, "doctor --grants --role "+cleaner+" --database main")
 			sh.set("CARETAKER_DATABASES_MAIN_URL", as(cleaner))
 			before := sh.want(1, "doctor --output json", cleaner+" has no privileges on the maintenance schema",
-				"caretaker doctor --grants --role "+cleaner+" --database main")
+				"`caretaker doctor --grants --role "+cleaner+" --database main`")
 			assert.Lacks(t, before, "42501")
 			execute(t, owned, script)
 			sh.want(0, "doctor", c.want)

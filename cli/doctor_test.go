@@ -69,12 +69,12 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 			`ALTER TABLE maintenance.schema_migrations RENAME TO away`, `ALTER TABLE maintenance.away RENAME TO schema_migrations`,
 		},
 		{
-			"error", "schema", "is required", "run caretaker migrate", "", "",
+			"error", "schema", "is required", "run `caretaker migrate`", "", "",
 			`UPDATE maintenance.schema_migrations SET is_applied = version_id < (SELECT max(version_id) FROM maintenance.schema_migrations)`,
 			`UPDATE maintenance.schema_migrations SET is_applied = true`,
 		},
 		{
-			"warning", "schema", "has version 9999, but this caretaker only knows", "install the newer caretaker", "", "",
+			"warning", "schema", "to version 9999, but this caretaker knows only", "install the newer caretaker", "", "",
 			`INSERT INTO maintenance.schema_migrations_main (version_id, is_applied) VALUES (9999, true)`,
 			`DELETE FROM maintenance.schema_migrations_main WHERE version_id = 9999`,
 		},
@@ -83,12 +83,12 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 			`ALTER SCHEMA public RENAME TO away`, `ALTER SCHEMA away RENAME TO public`,
 		},
 		{
-			"warning", "indexes", "no index finds rows of public.issues by author_id", "CREATE INDEX CONCURRENTLY ON public.issues (author_id)", "", "",
+			"warning", "indexes", "public.issues has no index on author_id", "CREATE INDEX CONCURRENTLY ON public.issues (author_id)", "", "",
 			`ALTER TABLE issues RENAME COLUMN author_id TO was; ALTER TABLE issues ADD COLUMN author_id bigint`,
 			`ALTER TABLE issues DROP COLUMN author_id; ALTER TABLE issues RENAME COLUMN was TO author_id`,
 		},
 		{
-			"warning", "references", "users to whom diaries.owner refers are not deleted", "ON DELETE CASCADE or SET NULL", "", "",
+			"warning", "references", "cannot delete users that diaries.owner refers to", "ON DELETE CASCADE or SET NULL", "", "",
 			`CREATE TABLE diaries (owner bigint REFERENCES users); CREATE INDEX ON diaries (owner)`, `DROP TABLE diaries`,
 		},
 		{
@@ -105,7 +105,7 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 			"CARETAKER_METRICS_LISTEN", "192.0.2.1:9999", "", "", // an address of another host
 		},
 		{"warning", "replica", "the replica is not used, because it does not answer", "databases.main.replica_url", "CARETAKER_DATABASES_MAIN_REPLICA_URL", nowhere, "", ""},
-		{"error", "connection", "is the same database as databases.main.url", "remove databases.ci.url", ciURL, url, "", ""},
+		{"error", "connection", "points to the same database as databases.main.url", "remove databases.ci.url", ciURL, url, "", ""},
 		{"error", "connection", "ci", "databases.ci.url", ciURL, nowhere, "", ""},
 		{"error", "configuration", "auth.token_file", "docs/reference/configuration.md", "CARETAKER_AUTH_TOKEN_FILE", "/nowhere", "", ""},
 		{
@@ -128,11 +128,11 @@ func faultsOfTheServer(main *pgx.Conn) (all []fault) {
 		"default_transaction_read_only = on": {"error", "connection", "read-only", "default_transaction_read_only", "", "", "", ""},
 		"lock_timeout = '900ms'":             {"warning", "pooler", "lock_timeout is less than a second", " SET lock_timeout = 0", "", "", "", ""},
 		"array_nulls = off": {
-			"error", "pooler", "array_nulls is off: through a pooler, jobs fail", " SET array_nulls = on",
+			"error", "pooler", "array_nulls is off, so jobs fail if a pooler is used", " SET array_nulls = on",
 			mainURL, url + "&default_query_exec_mode=exec", "", "",
 		},
 		"bytea_output = escape": {
-			"error", "pooler", "bytea_output is escape: through a pooler, jobs fail", " SET bytea_output = hex",
+			"error", "pooler", "bytea_output is escape, so jobs fail if a pooler is used", " SET bytea_output = hex",
 			mainURL, url + "&default_query_exec_mode=exec", "", "",
 		},
 	} {
@@ -140,7 +140,7 @@ func faultsOfTheServer(main *pgx.Conn) (all []fault) {
 		all = append(all, f)
 	}
 	for functions, f := range map[string]fault{
-		ahead: {"warning", "clock", "the server's clock is 1m0s ahead of the clock of this machine", "let NTP set both clocks", "", "", "", ""},
+		ahead: {"warning", "clock", "the server's clock is 1m0s ahead of the clock of this machine", "synchronize both clocks with NTP", "", "", "", ""},
 		answering("server_version_num", "130014"): {"error", "version", "caretaker supports 14 to 18", "upgrade the server", "", "", "", ""},
 		answering("server_version_num", "190000"): {"warning", "version", "caretaker supports 14 to 18", "install a newer caretaker", "", "", "", ""},
 		answering("TimeZone", "Asia/Kolkata"): {
@@ -236,7 +236,7 @@ func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
 	out := sh.want(0, "doctor --grants --database ci --output json", `"database": "ci"`)
 	assert.Lacks(t, out, `"main"`)
 	sh.want(2, "doctor --grants --database "+
-		"sec", `--database: "sec" is not in the configuration: configured are main, ci`)
+		"sec", `--database: "sec" is not in the configuration: the configured databases are main, ci`)
 	sh.want(2, "doctor --database ci", "--database requires --grants")
 }
 
@@ -262,7 +262,7 @@ func TestDoctor_BeforeMigrateSaysToRunIt(t *testing.T) {
 	sh.configured("main")
 	sh.defined(oneKey)
 	sh.set("CARETAKER_USE", "loose_foreign_keys")
-	sh.want(1, "doctor", "the maintenance schema is missing or outdated", "→ run caretaker migrate", "1 error, 0 warnings")
+	sh.want(1, "doctor", "the maintenance schema is missing or outdated", "→ run `caretaker migrate`", "1 error, 0 warnings")
 }
 
 func TestDoctor_WithoutUseAsksForTheLineAndForNoMigration(t *testing.T) {

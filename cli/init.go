@@ -66,13 +66,13 @@ func initCommand(a *app) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&s.Use, "use", "",
-		"`product`, which selects the workers: loose_foreign_keys, or gitlab for all workers "+
-			"(default: detected from the tables of main)")
+		"`product`: gitlab for all workers, or loose_foreign_keys for only the workers for loose foreign "+
+			"keys (default: detected from the tables of main)")
 	flags.StringVar(&s.URL, "url", "", "`URL` of the main database: postgres://…")
 	flags.StringVar(&s.Replica, "replica-url", "", "`URL` of a read replica of main")
 	flags.StringArrayVar(&others, "database", nil, "another database as `NAME=URL` (repeatable)")
 	flags.StringVar(&s.Definitions, "definitions", "",
-		"definitions `file` (default loose_foreign_keys.yml beside the configuration)")
+		"definitions `file` (default loose_foreign_keys.yml next to the configuration)")
 	flags.StringVar(&s.Listen, "listen", "", "API `address` (default 127.0.0.1:50051)")
 	flags.StringVar(&s.Web, "web-listen", "", "status page `address` (default 127.0.0.1:8080)")
 	flags.StringVar(&s.TLSCert, "tls-cert", "", "PEM `file` with the server's certificate")
@@ -87,10 +87,10 @@ func (s *setup) readOthers(pairs []string) error {
 	for _, pair := range pairs {
 		name, url, ok := strings.Cut(pair, "=")
 		if !ok || name == "" || url == "" {
-			return errors.New("--database: write NAME=URL, such as ci=postgres://caretaker@db:5432/ci")
+			return errors.New("--database must have the form NAME=URL, such as ci=postgres://caretaker@db:5432/ci")
 		}
 		if name == mainDatabase {
-			return errors.New("--database: give the URL of main with --url")
+			return errors.New("--database cannot name main: set the URL of main with --url")
 		}
 		s.Others = append(s.Others, config.Database{Name: name, URL: url})
 	}
@@ -104,7 +104,7 @@ func (s *setup) readOthers(pairs []string) error {
 // write asks for the settings, connects to the databases and writes the files.
 func (s *setup) write(ctx context.Context) error {
 	if _, err := os.Stat(s.file); err == nil && !s.force {
-		return fmt.Errorf("%s exists: give --force to overwrite it, or another --config",
+		return fmt.Errorf("%s already exists: use --force to overwrite the file, or choose another file with --config",
 			s.file)
 	}
 	if err := s.databases(ctx); err != nil {
@@ -129,7 +129,7 @@ func (s *setup) databases(ctx context.Context) error {
 			}
 		}
 		if s.URL == "" {
-			return usage(errors.New("--url is required: give the URL of the database, postgres://…"))
+			return usage(errors.New("--url is required: use the form postgres://role@host:5432/name"))
 		}
 		err := s.surveyMain(ctx)
 		if err == nil {
@@ -202,7 +202,7 @@ func (s *setup) connect(
 		return fmt.Errorf("%s: %s: %w", flag, refused.Why(), refused.Cause())
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w: start the server, or correct host, port and network", flag, err)
+		return fmt.Errorf("%s: %w: start the server, or correct the network, or the host and port in the URL", flag, err)
 	}
 	return nil
 }
@@ -218,7 +218,7 @@ func (s *setup) questions() error {
 		question, proposed string
 		to                 *string
 	}{
-		{"Use (loose_foreign_keys, or gitlab to delete its users and groups, too)", proposed, &s.Use},
+		{"Use (loose_foreign_keys, or gitlab to also delete GitLab's users and groups)", proposed, &s.Use},
 		{"Definitions file", filepath.Join(folder, "loose_foreign_keys.yml"), &s.Definitions},
 		{"API address", "127.0.0.1:50051", &s.Listen},
 		{"Status page address", "127.0.0.1:8080", &s.Web},
@@ -234,7 +234,7 @@ func (s *setup) questions() error {
 		return nil
 	}
 	if s.asking {
-		s.note("Other hosts can reach this address, so the API needs a certificate.")
+		s.note("Other hosts can reach the server, so the API needs a certificate.")
 	}
 	return errors.Join(s.ask("Certificate file (PEM)", "", &s.TLSCert),
 		s.ask("Private key file (PEM)", "", &s.TLSKey))

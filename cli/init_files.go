@@ -170,11 +170,11 @@ func (s *setup) done() error {
 		if s.groupReads {
 			readers += " and the group " + serviceGroup
 		}
-		s.println("  only %s can read it, because it contains a password; %s may have the URL instead",
+		s.println("  only %s can read this file, because it contains a password. You can set the URL in %s instead.",
 			readers, config.Variable("databases.main.url"))
 	}
 	if s.wroteRules {
-		s.println("wrote %s: add your definitions to it (it contains examples)", s.Definitions)
+		s.println("wrote %s with examples: add your definitions to this file", s.Definitions)
 	} else {
 		s.println("kept %s", s.Definitions)
 	}
@@ -191,7 +191,7 @@ func (s *setup) describeCascades() {
 	if s.Use == service.UseGitLab || len(s.survey.Cascades) == 0 {
 		return
 	}
-	s.println("\nforeign keys with ON DELETE CASCADE and many children, which loose ones can replace:")
+	s.println("\nforeign keys with ON DELETE CASCADE and many child rows, which loose foreign keys can replace:")
 	for _, c := range s.survey.Cascades {
 		s.println("  %s.%s -> %s, about %s rows: caretaker lfk adopt %[1]s.%[2]s --plan --config %[5]s",
 			c.Child, c.Column, c.Parent, number(c.Rows), s.file)

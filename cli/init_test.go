@@ -158,18 +158,18 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	file := filepath.Join(dir, "caretaker.yml")
 	_, rest, _ := strings.Cut(url, "://")
 	_, password, _ := strings.Cut(strings.Split(rest, "@")[0], ":")
-	out := sh.want(0, "init --config "+file+" --url "+url, "only its owner can read it", "CARETAKER_DATABASES_MAIN_URL")
+	out := sh.want(0, "init --config "+file+" --url "+url, "only its owner can read this file", "CARETAKER_DATABASES_MAIN_URL")
 	assert.That(t, password != "" && !strings.Contains(out, password), "the password is shown: %s", out)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	sh.want(1, "init --config "+file+" --url "+url, " exists: give --force", "--force")
+	sh.want(1, "init --config "+file+" --url "+url, " already exists: use --force", "--force")
 	sh.want(0, "init --config "+file+" --force --use gitlab --url "+url, "use: gitlab", "kept ")
 	assert.NoError(t, os.Chmod(file, 0o640))
 	if os.Getuid() == 0 {
 		assert.NoError(t, os.Chown(file, 0, 8))
 	}
-	sh.want(0, "init --config "+file+" --force --url "+url, "only its owner can read it")
+	sh.want(0, "init --config "+file+" --force --url "+url, "only its owner can read this file")
 	info := assert.Must(os.Stat(file))(t)
 	assert.Equal(t, info.Mode().Perm(), 0o640)
 	if is, ok := info.Sys().(*syscall.Stat_t); os.Getuid() == 0 && (!ok || is.Gid != 8) {
@@ -224,7 +224,7 @@ func TestDev_RefusesAddressesAndDirectoriesOfOthers(t *testing.T) {
 	sh.set("CARETAKER_USE", "")
 	sh.want(1, "dev --listen 0.0.0.0:0 "+
 		"--data-dir "+folder(t), `listen: other hosts can reach "0.0.0.0:0"`)
-	sh.want(2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" is not an address`)
+	sh.want(2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" must be an address`)
 	sh.want(2, "help nonsense", `unknown command "nonsense"`)
 	sh.want(0, "help run", "Exit codes:")
 	dir := folder(t)

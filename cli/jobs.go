@@ -28,8 +28,8 @@ func jobsCommand(a *app) *cobra.Command {
 		Short: "List, show, retry or cancel deferred jobs",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unexpected argument %q: use caretaker jobs show JOB or caretaker "+
-					"jobs retry JOB",
+				return fmt.Errorf("unexpected argument %q: run `caretaker jobs show JOB` or `caretaker "+
+					"jobs retry JOB`",
 					args[0])
 			}
 			kind := request.GetKind()
@@ -149,7 +149,7 @@ func describeJob(out *terminal, job *pb.Job) error {
 		if o.GetAll() == 1 {
 			of = ""
 		}
-		out.println("left %s outside the database, %d%s pending: run caretaker jobs outside %d",
+		out.println("left %s outside the database, %d%s pending: run `caretaker jobs outside %d` to list the paths",
 			format.Pluralize(o.GetAll(), "path"), o.GetPending(), of, job.GetId())
 	}
 	if c := job.GetCancellation(); c != nil {
@@ -187,7 +187,7 @@ func cancelJobCommand(a *app) *cobra.Command {
 	request := &pb.CancelJobRequest{}
 	command := &cobra.Command{
 		Use:   "cancel JOB --reason REASON",
-		Short: "Cancel a job. It runs again only after caretaker jobs retry",
+		Short: "Cancel a job, so that it runs again only after caretaker jobs retry",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client api) error {
 				answer, err := client.CancelJob(ctx, request)
@@ -243,7 +243,7 @@ func retryJobCommand(a *app) *cobra.Command {
 				out.println("job %d %s is running: nothing was changed", job.GetId(), job.GetKind())
 				return nil
 			}
-			out.println("job %d %s is %s, due %s: to see its outcome, run caretaker jobs show %d",
+			out.println("job %d %s is %s, due %s: to see its outcome, run `caretaker jobs show %d`",
 				job.GetId(), job.GetKind(), jobState(job), out.moment(job.GetScheduledAt()), job.GetId())
 			return nil
 		}),
@@ -257,7 +257,7 @@ func outsideCommand(a *app) *cobra.Command {
 	var all, pending, plain bool
 	command := &cobra.Command{
 		Use:   "outside [JOB]",
-		Short: "List repository paths left on disk by deletions, oldest first",
+		Short: "List repository paths that deletions left on disk, oldest first",
 		RunE: func(c *cobra.Command, _ []string) error {
 			request.PendingOnly = pending && !all
 			if plain {
@@ -273,17 +273,17 @@ func outsideCommand(a *app) *cobra.Command {
 	flags.BoolVar(&all, "all", false, "include paths that are marked as done")
 	flags.BoolVar(&pending, "pending", true, "only paths that are not marked as done")
 	flags.BoolVar(&plain, "plain", false,
-		"print id, tab and path on each line (for scripts)")
+		"print one path per line, as id, tab and path (for scripts)")
 	command.MarkFlagsMutuallyExclusive("all", "pending")
 	pageFlags(command, "more paths", &request.PageToken)
 	command.Args = func(c *cobra.Command, args []string) error {
 		switch {
 		case plain && a.asJSON:
-			return errors.New("give either --plain or --output json")
+			return errors.New("use either --plain or --output json")
 		case len(args) == 0:
 			return nil
 		case request.GetRunId() != "":
-			return errors.New("give JOB or --run, not both")
+			return errors.New("use JOB or --run, not both")
 		}
 		return jobArgument(&request.JobId)(c, args)
 	}
@@ -340,7 +340,7 @@ func plainOutside(
 	for _, p := range answer.GetPaths() {
 		if strings.ContainsFunc(p.GetPath(), unicode.IsControl) {
 			// A script would read several lines, and delete paths that were not listed.
-			a.note("path %d skipped, it has control characters: %q", p.GetId(), p.GetPath())
+			a.note("path %d skipped, because it contains control characters: %q", p.GetId(), p.GetPath())
 			omitted = &exitError{code: exitFailed}
 			continue
 		}
@@ -355,15 +355,15 @@ func outsideDoneCommand(a *app) *cobra.Command {
 	var ids []int64
 	return &cobra.Command{
 		Use:   "done ID...",
-		Short: "Mark paths as done, after their repositories have been removed",
+		Short: "Mark paths as done after you have removed their repositories",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("missing argument ID: run caretaker jobs outside to list the IDs")
+				return errors.New("missing argument ID: run `caretaker jobs outside` to list the IDs")
 			}
 			var err error
 			for _, arg := range args {
 				var id int64
-				err = cmp.Or(err, parseID(arg, "path: run caretaker jobs outside to list the IDs", &id))
+				err = cmp.Or(err, parseID(arg, "path: run `caretaker jobs outside` to list the IDs", &id))
 				ids = append(ids, id)
 			}
 			return err

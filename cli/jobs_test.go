@@ -23,7 +23,7 @@ func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 	r.want(0, "jobs", "ARGUMENTS", `user_id=7 reason="No active token assigned"`, "cancelled", "refused INTERNAL_USER",
 		"25/25", "discarded a database is unreachable")
 	assert.Lacks(t, r.want(0, "jobs --kind destroy_group --state discarded"), "delete_user")
-	r.want(0, "jobs --limit 1", "older jobs: give a larger --limit, or --all")
+	r.want(0, "jobs --limit 1", "to see older jobs, use a larger --limit or --all")
 	jobs, _ := document(t, r.want(0, "jobs --output json --kind delete_user"))["jobs"].([]any)
 	assert.Require(t, len(jobs) == 1, "%d jobs, want 1", len(jobs))
 	job, _ := jobs[0].(map[string]any)
@@ -37,7 +37,7 @@ func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 	r.want(2, "jobs show 77", "job 77 not found")
 	r.want(2, "jobs 2", "caretaker jobs show JOB")
 	r.want(2, "jobs retry 77", "job 77 not found: find its ID in the list of jobs")
-	r.want(2, "jobs retry -5", "an argument that begins with - is read as a flag")
+	r.want(2, "jobs retry -5", "an argument that starts with - is read as a flag")
 	r.want(2, "jobs retry x", `"x" is not the ID of a job`)
 	r.want(2, "jobs retry", "--help")
 	r.want(2, "jobs --state lost", "available, scheduled, retryable")
@@ -92,7 +92,7 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	r.want(0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run[:13])
 	r.want(0, "jobs outside done 1 2", "2 paths are done")
 	r.want(0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths "+
-		"outside the database, 1 of them pending: run caretaker jobs outside 1", "projects  3    "+
+		"outside the database, 1 of them pending: run `caretaker jobs outside 1` to list the paths", "projects  3    "+
 		"    0")
 	assert.Equal(t, r.want(0, "jobs outside --plain"), "3\t@hashed/3\n4\t@hashed/4\n")
 	assert.Equal(t, r.want(0, "jobs outside 1 --all --plain"), "1\t@hashed/1\n2\t@hashed/2\n3\t@hashed/3\n")
@@ -116,8 +116,8 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	r.want(0, "jobs outside done 3", "1 path is done")
 	r.want(0, "jobs outside 1")
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id IN (1, 2)`)
-	r.want(0, "jobs show 1", "left 1 path outside the database, 0 pending: run caretaker jobs "+
-		"outside 1")
+	r.want(0, "jobs show 1", "left 1 path outside the database, 0 pending: run `caretaker jobs "+
+		"outside 1`")
 	execute(t, conn, `DELETE FROM maintenance.river_job`)
 	r.want(0, "jobs outside 1")
 }
@@ -147,11 +147,11 @@ func TestJobsCancel_SaysWhatItDidAndWhatIsWrong(t *testing.T) {
 func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	sh, _ := newPrepared(t)
 	r := sh.serving()
-	r.want(0, "protect user 7 --reason evidence", "user 7 is protected until caretaker unprotect")
+	r.want(0, "protect user 7 --reason evidence", "user 7 is protected permanently")
 	r.want(0, "protect group 8 --reason later --for 8h", "group 8 is protected until 2")
 	r.want(0, "protect user 7 --reason mine --for 8h", "user 7 is already protected for longer, "+
-		"until caretaker unprotect, by ",
-		" (evidence): to shorten the protection, run caretaker unprotect first")
+		"permanently, by ",
+		" (evidence): to shorten the protection, run `caretaker unprotect` first")
 	r.want(0, "protect group 8 --reason later --for 1h", "group 8 is already protected for "+
 		"longer, until 2")
 	r.want(0, "protect group 8 --reason later --for 9h", "group 8 is protected until 2")
@@ -177,7 +177,7 @@ func TestProtect_OfAnUnknownTargetNeedsYes(t *testing.T) {
 	r := sh.serving()
 	for _, kind := range []string{"user", "group"} {
 		r.want(2, "protect "+kind+" 4711 --reason typo", kind+" 4711 not found: check the id in the table ",
-			": --yes protects a target that does not exist yet")
+			", or use --yes to protect a target that does not exist yet")
 		r.want(0, "protect "+kind+" 4711 --reason early --yes", kind+" 4711 is protected until")
 	}
 	r.want(0, "protect user 7 --reason evidence", "user 7 is protected until")
@@ -224,7 +224,7 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 		"plan usr 7":            "did you mean user?",
 		"plan user x":           `"x" is not the ID of a user`,
 		"plan user 0":           `"0" is not the ID of a user`,
-		"plan user -1":          `"-1" is not an ID: give a number above 0`,
+		"plan user -1":          `"-1" is not an ID: use a number above 0`,
 		"plan user":             "missing argument ID",
 		"plan":                  "missing argument user|group|placeholder",
 		"plan user 7 8":         `unexpected argument "8"`,

@@ -177,7 +177,7 @@ func (l *lfkCommands) track() *cobra.Command {
 	var columns []string
 	command := &cobra.Command{
 		Use:   "track TABLE...",
-		Short: "Create the triggers that queue a table's deleted rows, in all its partitions",
+		Short: "Create the triggers that queue the deleted rows of a table and all its partitions",
 		Args:  between(1, maxNamed),
 		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, args []string) error {
 			return eachNamed(l, args, func(table string) (admin.Tracked, func(), error) {
@@ -228,8 +228,8 @@ func (l *lfkCommands) untrack() *cobra.Command {
 			})
 		}),
 	}
-	command.Flags().BoolVar(&yes, "yes", false, "skip the confirmation if definitions or "+
-		"adopted foreign keys still use the table, or if records would be deleted")
+	command.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation, even if definitions "+
+		"or adopted foreign keys still use the table, or if records would be deleted")
 	return command
 }
 
@@ -241,7 +241,7 @@ func (l *lfkCommands) agreeToOrphans(
 	orphaned, _ := keys.OrphanedBy(ctx, table)
 	names, adopted := orphaned.Definitions, ""
 	if len(orphaned.Adopted) > 0 {
-		adopted = ", after `caretaker lfk revert` of the adopted foreign keys " + format.List(orphaned.Adopted)
+		adopted = " (first run `caretaker lfk revert` for the adopted foreign keys " + format.List(orphaned.Adopted) + ")"
 	}
 	if len(names) == 0 {
 		names = orphaned.Adopted
@@ -250,19 +250,19 @@ func (l *lfkCommands) agreeToOrphans(
 		if !orphaned.Discarded || yes {
 			return nil
 		}
-		const records = "records of %s are pending or dead, and no definition needs them"
-		return l.agree(fmt.Sprintf("nothing was dropped: "+records+": add a definition, or run this "+
-			"command again with --yes, which deletes the records", table),
+		const records = "records of %s are pending or dead, and no definition needs these records"
+		return l.agree(fmt.Sprintf("nothing was dropped, because "+records+": add a definition, or run this "+
+			"command again with --yes to delete the records", table),
 			"untrack %s and delete its records? "+strings.ToUpper(records[:1])+records[1:]+" [y/N] ", table, table)
 	}
-	orphans := fmt.Sprintf("without its triggers, deletions from %s orphan the rows of %s", table,
+	orphans := fmt.Sprintf("without the triggers, deletions from %s orphan the rows of %s", table,
 		format.List(names))
 	if yes {
-		l.note("warning: %s. Pending records are cleaned if their key is known", orphans)
+		l.note("warning: %s. caretaker still processes the pending records whose key is known", orphans)
 		return nil
 	}
-	return l.agree(fmt.Sprintf("nothing was dropped: %s: run this command again with --yes%s", orphans,
-		adopted), "untrack %s? %s [y/N] ", table, strings.ToUpper(orphans[:1])+orphans[1:])
+	return l.agree(fmt.Sprintf("nothing was dropped, because %s: to drop the triggers, run this command again with "+
+		"--yes%s", orphans, adopted), "untrack %s? %s [y/N] ", table, strings.ToUpper(orphans[:1])+orphans[1:])
 }
 
 // operator returns the name of the command's user for records.

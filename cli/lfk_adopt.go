@@ -48,7 +48,7 @@ func (l *lfkCommands) adopt() *cobra.Command {
 	f := &adopting{}
 	command := &cobra.Command{
 		Use:   "adopt (TABLE.COLUMN... | --list | --all)",
-		Short: "Turn real foreign keys into loose ones, in two steps",
+		Short: "Turn real foreign keys into loose foreign keys, in two steps",
 		Args:  f.arguments,
 		RunE: l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
 			switch {
@@ -76,7 +76,7 @@ func (l *lfkCommands) adopt() *cobra.Command {
 	flags.StringVar(&f.onDelete, "on-delete", "", "definition `action`: async_delete or "+
 		"async_nullify (default: the constraint's action)")
 	flags.BoolVar(&f.yes, "yes", false,
-		"drop the constraint without asking (all servers must know the definition)")
+		"drop the constraint without asking (all servers must have read the definition)")
 	flags.BoolVar(&f.list, "list", false,
 		"list the foreign keys with ON DELETE CASCADE or SET NULL, and show which can be adopted")
 	flags.BoolVar(&f.all, "all", false, "adopt every listed foreign key that can be adopted")
@@ -91,7 +91,7 @@ func (f *adopting) arguments(command *cobra.Command, args []string) error {
 	case f.list && f.all:
 		return errors.New("--list and --all are mutually exclusive")
 	case len(args) > 0 || f.constraint != "" || f.onDelete != "":
-		return errors.New("--list and --all take no TABLE.COLUMN, --constraint or --on-delete")
+		return errors.New("--list and --all cannot be used with TABLE.COLUMN, --constraint or --on-delete")
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func (l *lfkCommands) adopted(
 	ctx context.Context, a *admin.Adoption, f *adopting,
 ) (text func(), err error) {
 	if a.Dropped() {
-		return func() { l.println("%s: %s: already loose", a.Database, a.Definition) }, nil
+		return func() { l.println("%s: %s: already a loose foreign key", a.Database, a.Definition) }, nil
 	}
 	if f.plan {
 		return func() { l.plannedSteps(a) }, nil
@@ -115,7 +115,7 @@ func (l *lfkCommands) adopted(
 		return func() {}, nil
 	}
 	if !f.yes {
-		if err := l.agree("nothing was dropped: send SIGHUP to every server, so that it knows the "+
+		if err := l.agree("nothing was dropped: send SIGHUP to every server, so that it reads the "+
 			"definition, then run this command again with --yes",
 			"drop %s on %s? Every server must have read the definition (SIGHUP) [y/N] ",
 			a.Constraint, a.Database); err != nil {
@@ -150,8 +150,8 @@ func (l *lfkCommands) drop(ctx context.Context, a *admin.Adoption) error {
 // showPending prints what to do before the constraints are dropped.
 func (l *lfkCommands) showPending(f *adopting) {
 	if len(f.pending) > 0 && !l.asJSON {
-		l.note("send SIGHUP to every server, so that it knows the definition, then run this command "+
-			"again: it drops %s", format.List(f.pending))
+		l.note("send SIGHUP to every server, so that it reads the definition, then run this command "+
+			"again to drop %s", format.List(f.pending))
 	}
 }
 
@@ -201,7 +201,7 @@ func (l *lfkCommands) revert() *cobra.Command {
 	f := &adopting{}
 	command := &cobra.Command{
 		Use:   "revert TABLE.COLUMN...",
-		Short: "Turn adopted foreign keys into real ones again",
+		Short: "Turn adopted foreign keys back into real foreign keys",
 		Args:  between(1, maxNamed),
 		RunE: l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
 			return eachNamed(l, args, func(name string) (*admin.Adoption, func(), error) {
@@ -239,14 +239,14 @@ func (l *lfkCommands) reverted(ctx context.Context, a *admin.Adoption) (text fun
 		l.doneSteps(a, n+1)
 	}
 	return func() {
-		l.println("%s: %s is a real foreign key", a.Database, a.Constraint)
+		l.println("%s: %s is a real foreign key again", a.Database, a.Constraint)
 		if len(others) == 0 {
-			l.note("nothing else needs the records of %s: `caretaker lfk untrack %s` ends them; "+
-				"send SIGHUP to the servers, so that they forget the definition",
+			l.note("nothing else needs the records of %s: run `caretaker lfk untrack %s` to stop recording, "+
+				"and send SIGHUP to every server to unload the definition",
 				a.Parent(), format.Argument(a.Parent()))
 			return
 		}
-		l.note("%s stays tracked for %s; send SIGHUP to the servers, so that they forget the definition",
+		l.note("%s stays tracked for %s: send SIGHUP to every server to unload the removed definition",
 			a.Parent(), strings.Join(others, ", "))
 	}, nil
 }
@@ -312,8 +312,8 @@ func parseReference(argument string) (reference, error) {
 		r.columns = append(r.columns, name)
 	}
 	if r.table == "" || slices.Contains(r.columns, "") {
-		return r, usage(fmt.Errorf("%s: write TABLE.COLUMN, or TABLE.COLUMN,COLUMN for a key "+
-			"of several columns", argument))
+		return r, usage(fmt.Errorf("%s: use the form TABLE.COLUMN, or TABLE.COLUMN,COLUMN for a "+
+			"multi-column key", argument))
 	}
 	// Definitions spell the table without quotes: "orders" is orders.
 	if table, err := catalog.ParseTable(r.table); err == nil {

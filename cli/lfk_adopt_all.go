@@ -18,7 +18,7 @@ func listAdoptable(ctx context.Context, l *lfkCommands, keys admin.Admin) error 
 	}
 	for _, c := range all {
 		if c.Refused != "" {
-			l.note("not adoptable: %s: %s of %s: %s", c.Database, c.Constraint, c.Table, c.Refused)
+			l.note("not adoptable on %s: %s of %s: %s", c.Database, c.Constraint, c.Table, c.Refused)
 		}
 	}
 	return err
@@ -67,7 +67,7 @@ func (l *lfkCommands) adoptAll(ctx context.Context, keys admin.Admin, f *adoptin
 	for _, c := range all {
 		switch {
 		case c.Refused != "":
-			l.note("skipped: %s: %s of %s: %s", c.Database, c.Constraint, c.Table, c.Refused)
+			l.note("skipped on %s: %s of %s: %s", c.Database, c.Constraint, c.Table, c.Refused)
 			skipped = append(skipped, c)
 			if c.NoQueue {
 				noQueue = c.Database
@@ -106,7 +106,7 @@ func (l *lfkCommands) agreeToDrop(all []admin.Candidate) error {
 	for _, c := range all {
 		names = append(names, c.Constraint)
 	}
-	return l.agree("nothing was dropped: send SIGHUP to every server, so that it knows the definitions, "+
+	return l.agree("nothing was dropped: send SIGHUP to every server, so that it reads the definitions, "+
 		"then run this command again with --yes",
 		"drop %s (%s)? Every server must have read the definitions (SIGHUP) [y/N] ",
 		format.Pluralize(len(all), "foreign key"), format.List(names))

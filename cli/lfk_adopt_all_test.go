@@ -38,8 +38,8 @@ func TestLfkAdopt_NineForeignKeysOfASchemaInOneCommand(t *testing.T) {
 	}
 	code, out, errOut := sh.caretaker(strings.Fields("lfk adopt " + columns)...)
 	assert.Equal(t, code, 0, out+errOut)
-	assert.Equal(t, errOut, "send SIGHUP to every server, so that it knows the definition, then run this command again: "+
-		"it drops orders_customer, orders_product, c1_order, c2_order, c3_order, c4_order, c5_order, c6_order, c7_order\n")
+	assert.Equal(t, errOut, "send SIGHUP to every server, so that it reads the definition, then run this command again "+
+		"to drop orders_customer, orders_product, c1_order, c2_order, c3_order, c4_order, c5_order, c6_order, c7_order\n")
 	assert.Equal(t, strings.Count(fileText(t, file), "on_delete:"), 9)
 	out = sh.want(0, "lfk adopt --yes "+columns)
 	assert.Equal(t, strings.Count(out, "now a loose foreign key"), 9, out)
@@ -79,13 +79,13 @@ func TestLfkAdopt_AllAdoptsWhatCanBeAdopted(t *testing.T) {
 	assert.Lacks(t, out, "kept")
 	sh.want(0, "lfk adopt --list -o json", `"constraint": "bare_order",`, `"estimated_rows": null,`, `"estimated_rows": 1200,`, `"refused": "no index`)
 	sh.want(2, "lfk adopt --list --all", "--list and --all are mutually exclusive")
-	sh.want(2, "lfk adopt --all shop.c1.order_id", "--list and --all take no TABLE.COLUMN")
+	sh.want(2, "lfk adopt --all shop.c1.order_id", "--list and --all cannot be used with TABLE.COLUMN")
 	sh.want(0, "lfk adopt --all --plan", "main: shop.c1.order_id -> shop.orders (c1_order)", "4. drop the foreign key c7_order")
-	const skipped = "skipped: main: bare_order of bare: " + noIndex + "\n"
+	const skipped = "skipped on main: bare_order of bare: " + noIndex + "\n"
 	code, out, errOut := sh.caretaker("lfk", "adopt", "--all")
-	assert.That(t, code == 0 && strings.Contains(errOut, skipped) && strings.Contains(errOut, "it drops c1_order, "), "exit %d\n%s%s", code, out, errOut)
+	assert.That(t, code == 0 && strings.Contains(errOut, skipped) && strings.Contains(errOut, "to drop c1_order, "), "exit %d\n%s%s", code, out, errOut)
 	sh.want(0, "lfk adopt --list", "  started\n")
-	sh.want(1, "lfk adopt --all", skipped, "nothing was dropped: send SIGHUP to every server, so that it knows the definitions")
+	sh.want(1, "lfk adopt --all", skipped, "nothing was dropped: send SIGHUP to every server, so that it reads the definitions")
 	out = sh.want(0, "lfk adopt --all --yes", skipped)
 	assert.Equal(t, strings.Count(out, "now a loose foreign key"), 9, out)
 	execute(t, sql, looseNow)
@@ -117,6 +117,6 @@ func TestLfkAdopt_AllSkipsStartedReversionsAndPrintsWhatItCannotWrite(t *testing
 	execute(t, sql, "DELETE FROM p")
 	sh.want(1, "lfk revert a.p_id", "records of the parent are pending")
 	const started = "its reversion has started: run `caretaker lfk revert a.p_id` to finish it, or `caretaker lfk adopt a.p_id` to undo it"
-	sh.want(0, "lfk adopt --list", "not adoptable: main: a_p of a: "+started+"\n")
-	sh.want(0, "lfk adopt --all --yes", "skipped: main: a_p of a: "+started, "no foreign keys to adopt: 1 skipped")
+	sh.want(0, "lfk adopt --list", "not adoptable on main: a_p of a: "+started+"\n")
+	sh.want(0, "lfk adopt --all --yes", "skipped on main: a_p of a: "+started, "no foreign keys to adopt: 1 skipped")
 }

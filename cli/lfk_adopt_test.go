@@ -66,8 +66,8 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(0, "lfk adopt orders.customer_id --yes", "drop the foreign key fk: done", "now a "+
 		"loose foreign key")
 	sh.want(0, "lfk adopt orders.customer_id", "already loose")
-	sh.want(1, "lfk untrack customers", "nothing was dropped: without its triggers, deletions from customers orphan the rows of ",
-		"z.customer_id -> customers", "with --yes, after `caretaker lfk revert` of the adopted foreign keys public.orders.customer_id")
+	sh.want(1, "lfk untrack customers", "nothing was dropped, because without the triggers, deletions from customers orphan the rows of ",
+		"z.customer_id -> customers", "with --yes (first run `caretaker lfk revert` for the adopted foreign keys public.orders.customer_id")
 	sh.want(0, "lfk untrack customers --yes", "dropped trigger")
 	sh.want(0, "lfk track customers", "trigger customers_loose_fk_trigger")
 	sql(`DELETE FROM customers WHERE id = 2`)
@@ -141,7 +141,7 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 	sql, _ := sh.adoptable("ON DELETE CASCADE")
 	sql(`INSERT INTO z SELECT i % 10 FROM generate_series(1, 40) i; INSERT INTO customers VALUES (3); INSERT INTO z VALUES (NULL)`)
 	sh.want(0, "lfk orphans --limit 4", "z.customer_id -> customers  main      at least 4  at least 16  0",
-		"more orphans of z.customer_id -> customers may be on main",
+		"z.customer_id -> customers may have more orphans on main",
 		"customers is not tracked on main: its rows were found by id, which is a guess")
 	sh.want(0, "lfk orphans z.customer_id -o json", `"keys": 9`, `"rows": 36`, `"more": false`)
 	sh.want(2, "lfk orphans --limit 0", "--limit must be at least 1")

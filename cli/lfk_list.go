@@ -64,7 +64,7 @@ func (l *lfkCommands) overview(all admin.Overview) {
 		}
 	})
 	if len(all.Unknown) > 0 {
-		l.note("parents not in any configured database: %s: run `caretaker lfk lint` for details",
+		l.note("no configured database contains the parents %s: run `caretaker lfk lint` for details",
 			format.List(all.Unknown))
 	}
 	if commands := all.TrackCommands(); len(commands) > 0 {

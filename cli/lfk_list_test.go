@@ -27,7 +27,7 @@ gone: [{table: nowhere, column: x_id, on_delete: async_delete}]
 	sh.want(0, "lfk track customers loose")
 	sh.want(0, "lfk adopt orders.customer_id")
 	sh.want(0, "lfk adopt orders.customer_id --yes", "now a loose foreign key")
-	const remarks = "parents not in any configured database: nowhere: run `caretaker lfk lint` for details\n" +
+	const remarks = "no configured database contains the parents nowhere: run `caretaker lfk lint` for details\n" +
 		"2 parents not tracked: run `caretaker lfk track products --database main --column code`, then `caretaker lfk track tags --database main`\n"
 	code, out, errOut := sh.caretaker("lfk", "list")
 	assert.Equal(t, code, 0)

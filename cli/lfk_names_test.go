@@ -41,7 +41,7 @@ func TestLfk_TakesNamesAsListsPrintThem(t *testing.T) {
 	// Before the queue is there, it is the only thing that is missing.
 	out := sh.want(0, "lfk adopt --list", "run `caretaker lfk install --database main`")
 	assert.Lacks(t, out, "GitLab")
-	sh.want(1, "lfk adopt --all", "skipped: main: line_invoice", "main has no queue for "+
+	sh.want(1, "lfk adopt --all", "skipped on main: line_invoice", "main has no queue for "+
 		"deletions: run `caretaker lfk install` first")
 	sh.want(0, "lfk install")
 	const name = "billing.invoice_lines.(account_id, invoice_number)"
@@ -56,7 +56,7 @@ func TestLfk_TakesNamesAsListsPrintThem(t *testing.T) {
 	want(0, "no orphans", "orphans", name)
 	want(0, "is a real foreign key", "revert", `billing.invoice_lines.("account_id", "invoice_number")`)
 	assert.Contains(t, fileText(t, file), "# kept\n")
-	want(2, "billing.invoice_lines is a table: write TABLE.COLUMN", "adopt", "billing.invoice_lines")
+	want(2, "billing.invoice_lines is a table: use the form TABLE.COLUMN", "adopt", "billing.invoice_lines")
 	_, _, errOut := sh.caretaker("lfk", "revert", "billing.invoice_lines.account_id,invoice_numbr")
 	assert.Contains(t, errOut, "did you mean")
 	assert.Lacks(t, errOut, "never adopted")

@@ -21,7 +21,7 @@ func (l *lfkCommands) orphans() *cobra.Command {
 	var parent string
 	command := &cobra.Command{
 		Use:   "orphans [TABLE.COLUMN]",
-		Short: "Find children whose parent is missing",
+		Short: "Find child rows whose parent row is missing",
 		Args:  between(0, 1),
 		RunE: l.withAll(func(ctx context.Context, keys admin.Admin, args []string) error {
 			if keys.Definitions == nil {
@@ -64,7 +64,7 @@ func (l *lfkCommands) orphans() *cobra.Command {
 	flags := command.Flags()
 	flags.BoolVar(&fix, "fix", false, "queue records for the missing parents")
 	flags.StringVar(&parent, "parent", "",
-		"parent `table`, if the column refers to several")
+		"parent `table`, if the column refers to several tables")
 	flags.IntVar(&limit, "limit", 100_000, "maximum `number` of missing parents")
 	return command
 }
@@ -146,8 +146,8 @@ func (l *lfkCommands) orphanTable(found []orphans.Found, some bool) error {
 			l.note("error: %s on %s: %s", f.Definition, f.Database, f.Fault)
 		}
 		if f.More {
-			l.note("more orphans of %s may be on %s: raise --limit, or fix these first and run the "+
-				"command again", f.Definition, f.Database)
+			l.note("%s may have more orphans on %s: increase --limit, or fix the listed orphans and run "+
+				"the command again", f.Definition, f.Database)
 		}
 	}
 	return err

@@ -118,13 +118,13 @@ func (l *lfkCommands) retry() *cobra.Command {
 	flags := command.Flags()
 	command.Args = cobra.MatchAll(between(0, 0), func(*cobra.Command, []string) error {
 		if howMany(flags.Changed("id"), flags.Changed("table"), all) != 1 {
-			return errors.New("name the records: --id N, --table T or --all")
+			return errors.New("select the records with --id N, --table T or --all")
 		}
 		return nil
 	})
 	flags.Int64Var(&id, "id", 0, "record `number`")
 	flags.StringVar(&table, "table", "", "parent table `name`")
-	flags.BoolVar(&all, "all", false, "queue all dead records")
+	flags.BoolVar(&all, "all", false, "queue all dead records again")
 	command.RunE = l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
 		var only *int64
 		if flags.Changed("id") {
@@ -143,11 +143,11 @@ func (l *lfkCommands) reused() *cobra.Command {
 	var clean, keep bool
 	command := &cobra.Command{
 		Use:   "reused [TABLE [--clean | --keep]]",
-		Short: "List records whose key another row has reused, and clean or close the records",
+		Short: "List records whose key another row has reused, and clean up or keep their child rows",
 	}
 	flags := command.Flags()
-	flags.BoolVar(&clean, "clean", false, "delete or nullify the children in the next run")
-	flags.BoolVar(&keep, "keep", false, "keep the children and close the records")
+	flags.BoolVar(&clean, "clean", false, "delete or nullify the child rows in the next run")
+	flags.BoolVar(&keep, "keep", false, "keep the child rows and close the records")
 	l.localFlag(flags)
 	command.Args = cobra.MatchAll(between(0, 1), func(_ *cobra.Command, tables []string) error {
 		switch {
@@ -168,9 +168,9 @@ func (l *lfkCommands) reused() *cobra.Command {
 		return reportDatabases(l, err, done, func(d admin.Retried) {
 			records := format.Pluralize(d.Records, "record")
 			if clean {
-				l.println("%s: the next run cleans the children of %s", d.Database, records)
+				l.println("%s: the next run deletes or nullifies the child rows of %s", d.Database, records)
 			} else {
-				l.println("%s: %s closed, the children stay", d.Database, records)
+				l.println("%s: %s closed, the child rows stay", d.Database, records)
 			}
 		})
 	})
@@ -221,13 +221,13 @@ func (l *lfkCommands) acceptAbsent() *cobra.Command {
 					"if no configured database contains it"))
 			}
 			if given := howMany(all, list, revoke); given > 1 || (len(children) == 0) != (all || list) {
-				return usage(errors.New("give one of CHILD…, --all, --list or --revoke CHILD…"))
+				return usage(errors.New("use one of CHILD…, --all, --list or --revoke CHILD…"))
 			}
 			return accept(c, children)
 		},
 	}
 	flags := command.Flags()
-	flags.BoolVar(&all, "all", false, "accept as absent all child tables missing from every configured database")
+	flags.BoolVar(&all, "all", false, "accept all child tables that no configured database contains")
 	flags.BoolVar(&list, "list", false, "list the accepted child tables")
 	flags.BoolVar(&revoke, "revoke", false, "revoke the acceptance of the child tables")
 	l.localFlag(flags)
@@ -262,8 +262,8 @@ func (l *lfkCommands) acceptChildren(
 			l.println("nothing new to accept")
 			return
 		}
-		l.note("held records are removed when they are next due, within an hour, unless their " +
-			"parent has no other child: run caretaker lfk lint to list those parents")
+		l.note("each held record is removed when it is next due, within an hour, if its parent also has other " +
+			"child tables: run `caretaker lfk lint` to list parents without other child tables")
 	})
 }
 

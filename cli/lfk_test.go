@@ -30,9 +30,9 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 	assert.Equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
 	execute(t, sql, "ALTER TABLE p ENABLE TRIGGER p_loose_fk_trigger")
 	sh.want(0, "lfk lint", "warning  trigger_not_always  main  public.p", "0 errors, 1 warning\n")
-	const orphans = "without its triggers, deletions from p orphan the rows of c.p_id -> p"
+	const orphans = "without the triggers, deletions from p orphan the rows of c.p_id -> p"
 	sh.want(1, "lfk untrack p", "nothing was dropped: "+orphans+": run this command again with --yes\n")
-	sh.want(0, "lfk untrack p --yes", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: "+orphans+". Pending records are cleaned")
+	sh.want(0, "lfk untrack p --yes", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: "+orphans+". caretaker still processes the pending records")
 	sh.want(1, "lfk untrack p", "caretaker: main: public.p is not tracked")
 }
 
@@ -151,7 +151,7 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 	}
 	sh.want(2, "lfk install --database nowhere", `unknown database "nowhere": configured are main`)
 	sh.want(2, "lfk install --database mian", `unknown database "mian": configured are main (did you mean main?)`)
-	sh.want(2, "doctor --grants --database mian", `"mian" is not in the configuration: configured are main, did you mean main?`)
+	sh.want(2, "doctor --grants --database mian", `"mian" is not in the configuration: the configured databases are main, did you mean main?`)
 	assert.Lacks(t, sh.want(0, "lfk accept-absent --help"), "--database")
 	sh.want(0, "lfk lint --help", "--database")
 	// Malformed definitions are fatal where they are needed.

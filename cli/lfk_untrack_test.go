@@ -35,10 +35,10 @@ func TestLfkUntrack_DeletesRecordsThatNoDefinitionNeeds(t *testing.T) {
 	sh.want(2, "lfk untrack invoice", "did you mean invoices?")
 	sh.want(0, "lfk revert lines.account,number", "lines_invoice is a real foreign key", "caretaker lfk untrack invoices")
 	execute(t, sql, more+`; ALTER TABLE invoices RENAME TO bills; ALTER TABLE bills RENAME TO invoices`)
-	const records = "records of invoices are pending or dead, and no definition needs them"
+	const records = "records of invoices are pending or dead, and no definition needs these records"
 	sh.want(1, "lfk lint", "pending_without_definition  main  public.invoices: records stay pending, because no definition uses this parent: add a definition, "+
 		"or run `caretaker lfk untrack public.invoices` to delete the records")
-	sh.want(1, "lfk untrack invoices", "nothing was dropped: "+records+": add a definition, or run this command again with --yes")
+	sh.want(1, "lfk untrack invoices", "nothing was dropped, because "+records+": add a definition, or run this command again with --yes")
 	sh.want(0, "lfk untrack invoices --yes", "main: dropped trigger invoices_loose_fk_trigger on public.invoices\n",
 		"main: deleted 1,201 records of public.invoices, which no definition needs\n")
 	sh.want(0, "lfk lint", "0 errors")
@@ -51,6 +51,6 @@ func TestLfkUntrack_DeletesRecordsThatNoDefinitionNeeds(t *testing.T) {
 	sh.defined("{")
 	sh.want(0, "lfk untrack plain --yes", "dropped trigger plain_loose_fk_trigger")
 	sh.defined("")
-	sh.want(1, "lfk untrack plain", "nothing was dropped: records of plain are pending or dead")
+	sh.want(1, "lfk untrack plain", "nothing was dropped, because records of plain are pending or dead")
 	sh.want(0, "lfk untrack plain --yes -o json", `"discarded_records": 1`)
 }

@@ -76,7 +76,7 @@ func describeRuns(out *terminal, answer *pb.ListRunsResponse) error {
 func noteMore(out *terminal, what string, answer any) {
 	next, ok := answer.(interface{ GetNextPageToken() string })
 	if ok && next.GetNextPageToken() != "" {
-		out.note("%s: give a larger --limit, or --all", what)
+		out.note("to see %s, use a larger --limit or --all", what)
 	}
 }
 
@@ -177,10 +177,10 @@ func flagsCommand(a *app) *cobra.Command {
 	request := &pb.SetFeatureFlagRequest{}
 	list.AddCommand(&cobra.Command{
 		Use:   "set NAME on|off",
-		Short: "Set a feature flag. Each run reads the flags when it starts",
+		Short: "Set a feature flag for the runs that start later",
 		Args: cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) error {
 			if args[1] != "on" && args[1] != "off" {
-				return fmt.Errorf("%q: must be on or off", args[1])
+				return fmt.Errorf("%q must be on or off", args[1])
 			}
 			request.Name, request.Enabled = args[0], args[1] == "on"
 			return nil

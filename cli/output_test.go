@@ -54,8 +54,8 @@ func TestProgress_SaysPercentAndTimeLeftWhereTheBacklogIsKnown(t *testing.T) {
 	}
 	assert.Contains(t, out.String(), "ghost_user_migration 1m0s  7 rows moved")
 	for users, want := range map[int64]string{
-		25: "25 % of the due work, about 3 min left", 50: "50 % of the due work, about 60 s left", 95: "95 % of the due work, a few seconds left",
-		100: "99 % of the due work, a few seconds left", 101: "", 0: "",
+		25: "25% of the due work, about 3 min left", 50: "50% of the due work, about 60 s left", 95: "95% of the due work, a few seconds left",
+		100: "99% of the due work, a few seconds left", 101: "", 0: "",
 	} {
 		got := progressText(working(ghosts, map[string]int64{"migrated_users": users}), 100)
 		assert.That(t, (want != "" || !strings.Contains(got, "%")) && strings.Contains(got, want),
@@ -142,7 +142,7 @@ func TestRun_InterruptCancelsARunThatStillLooksAtItsCandidates(t *testing.T) {
 		server := &looking{t: t, runs: runs}
 		a := newApp(Streams{Out: io.Discard, Err: io.Discard})
 		err := runAndWatch(t.Context(), a, server, &pb.RunBatchRequest{Worker: "w", Database: "main", DryRun: c.dry, RequestId: fmt.Sprint("request ", c.dry)})
-		if err == nil || !strings.Contains(err.Error(), "run caretaker runs w to see") || !slices.Equal(server.cancelled, c.want) {
+		if err == nil || !strings.Contains(err.Error(), "run `caretaker runs w` to see") || !slices.Equal(server.cancelled, c.want) {
 			t.Errorf("dry run %t: cancelled %v, %v", c.dry, server.cancelled, err)
 		}
 	}
@@ -170,9 +170,9 @@ func TestRun_ALostConnectionSaysHowToGoOn(t *testing.T) {
 	a := newApp(Streams{Out: io.Discard, Err: io.Discard})
 	a.client.address = "localhost:1"
 	err := runAndWatch(t.Context(), a, server, &pb.RunBatchRequest{Worker: "w"})
-	assert.Equal(t, fmt.Sprint(err), "the connection to localhost:1 ended during run 01a1: to "+
-		"follow the run, "+
-		"run caretaker watch 01a1 once the server is up")
+	assert.Equal(t, fmt.Sprint(err), "the connection to localhost:1 ended during run 01a1: "+
+		"once the server answers, "+
+		"run `caretaker watch 01a1` to follow the run")
 	a.client.name.Store(new(string))
 	assert.Contains(t, a.client.explain(status.Error(codes.Unavailable, "connection error: EOF")).Error(), "ended during the call")
 }
@@ -254,7 +254,7 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 	assert.NoError(t, describeWorkers(a, manyDatabases(), &pb.WorkerStatus{Worker: "other"}))
 	want := "loose_foreign_keys_cleanup has 30 databases; failing: shard_00; due: shard_01 100, shard_02 200, " +
 		"shard_03 300, shard_04 400, shard_05 500, shard_06 600, shard_07 700, shard_08 800, shard_09 900, shard_10 1,000 and 2 more; " +
-		"each: caretaker status loose_foreign_keys_cleanup"
+		"for each database, run `caretaker status loose_foreign_keys_cleanup`"
 	got := strings.Join(strings.Fields(out.String()), " ")
 	assert.That(t, strings.Contains(got, want) && !strings.Contains(got, "other has"), "got %s", got)
 	out.Reset()
@@ -275,9 +275,9 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 func TestStatus_MissingRightsAreGrantedNotMigrated(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
-		"c.p_id -> p on main: 42501 insufficient_privilege": "class SCHEMA: run caretaker doctor " +
-			"--grants, and apply its output",
-		"c.p_id -> p on main: 42703 undefined_column": "class SCHEMA: run caretaker migrate, or correct",
+		"c.p_id -> p on main: 42501 insufficient_privilege": "class SCHEMA: run `caretaker doctor " +
+			"--grants`, and apply its output",
+		"c.p_id -> p on main: 42703 undefined_column": "class SCHEMA: run `caretaker migrate`, or correct",
 	} {
 		var out strings.Builder
 		failing := &pb.Failing{Class: pb.FailureClass_FAILURE_CLASS_SCHEMA, Message: message}

@@ -105,7 +105,7 @@ func progressText(run *pb.Run, total int64) string {
 	elapsed := max(time.Since(run.GetStartedAt().AsTime()), 0).Round(time.Second)
 	text := subject(run) + " " + elapsed.String()
 	if percent := percentOf(run, total); percent > 0 {
-		text += fmt.Sprintf("  %d %% of the due work", percent)
+		text += fmt.Sprintf("  %d%% of the due work", percent)
 		if left := remaining(run, total, elapsed); left != "" {
 			text += ", " + left
 		}

@@ -48,7 +48,7 @@ func listReceiptsCommand(a *app, use string) *cobra.Command {
 		RunE: call(a, list, request, func(out *terminal, answer *pb.ListReceiptsResponse) error {
 			warnNoReceipts(out, request, answer)
 			if len(others) > 0 {
-				out.note("showing database %s: to show another, give --database %s", mainDatabase,
+				out.note("showing database %s: to show another database, use --database %s", mainDatabase,
 					strings.Join(others, " or "))
 			}
 			return describeReceipts(out, answer)
@@ -117,11 +117,11 @@ func warnNoReceipts(
 		len(answer.GetReceipts()) > 0 || answer.GetNextPageToken() != "" {
 		return
 	}
-	hint := "write the table as caretaker receipts shows it"
+	hint := "spell the table as `caretaker receipts` prints it"
 	if _, name, has := strings.Cut(request.GetTable(), "."); has {
-		hint = "try it without the schema, --table " + name
+		hint = "omit the schema, and use --table " + name
 	}
-	out.note("no matching receipts of table %s in database %s: %s",
+	out.note("no matching receipts for table %s in database %s: %s",
 		request.GetTable(), cmp.Or(request.GetDatabase(), mainDatabase), hint)
 }
 
@@ -200,7 +200,7 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 	flags.StringVar(&database, "database", "",
 		"database `name` (default all)")
 	flags.StringVar(&file, "head", "", "`file` with the output of caretaker receipts "+
-		"head: fail if a receipt in it is missing")
+		"head: fail if one of these receipts is missing")
 	return command
 }
 
@@ -222,7 +222,7 @@ func describeChecks(out *terminal, checks []service.ReceiptCheck) {
 		}
 		pruned := ""
 		if c.Pruned > 0 {
-			pruned = fmt.Sprintf(", those up to %d have been pruned", c.Pruned)
+			pruned = fmt.Sprintf(" (receipts up to %d have been pruned)", c.Pruned)
 		}
 		out.println("%s: %s, the last is %d%s: %s",
 			c.Database, format.Pluralize(c.Receipts, "receipt"), c.Sequence, pruned, result)
@@ -252,7 +252,7 @@ func readHeads(a *app, file string) (heads []service.ReceiptHead, err error) {
 		err = errors.New("the file has no heads")
 	}
 	if err != nil {
-		return nil, usage(fmt.Errorf("%s: %w: give a file with the output of caretaker receipts head",
+		return nil, usage(fmt.Errorf("%s: %w: use a file with the output of `caretaker receipts head`",
 			file, err))
 	}
 	configuration, err := a.settings()
@@ -260,7 +260,7 @@ func readHeads(a *app, file string) (heads []service.ReceiptHead, err error) {
 		known := func(d config.Database) bool { return d.Name == h.Database }
 		if err == nil && !slices.ContainsFunc(configuration.Databases, known) {
 			err = usage(fmt.Errorf("%s: database %q is not in the configuration: set databases.%[2]s.url, "+
-				"or remove its heads from the file", file, h.Database))
+				"or remove the heads of this database from the file", file, h.Database))
 		}
 	}
 	return heads, err

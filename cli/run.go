@@ -109,7 +109,7 @@ func runAndWatch(
 		select {
 		case <-ctx.Done():
 		case <-interrupts:
-			leave(fmt.Errorf("no longer waiting for run %s: to follow it, run caretaker watch %s", id, id))
+			leave(fmt.Errorf("no longer waiting for run %s: to follow it, run `caretaker watch %s`", id, id))
 		}
 	}()
 	// 3. Follow the run, and print its end.
@@ -171,10 +171,10 @@ func cancelStarted(ctx context.Context, a *app, client api, request *pb.RunBatch
 		err = errors.Join(err, failed)
 	}
 	if err != nil {
-		return fmt.Errorf("interrupted, but the run may continue: cancel it with caretaker cancel "+
-			"RUN: %w", a.client.explain(err))
+		return fmt.Errorf("interrupted, but the run may continue (%w): run `caretaker cancel RUN` to cancel "+
+			"the run", a.client.explain(err))
 	}
-	return fmt.Errorf("interrupted while starting the run: run caretaker runs %s to see whether "+
+	return fmt.Errorf("interrupted while starting the run: run `caretaker runs %s` to see whether "+
 		"it started", request.GetWorker())
 }
 
@@ -193,11 +193,11 @@ func outcome(run *pb.Run) error {
 // notFollowed explains the error of a run that has started and that the command cannot follow.
 func (a *app) notFollowed(id string, err error) error {
 	if status.Code(err) == codes.Unavailable {
-		return fmt.Errorf("the connection to %s ended during run %s: to follow the run, run "+
-			"caretaker watch %s once the server is up", a.client.server(), id, id)
+		return fmt.Errorf("the connection to %s ended during run %s: once the server answers, run "+
+			"`caretaker watch %s` to follow the run", a.client.server(), id, id)
 	}
-	return fmt.Errorf("cannot follow run %s (to retry: caretaker watch %s): %w",
-		id, id, a.client.explain(err))
+	return fmt.Errorf("cannot follow run %s: %w (to retry, run `caretaker watch %s`)",
+		id, a.client.explain(err), id)
 }
 
 // follow calls each for every change of a run, and returns the run's last known state.
@@ -308,7 +308,7 @@ func confirm(
 		return plan, false, nil
 	}
 	if plan.GetCandidatesDigest() == "" && request.GetWorker() != lfk.Name {
-		a.note("not all candidates were checked: the run may do more than is shown")
+		a.note("not all candidates were checked, so the run may do more than is shown")
 	}
 	a.note("run %s now, on %s, on server %s? Deleted rows cannot be restored [y/N] ",
 		request.GetWorker(), extent(plan), a.client.server())
@@ -332,7 +332,7 @@ func summarize(out *terminal, plan *pb.Run) error {
 		some.MoreCandidates += int64(hidden)
 	}
 	if err := describeRun(&shown, some); err != nil {
-		return fmt.Errorf("cannot count what would be done: %w", err)
+		return fmt.Errorf("cannot show what the run would do: %w", err)
 	}
 	return nil
 }
@@ -348,7 +348,7 @@ func explainChange(err error, confirmed bool) error {
 	if info.GetMetadata()["candidates_digest"] == "" {
 		what = "a run's time limit is too short to check all candidates"
 	}
-	again := "start a new dry run, and give its digest to --expected-digest"
+	again := "start a new dry run, and use its digest in --expected-digest"
 	if confirmed {
 		again = "run the command again to see the new candidates"
 	}
@@ -388,4 +388,4 @@ func extent(plan *pb.Run) string {
 }
 
 // errDeclined ends a command if the answer to its question is not yes.
-var errDeclined = errors.New("nothing was done: give --yes to skip the question")
+var errDeclined = errors.New("nothing was done: use --yes to skip the confirmation")

@@ -87,7 +87,7 @@ func migrateAll(ctx context.Context, out *terminal, databases []*repo.Database) 
 				err, d.Name)
 		case ok && failed.SQLState == "42501":
 			return fmt.Errorf("%w: grant CREATE on the database to the role of databases.%s.url, or run "+
-				"caretaker migrate as the owner of the database, or of the maintenance schema", err, d.Name)
+				"`caretaker migrate` as the owner of the database or of the maintenance schema", err, d.Name)
 		case ok: // The error names the database.
 			return err
 		case err != nil:
@@ -132,7 +132,7 @@ func listen(ctx context.Context, c *config.Config, alternative string) (l *liste
 			continue
 		}
 		if want.key != "listen" {
-			alternative = ", or leave it empty to switch it off"
+			alternative = ", or to an empty value to disable the listener"
 		}
 		err = errors.Join(err, notListening(want.key, want.address, alternative, failed))
 	}
@@ -148,8 +148,8 @@ func notListening(key, address, alternative string, err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%s (%s): %w", key, config.Variable(key), err)
 	}
-	return fmt.Errorf("%s: %s is in use by another process, which may be another caretaker: set "+
-		"%s, or the key %[1]s of the configuration file, to an address with a free port%[4]s",
+	return fmt.Errorf("%s: %s is in use by another process, possibly another caretaker: set %s, or "+
+		"the key %[1]s of the configuration file, to an address with a free port%[4]s",
 		key, address, config.Variable(key), alternative)
 }
 

@@ -55,7 +55,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	sh.want(1, "serve", "databases.main.url is required", "CARETAKER_DATABASES_MAIN_URL")
 	sh.set("CARETAKER_DATABASES_MAIN_URL", databases.Clone(t, devdb.Template{Name: "bare"}))
 	sh.set("CARETAKER_METRICS_LISTEN", "")
-	sh.want(1, "serve", "missing or outdated in main: run caretaker migrate")
+	sh.want(1, "serve", "missing or outdated in main: run `caretaker migrate`")
 	sh.migrate()
 	sh.want(0, "migrate", "main: up to date")
 
@@ -80,7 +80,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		assert.Lacks(t, said, "--listen")
 		sh.set("CARETAKER_LISTEN", "127.0.0.1:0")
 		sh.set("CARETAKER_METRICS_LISTEN", taken.Addr().String())
-		sh.want(1, "serve", "metrics_listen: ", taken.Addr().String(), "set CARETAKER_METRICS_LISTEN", "leave it empty")
+		sh.want(1, "serve", "metrics_listen: ", taken.Addr().String(), "set CARETAKER_METRICS_LISTEN", "or to an empty value to disable the listener")
 		sh.set("CARETAKER_LISTEN", taken.Addr().String())
 		sh.want(1, "serve", "caretaker: listen: "+taken.Addr().String(), "with a free port\nmetrics_listen: "+taken.Addr().String())
 	})

@@ -122,7 +122,7 @@ func databases(
 const (
 	noUse  = "use is not set, and the database main has no GitLab tables"
 	setUse = "add the line `use: " + service.UseLooseForeignKeys + "` to the configuration, " +
-		"or set CARETAKER_USE=" + service.UseLooseForeignKeys + " (or gitlab, if GitLab creates its tables later)"
+		"or set CARETAKER_USE=" + service.UseLooseForeignKeys + " (use gitlab instead if GitLab creates its tables later)"
 )
 
 // checkUse refuses a configuration without use for a main without GitLab's tables.
@@ -204,8 +204,8 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("the maintenance schema is missing or outdated in %s: run caretaker "+
-			"migrate with the same configuration, then restart the server", format.List(missing))
+		return fmt.Errorf("the maintenance schema is missing or outdated in %s: run `caretaker "+
+			"migrate` with the same configuration, then restart the server", format.List(missing))
 	}
 	return nil
 }

@@ -129,7 +129,7 @@ func describeDatabases(out *terminal, w *pb.WorkerStatus, each bool) error {
 	if len(due) > 0 {
 		text += "; due: " + format.List(due)
 	}
-	out.paragraph("", text+"; each: caretaker status "+w.GetWorker())
+	out.paragraph("", text+"; for each database, run `caretaker status "+w.GetWorker()+"`")
 	return nil
 }
 
@@ -146,7 +146,7 @@ func explainCondition(out *terminal, w *pb.WorkerStatus) {
 	if dead := w.GetBacklog().GetDead(); dead > 0 && w.GetWorker() == lfk.Name {
 		out.println("")
 		out.paragraph("", w.GetWorker()+": "+format.Pluralize(dead, "dead record")+
-			": list them with caretaker lfk dead")
+			": run `caretaker lfk dead` to list the records")
 	}
 	if pages := listPages(w); pages != "" {
 		out.println("")
@@ -188,19 +188,19 @@ func mainIsDown(w *pb.WorkerStatus) bool {
 func remedy(out *terminal, w *pb.WorkerStatus) string {
 	switch w.GetFailing().GetClass() {
 	case pb.FailureClass_FAILURE_CLASS_UNREACHABLE:
-		return "check the database: caretaker reconnects by itself"
+		return "check the database: caretaker reconnects automatically"
 	case pb.FailureClass_FAILURE_CLASS_SCHEMA:
 		if strings.Contains(w.GetConditionDetail()+w.GetFailing().GetMessage(), "42501") {
-			return "run caretaker doctor --grants, and apply its output as the owner of the tables"
+			return "run `caretaker doctor --grants`, and apply its output as the owner of the tables"
 		}
-		advice := "run caretaker migrate, or correct the named table, column or privilege"
+		advice := "run `caretaker migrate`, or correct the named table, column or privilege"
 		if w.GetWorker() == lfk.Name {
-			advice += ": run caretaker lfk lint to check the definitions"
+			advice += ", and run `caretaker lfk lint` to check the definitions"
 		}
 		return advice
 	case pb.FailureClass_FAILURE_CLASS_LOCK, pb.FailureClass_FAILURE_CLASS_TIMEOUT:
 		return "usually resolves itself (" + nextAttempt(out, w) +
-			"): otherwise check pg_stat_activity for long transactions"
+			"). If not, check pg_stat_activity for long transactions"
 	case pb.FailureClass_FAILURE_CLASS_DATA:
 		return "correct the rows that violate the named constraint or condition"
 	case pb.FailureClass_FAILURE_CLASS_LEASE_LOST:
@@ -211,14 +211,14 @@ func remedy(out *terminal, w *pb.WorkerStatus) string {
 		return "restart this server, and report a bug"
 	case pb.FailureClass_FAILURE_CLASS_INTERNAL, pb.FailureClass_FAILURE_CLASS_UNSPECIFIED:
 	}
-	return "find the ID of the run with caretaker runs " + w.GetWorker() + ", and see the log of the run"
+	return "run `caretaker runs " + w.GetWorker() + "` to find the ID of the run, then read the log of the run"
 }
 
 // nextAttempt returns the time of the worker's next run, and how to run it now.
 func nextAttempt(out *terminal, w *pb.WorkerStatus) string {
-	now := "now: caretaker run " + w.GetWorker()
+	now := "run `caretaker run " + w.GetWorker() + "` to start a run now"
 	if w.GetNextRunAt() == nil {
-		return "to run it " + now
+		return now
 	}
 	return "next run at " + out.moment(w.GetNextRunAt()) + ", or " + now
 }

@@ -34,7 +34,7 @@ func planCommand(a *app) *cobra.Command {
 func describePlan(out *terminal, p *pb.Plan) error {
 	exact := "exact"
 	if !p.GetExact() {
-		exact = "at least, as not all rows were counted"
+		exact = "lower bounds, because not all rows were counted"
 	}
 	out.println("%s %d %s", p.GetKind(), p.GetId(), p.GetName())
 	refused, outside, estimate := "", "", ""
@@ -84,13 +84,13 @@ func protectCommand(a *app) *cobra.Command {
 			out *terminal, r *pb.ProtectTargetResponse,
 		) error {
 			p := r.GetProtection()
-			until := "until caretaker unprotect"
+			until := "permanently"
 			if p.GetUntil() != nil {
 				until = "until " + out.moment(p.GetUntil())
 			}
 			if keptLonger(request, p) {
 				out.println("%s %d is already protected for longer, %s, by %s (%s): to shorten "+
-					"the protection, run caretaker unprotect "+
+					"the protection, run `caretaker unprotect` "+
 					"first", p.GetKind(), p.GetId(), until, p.GetBy(), p.GetReason())
 				return nil
 			}
@@ -120,7 +120,7 @@ func protectExisting(a *app, yes *bool) func(
 		}
 		text := status.Convert(err).Message()
 		if !a.interactive() {
-			return nil, usage(fmt.Errorf("%s: --yes protects a target that does not exist yet", text))
+			return nil, usage(fmt.Errorf("%s, or use --yes to protect a target that does not exist yet", text))
 		}
 		a.note("%s. Protect it before it exists? [y/N] ", text)
 		if !a.agreed() {

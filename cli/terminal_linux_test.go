@@ -287,7 +287,7 @@ func TestRun_AChangedPlanSaysHowToGoOn(t *testing.T) {
 	}{
 		{"d", true, "the candidates have changed since the dry run: run the command again"},
 		{"", true, "time limit is too short to check all candidates"},
-		{"d", false, "start a new dry run, and give its digest to --expected-digest"},
+		{"d", false, "start a new dry run, and use its digest in --expected-digest"},
 	} {
 		refused := assert.Must(status.New(codes.FailedPrecondition, "expected_digest").WithDetails(&errdetails.ErrorInfo{
 			Reason: "PLAN_CHANGED", Metadata: map[string]string{"run_id": "r7", "candidates_digest": c.digest},
@@ -371,7 +371,7 @@ func TestTables_ShowAsMuchOfAnIDAsTellsRunsApart(t *testing.T) {
 
 func TestStatus_WhatIsDeadOrDeferredNamesWhereItIsListed(t *testing.T) {
 	for worker, want := range map[string]string{
-		"loose_foreign_keys_cleanup": ": 2 dead records: list them with caretaker lfk dead\n",
+		"loose_foreign_keys_cleanup": ": 2 dead records: run `caretaker lfk dead` to list the records\n",
 		"ghost_user_migration": ": see the status page (web_listen): 2 dead at /workers/ghost_user_migration/dead, " +
 			"3 deferred at /workers/ghost_user_migration/deferred\n",
 	} {

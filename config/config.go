@@ -274,7 +274,8 @@ func (c *Config) Check(key, text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
 		!strings.Contains(text, "{trace_id}") {
-		return fmt.Errorf("%q is not an address such as https://jaeger.example/trace/{trace_id}", text)
+		return fmt.Errorf("%q must be an http or https URL that contains {trace_id}, such as "+
+			"https://jaeger.example/trace/{trace_id}", text)
 	}
 	return nil
 }
@@ -286,7 +287,7 @@ func CheckAddress(s, example string) error {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return fmt.Errorf("%q is not an address such as %s", s, example)
+		return fmt.Errorf("%q must be an address such as %s", s, example)
 	}
 	return nil
 }
@@ -312,19 +313,19 @@ func (c *Config) contradictions() (found []contradiction) {
 		found = append(found, contradiction{key, fmt.Errorf(format, args...)})
 	}
 	if c.TLS.CertFile != "" && c.TLS.KeyFile == "" {
-		add("tls.cert_file", "tls.cert_file and tls.key_file belong together: set both or none")
+		add("tls.cert_file", "tls.cert_file and tls.key_file belong together: set both or neither")
 	}
 	if c.TLS.CertFile == "" && c.TLS.KeyFile != "" {
-		add("tls.key_file", "tls.cert_file and tls.key_file belong together: set both or none")
+		add("tls.key_file", "tls.cert_file and tls.key_file belong together: set both or neither")
 	}
 	if c.TLS.ClientCAFile != "" && c.TLS.CertFile == "" {
-		add("tls.client_ca_file", "tls.client_ca_file needs tls.cert_file and tls.key_file")
+		add("tls.client_ca_file", "tls.client_ca_file requires tls.cert_file and tls.key_file")
 	}
 	if c.Auth.Token != "" && c.Auth.TokenFile != "" {
-		add("auth.token_file", "auth.token and auth.token_file: set only one of them")
+		add("auth.token_file", "auth.token and auth.token_file are mutually exclusive: set only one of them")
 	}
 	if len(c.Auth.Certificates) > 0 && c.TLS.ClientCAFile == "" {
-		add("auth.certificates", "auth.certificates needs tls.client_ca_file, whose authorities sign them")
+		add("auth.certificates", "auth.certificates requires tls.client_ca_file, the authorities that sign the certificates")
 	}
 	if c.WebActions != nil && *c.WebActions && c.WebListen != "" && !Loopback(c.WebListen) &&
 		c.TLS.ClientCAFile == "" && !c.Auth.HasTokens() {
@@ -334,7 +335,7 @@ func (c *Config) contradictions() (found []contradiction) {
 	for _, d := range c.Databases {
 		if d.URL == "" {
 			key := "databases." + d.Name + ".replica_url"
-			add(key, "%s is set without databases.%s.url: set that, too. (For a database named "+
+			add(key, "%s is set without databases.%s.url: set both (for a database named "+
 				"%s_replica, set url in the file)", key, d.Name, d.Name)
 		}
 	}
@@ -345,9 +346,9 @@ func (c *Config) contradictions() (found []contradiction) {
 		{"listen", c.Listen}, {"web_listen", c.WebListen}, {"metrics_listen", c.MetricsListen},
 	} {
 		if key, address := l[0], l[1]; address != "" && !Loopback(address) {
-			add(key, "%s: other hosts can reach %q: set tls.cert_file and tls.key_file, or "+
-				"auth.tokens_file or auth.token_file, or listen on 127.0.0.1, or allow it with "+
-				"insecure: true", key, address)
+			add(key, "%s: other hosts can reach %q: set tls.cert_file and tls.key_file, set "+
+				"auth.tokens_file or auth.token_file, listen on 127.0.0.1, or set insecure: true to allow "+
+				"this address", key, address)
 		}
 	}
 	return found

@@ -26,8 +26,8 @@ func GitLabDatabases() []string { return []string{"main", "ci", "sec"} }
 var databaseName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,30}$`)
 
 // nameRule describes databaseName.
-const nameRule = "a database's name is a lower-case letter and up to 30 lower-case letters, " +
-	"digits and _"
+const nameRule = "a database name is a lower-case letter, followed by up to 30 lower-case letters, " +
+	"digits or underscores"
 
 // anyName represents a database name in the keys of [Config.Keys].
 const anyName = "<name>"
@@ -99,6 +99,6 @@ func (d Database) Check(key, text string) error {
 	if key != "url" || text == "" || isURL || !strings.Contains(text, "://") && strings.Contains(text, "=") {
 		return nil
 	}
-	return errors.New("is not a URL such as postgres://caretaker@db:5432/gitlab (it is not shown, as " +
-		"it may have a password)")
+	return errors.New("must be a URL such as postgres://caretaker@db:5432/gitlab (the value is not " +
+		"shown, because it may contain a password)")
 }

@@ -47,7 +47,7 @@ func readDocument(file string) (*yaml.Node, []mistake) {
 		return nil, []mistake{{unreadLine, fmt.Errorf("%s: %w%s", file, err, hint(content))}}
 	}
 	if !errors.Is(decoder.Decode(&second), io.EOF) {
-		return nil, []mistake{{unreadLine, fmt.Errorf("%s: more than one YAML document", file)}}
+		return nil, []mistake{{unreadLine, fmt.Errorf("%s contains more than one YAML document", file)}}
 	}
 	return document.Content[0], nil
 }
@@ -69,7 +69,7 @@ func hint(content []byte) string {
 		}
 	}
 	if regexp.MustCompile(`(?m)^\s*schedule:\s*\*`).Match(content) {
-		return ` (a schedule that begins with * has to be quoted: schedule: "* * * * *")`
+		return ` (a schedule that starts with * must be quoted: schedule: "* * * * *")`
 	}
 	return ""
 }
@@ -129,7 +129,7 @@ func (r *reader) entry(path string, name, child *yaml.Node) {
 func removed(path string) string {
 	switch path {
 	case "load.max_autovacuum", "load.max_wal_archive_backlog":
-		return "this limit was removed: delete the key, or limit load.max_wal_rate instead"
+		return "this limit was removed: delete the key, or set load.max_wal_rate instead"
 	case "load.patience":
 		return "this key was renamed: use load.timeout"
 	}
@@ -154,7 +154,7 @@ func (r *reader) scalar(k Key, node *yaml.Node) {
 	case node.Kind != yaml.ScalarNode:
 		r.mistake(node, k.Path, fmt.Errorf("must be %s", k.kind))
 	case node.Tag == "!!null":
-		r.mistake(node, k.Path, fmt.Errorf("has no value: give %s, or leave the key out", k.kind))
+		r.mistake(node, k.Path, fmt.Errorf("has no value: set %s, or remove the key", k.kind))
 	case tag != tags[k.kind] && k.kind == text:
 		r.mistake(node, k.Path, errors.New("must be text: put it in quotes"))
 	case tag != tags[k.kind] && !number:

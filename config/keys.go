@@ -193,7 +193,7 @@ func (k Key) setMapping(s string) error {
 		return wrong(s, mapping)
 	}
 	if len(values) == 0 {
-		return errors.New("is empty: leave the key out")
+		return errors.New("is empty: remove the key")
 	}
 	words := strings.Fields(k.Field.Tag.Get("of"))
 	for _, name := range slices.Sorted(maps.Keys(values)) {

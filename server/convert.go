@@ -48,11 +48,11 @@ const (
 
 // wholeRun converts a run with texts as long as an answer allows. listedRun converts a run of a
 // list. Both return nil for nil.
-func wholeRun(r *run.Run) *pb.Run { return toRun(r, wholeText, "the table maintenance.runs has all") }
+func wholeRun(r *run.Run) *pb.Run { return toRun(r, wholeText, "see the table maintenance.runs") }
 
 // listedRun converts a run for a list. Texts longer than listText bytes are cut and refer to
 // GetRun.
-func listedRun(r *run.Run) *pb.Run { return toRun(r, listText, "the run has all") }
+func listedRun(r *run.Run) *pb.Run { return toRun(r, listText, "see the run") }
 
 // toRun shortens texts to a number of bytes. source names the call that returns the full text.
 func toRun(r *run.Run, most int, source string) *pb.Run {
@@ -94,7 +94,7 @@ func toRun(r *run.Run, most int, source string) *pb.Run {
 func toFire(f *schedule.Fire) *pb.Fire {
 	fire := &pb.Fire{
 		Worker: f.Worker, FireTime: toTime(f.Time), RunId: f.RunID, ClaimedBy: f.ClaimedBy,
-		Reason:    format.Shorten(f.Reason, listText, "the table maintenance.fires has all"),
+		Reason:    format.Shorten(f.Reason, listText, "see the table maintenance.fires"),
 		Outcome:   enum[pb.FireOutcome](pb.FireOutcome_value, outcomePrefix, f.Outcome),
 		ClaimedAt: toTime(f.ClaimedAt), StartedAt: toTime(f.StartedAt),
 	}
@@ -106,7 +106,7 @@ func toFire(f *schedule.Fire) *pb.Fire {
 
 // wholeJob converts a job with texts as long as an answer allows, listedJob a job of a list.
 func wholeJob(j *job.Job) *pb.Job {
-	job := toJob(j, wholeText/4, "maintenance.river_job has them")
+	job := toJob(j, wholeText/4, "see the table maintenance.river_job")
 	for _, t := range j.Tables {
 		job.Tables = append(job.Tables, &pb.TableCount{Table: t.Table, Deleted: t.Deleted, Updated: t.Updated})
 	}
@@ -122,7 +122,7 @@ func wholeJob(j *job.Job) *pb.Job {
 // listedJob converts a job for a list. Texts longer than listText bytes are cut and refer to
 // ListJobs.
 func listedJob(j *job.Job) *pb.Job {
-	return toJob(j, listText, "the job has all")
+	return toJob(j, listText, "see the job")
 }
 
 // toJob shortens texts to a number of bytes. source names the call that returns the full text.
@@ -170,7 +170,7 @@ func toStatus(w status.Worker) *pb.WorkerStatus {
 		CurrentRun: listedRun(w.CurrentRun), LastRun: listedRun(w.LastRun),
 		LastSuccessAt:   toTime(w.LastSuccessAt),
 		Condition:       enum[pb.Condition](pb.Condition_value, conditionPrefix, string(w.Condition)),
-		ConditionDetail: format.Shorten(w.ConditionDetail, 4*listText, "the server's log has all"),
+		ConditionDetail: format.Shorten(w.ConditionDetail, 4*listText, "see the server's log"),
 	}
 	if !w.BacklogUnknown {
 		status.Backlog = toBacklog(w.Backlog)
@@ -179,7 +179,7 @@ func toStatus(w status.Worker) *pb.WorkerStatus {
 		status.Failing = &pb.Failing{
 			Since: toTime(f.Since), Database: f.Database,
 			Class:   enum[pb.FailureClass](pb.FailureClass_value, classPrefix, string(f.Class)),
-			Message: format.Shorten(f.Message, listText, "the run has all"),
+			Message: format.Shorten(f.Message, listText, "see the run"),
 		}
 	}
 	if p := w.Paused; p != nil {
@@ -192,7 +192,7 @@ func toStatus(w status.Worker) *pb.WorkerStatus {
 	}
 	for _, d := range w.Databases {
 		there := &pb.DatabaseStatus{
-			Database: d.Name, Problem: format.Shorten(d.Problem, listText, "the run has all"),
+			Database: d.Name, Problem: format.Shorten(d.Problem, listText, "see the run"),
 		}
 		if d.Known {
 			there.Backlog = toBacklog(d.Backlog)

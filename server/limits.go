@@ -102,14 +102,14 @@ func (l limits) fits(request any) error {
 	}
 	if size := proto.Size(message); size > l.message {
 		return &fault.RefusedError{
-			Reason: "MESSAGE_TOO_LARGE", Text: fmt.Sprintf("the request has %d bytes: at most %d", size, l.message),
+			Reason: "MESSAGE_TOO_LARGE", Text: fmt.Sprintf("the request has %d bytes, but the limit is %d", size, l.message),
 			Metadata: map[string]string{"bytes": strconv.Itoa(size), "limit": strconv.Itoa(l.message)},
 		}
 	}
 	var long error
 	message.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		if f.Kind() == protoreflect.StringKind && !f.IsList() && len(v.String()) > maxText {
-			long = invalid(string(f.Name()), "at most %d bytes", maxText)
+			long = invalid(string(f.Name()), "must have at most %d bytes", maxText)
 		}
 		return long == nil
 	})
@@ -151,8 +151,8 @@ func (s slots) intercept(
 	default:
 		return &fault.RefusedError{
 			Reason: "STREAMS_BUSY", Retry: time.Second,
-			Text: fmt.Sprintf("%d streams are open, which is the server's limit: end some, or read the "+
-				"run again from time to time", cap(s)),
+			Text: fmt.Sprintf("%d streams are open, which is the server's limit: close a stream, or poll "+
+				"the run instead", cap(s)),
 		}
 	}
 }
@@ -178,7 +178,8 @@ func (r *rates) take(method, client string) error {
 	wait := max(time.Duration(missing/float64(r.rate)*float64(time.Second)), time.Millisecond)
 	return &fault.RefusedError{
 		Reason: "RATE_LIMITED", Retry: wait,
-		Text: fmt.Sprintf("more than %g such calls a second: try again in %s", float64(r.rate), wait.Round(time.Millisecond)),
+		Text: fmt.Sprintf("the limit for this method is %g calls per second: retry in %s", float64(r.rate),
+			wait.Round(time.Millisecond)),
 	}
 }
 

@@ -146,8 +146,8 @@ func TestListRuns_NoPageIsTooLargeForAClient(t *testing.T) {
 	for i, r := range runs {
 		want := fmt.Sprintf("00000000-0000-7000-8000-%012d", 80-i)
 		assert.Require(t, r.GetId() == want, "entry %d is %s, want %s", i, r.GetId(), want)
-		assert.That(t, strings.HasSuffix(r.GetError(), "ä… (97952 bytes more: the run has all)") &&
-			strings.HasSuffix(r.GetReason(), "r… (2952 bytes more: the run has all)"), "a text of entry %d ends unlike the others", i)
+		assert.That(t, strings.HasSuffix(r.GetError(), "ä… (97952 bytes more: see the run)") &&
+			strings.HasSuffix(r.GetReason(), "r… (2952 bytes more: see the run)"), "a text of entry %d ends unlike the others", i)
 	}
 	assert.Equal(t, len(runs), 80, "runs")
 	answer := assert.Must(f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: runs[0].GetId()}))(t)
@@ -160,7 +160,7 @@ func TestListRuns_NoPageIsTooLargeForAClient(t *testing.T) {
 	f.exec(`INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, finished_at, error)
 		VALUES ($1::text::uuid, $2, 'request', 'failed', interval '1 minute', now(), repeat('x', 5000000))`, id, worker)
 	answer, err = f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: id})
-	if err != nil || !strings.HasSuffix(answer.GetRun().GetError(), " bytes more: the table maintenance.runs has all)") {
+	if err != nil || !strings.HasSuffix(answer.GetRun().GetError(), " bytes more: see the table maintenance.runs)") {
 		t.Errorf("%d bytes, %v", proto.Size(answer), err)
 	}
 }
@@ -173,7 +173,7 @@ func TestLists_NoPageIsTooLargeForAClient(t *testing.T) {
 		FROM generate_series(1, 90)`)
 	jobs := entries(f, f.ListJobs, &maintenancev1.ListJobsRequest{PageSize: 1000}, (*maintenancev1.ListJobsResponse).GetJobs)
 	for _, j := range jobs {
-		if said := j.GetErrors()[24].GetError(); !strings.HasSuffix(said, "e… (452 bytes more: the job has all)") {
+		if said := j.GetErrors()[24].GetError(); !strings.HasSuffix(said, "e… (452 bytes more: see the job)") {
 			t.Errorf("error %s", said)
 		}
 	}

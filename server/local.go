@@ -72,7 +72,7 @@ func setFields(request proto.Message, fields map[string][]string) error {
 		text, err := json.Marshal(map[string]any{name: value})
 		given := request.ProtoReflect().New().Interface()
 		if err != nil || !utf8.ValidString(strings.Join(texts, "")) || protojson.Unmarshal(text, given) != nil {
-			return invalid(name, "%q is not a possible value", strings.Join(texts, " "))
+			return invalid(name, "%q is not a valid value", strings.Join(texts, " "))
 		}
 		proto.Merge(request, given)
 	}

@@ -18,7 +18,7 @@ func (m *maintenance) ListOutside(
 		return nil, err
 	}
 	if run != "" && r.GetJobId() != 0 {
-		return nil, invalid("run_id", "give run_id or job_id, not both")
+		return nil, invalid("run_id", "set run_id or job_id, not both")
 	}
 	if r.GetJobId() < 0 {
 		return nil, invalid("job_id", "is not the id of a job")

@@ -72,7 +72,7 @@ func (m *maintenance) runOf(
 	}
 	id, err = m.service.RunID(ctx, "run_id", r.GetRunId())
 	if errors.Is(err, fault.ErrUnknownRun) {
-		err = invalid("run_id", "is neither the id of a recorded run nor the beginning of one")
+		err = invalid("run_id", "is neither the id of a recorded run nor the first characters of such an id")
 	}
 	return id, err
 }

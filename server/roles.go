@@ -116,8 +116,8 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 		return err
 	}
 	about := cmp.Or(cut(worker, maxTarget), "more than one worker")
-	text := "your token is for " + strings.Join(c.Workers, ", ") + " only, but this call " +
-		"concerns " +
+	text := "your token is only for " + strings.Join(c.Workers, ", ") + ", but this call " +
+		"affects " +
 		about + ": use a token for all workers"
 	return &fault.RefusedError{Reason: "WORKER_NOT_ALLOWED", Text: text, Metadata: map[string]string{
 		"worker": cut(worker, maxTarget), "workers": strings.Join(c.Workers, ","),
@@ -147,8 +147,8 @@ func (s *Server) workerOf(ctx context.Context, request any) (string, error) {
 func notInUse(what string) error {
 	return &fault.RefusedError{
 		Reason: "NOT_IN_USE", Metadata: map[string]string{"what": what},
-		Text: fmt.Sprintf("%s not in use: the configuration has use: %s; for a GitLab database "+
-			"set use: %s, run caretaker migrate and start the servers again",
+		Text: fmt.Sprintf("%s not available with `use: %s`: for a GitLab database, set "+
+			"`use: %s` in the configuration, run `caretaker migrate` and restart the servers",
 			what, service.UseLooseForeignKeys, service.UseGitLab),
 	}
 }
@@ -156,13 +156,13 @@ func notInUse(what string) error {
 // tooLow returns the error ROLE_TOO_LOW, with both roles in its metadata. A certificate without
 // any role gets advice of its own.
 func tooLow(role, needed access.Role) error {
-	remedy := ": use a token or a certificate that has it"
+	has, remedy := "you have the role "+role.String(), ": use a token or certificate with the required role"
 	if role == access.None {
-		remedy = ": your certificate has no role: auth.certificates assigns roles"
+		has, remedy = "your certificate has no role", ": assign a role in auth.certificates"
 	}
 	return &fault.RefusedError{
 		Reason: "ROLE_TOO_LOW",
-		Text:   "this needs the role " + needed.String() + ", you have " + role.String() + remedy,
+		Text:   "this call requires the role " + needed.String() + ", but " + has + remedy,
 		Metadata: map[string]string{
 			"role": role.String(), "needed": needed.String(),
 		},

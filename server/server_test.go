@@ -231,10 +231,10 @@ func TestTLS_ClientsShowTheirCertificate(t *testing.T) {
 func TestNew_NamesFilesThatCannotBeUsed(t *testing.T) {
 	cert, key, _, _ := certificate(t, "server")
 	for want, config := range map[string]Config{
-		"tls.cert_file":                    {CertFile: "none.pem", KeyFile: key},
-		"tls.client_ca_file":               {CertFile: cert, KeyFile: key, ClientCAFile: "none.pem"},
-		key + " has no PEM certificate":    {CertFile: cert, KeyFile: key, ClientCAFile: key},
-		"tls.cert_file, tls.key_file: tls": {CertFile: key, KeyFile: cert},
+		"tls.cert_file":                      {CertFile: "none.pem", KeyFile: key},
+		"tls.client_ca_file":                 {CertFile: cert, KeyFile: key, ClientCAFile: "none.pem"},
+		key + " contains no PEM certificate": {CertFile: cert, KeyFile: key, ClientCAFile: key},
+		"tls.cert_file, tls.key_file: tls":   {CertFile: key, KeyFile: cert},
 	} {
 		if _, err := New(config); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
@@ -321,7 +321,7 @@ func TestErrors_WhatIsNotUsedHereSaysSo(t *testing.T) {
 		if err := s.allowed(t.Context(), access.Client{Role: access.Admin}, method, nil); err != nil {
 			refused = append(refused, path.Base(method))
 			said := f.failure(clientError(t.Context(), err), codes.FailedPrecondition, "NOT_IN_USE")
-			assert.Contains(t, said.Message(), "not in use: ", "set use: gitlab, run caretaker migrate")
+			assert.Contains(t, said.Message(), "not available with `use: ", "set `use: gitlab` in the configuration, run `caretaker migrate`")
 		}
 	}
 	slices.Sort(refused)

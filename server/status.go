@@ -144,12 +144,12 @@ func contextError(ctx context.Context, err error) failure {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return failure{
 			code: codes.DeadlineExceeded, reason: "DEADLINE_EXCEEDED",
-			message: "deadline exceeded: a started run continues: find it in the list of runs",
+			message: "deadline exceeded, but a started run continues: find the run in the list of runs",
 		}
 	case ctx.Err() != nil:
 		return failure{
 			code: codes.Canceled, reason: "CLIENT_GONE",
-			message: "the client disconnected: a started run continues",
+			message: "the client disconnected, but a started run continues",
 		}
 	case errors.Is(err, fault.ErrUnreachable):
 		return unreachable(fault.UnreachableDatabase(err))

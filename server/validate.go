@@ -73,7 +73,7 @@ func jobState(r *pb.ListJobsRequest) (string, error) {
 	case err != nil || state == "":
 		return r.GetState(), err
 	case r.GetState() != "":
-		return "", invalid("state", "give state or job_state, not both")
+		return "", invalid("state", "set state or job_state, not both")
 	}
 	return state, nil
 }

@@ -49,7 +49,7 @@ type input struct {
 
 // reason is the input of a reason that the audit stores.
 func reason() input {
-	return input{Name: "reason", Label: "Reason", Hint: "Stored in the audit", Required: true}
+	return input{Name: "reason", Label: "Reason", Hint: "Stored in the audit log", Required: true}
 }
 
 // period is the input of a duration, with the text of one without an end.
@@ -69,32 +69,32 @@ func actions() map[string]action {
 		"dry-run": {Title: "Dry run of %s", command: "caretaker run --dry-run", target: []string{"worker", "--database"},
 			Effect: "Shows what a run would do, and changes nothing.", request: &pb.RunBatchRequest{Async: true, DryRun: true}},
 		"pause": {Title: "Pause %s", command: "caretaker pause", target: []string{"worker"},
-			Effect:  "Stops the current run after its current statement, and starts no other run, on all servers.",
+			Effect:  "Stops the current run after its current statement. No server starts another run until the pause ends.",
 			request: &pb.PauseWorkerRequest{}, Inputs: []input{reason(), period("until it is resumed")}},
 		"resume": {Title: "Resume %s", command: "caretaker resume", target: []string{"worker"},
 			Effect: "Ends the pause. The schedules apply again.", request: &pb.ResumeWorkerRequest{}},
 		"cancel-run": {Title: "Cancel run %s", command: "caretaker cancel", target: []string{"id"},
 			Effect: "Ends the run after its current statement. The next run continues.", request: &pb.CancelRunRequest{}},
 		"cancel-job": {Title: "Cancel job %s", command: "caretaker jobs cancel", target: []string{"id"},
-			Effect: "The job makes no further attempt.", request: &pb.CancelJobRequest{}, Inputs: []input{reason()}},
+			Effect: "The job makes no further attempts.", request: &pb.CancelJobRequest{}, Inputs: []input{reason()}},
 		"retry-job": {Title: "Retry job %s", command: "caretaker jobs retry", target: []string{"id"},
 			Effect: "The job makes its next attempt now.", request: &pb.RetryJobRequest{}},
 		"protect": {Title: "Protect %s", command: "caretaker protect", target: []string{"kind", "id"},
-			Effect:  "No worker deletes it, nor what belongs to it, until the protection ends.",
+			Effect:  "Until the protection ends, no worker deletes this target or anything that belongs to it.",
 			request: &pb.ProtectTargetRequest{MustExist: true}, Inputs: []input{reason(), period("permanently")}},
 		"unprotect": {Title: "End the protection of %s", command: "caretaker unprotect", target: []string{"kind", "id"},
-			Effect: "Workers delete it as soon as it is due.", request: &pb.UnprotectTargetRequest{}, role: access.Admin},
+			Effect: "Workers delete this target as soon as it is due.", request: &pb.UnprotectTargetRequest{}, role: access.Admin},
 		"accept-absent": {Title: "Accept %s as absent", command: "caretaker lfk accept-absent", target: []string{"children"},
 			Effect: "Runs skip the definitions of this child table, and no longer hold records for them.", request: &pb.AcceptAbsentRequest{}},
 		"ack-outside": {Title: "Mark path %s as done", command: "caretaker jobs outside done", target: []string{"ids", "-job_id"},
-			Effect: "Records that the path outside the database has been deleted.", request: &pb.AckOutsideRequest{}},
+			Effect: "Confirms that the path outside the database has been deleted.", request: &pb.AckOutsideRequest{}},
 		"retry-records": {Title: "Retry dead records: %s", command: "caretaker lfk retry", target: []string{"--id", "--table", "--database"},
-			Effect: "The next run cleans the children of these records again.", request: records(pb.RecordDecision_RECORD_DECISION_RETRY)},
+			Effect: "The next run retries these records.", request: records(pb.RecordDecision_RECORD_DECISION_RETRY)},
 		"clean-reused": {Title: "Clean the children of reused keys: %s", command: "caretaker lfk reused --clean", target: []string{"table", "--database"},
-			Effect:  "The next run deletes or changes the children, which may belong to the new rows.",
+			Effect:  "The next run deletes or changes the child rows, some of which may belong to the new rows.",
 			request: records(pb.RecordDecision_RECORD_DECISION_CLEAN)},
 		"keep-reused": {Title: "Keep the children of reused keys: %s", command: "caretaker lfk reused --keep", target: []string{"table", "--database"},
-			Effect: "Closes the records. No run cleans these children.", request: records(pb.RecordDecision_RECORD_DECISION_KEEP)},
+			Effect: "Closes the records. No run changes these child rows.", request: records(pb.RecordDecision_RECORD_DECISION_KEEP)},
 	}
 }
 
@@ -178,12 +178,12 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 	} else if _, ok := a.request.(*pb.RunBatchRequest); ok && page.Target.Get("database") == "" {
 		page.Inputs = p.databaseInput(worker)
 	}
-	page.Title = fmt.Sprintf(a.Title, format.Shorten(strings.Join(about, " "), 200, "the command below has all"))
+	page.Title = fmt.Sprintf(a.Title, format.Shorten(strings.Join(about, " "), 200, "see the command below"))
 	switch {
 	case !p.config.Actions || p.config.Call == nil:
-		page.Why = "Actions on this page are off. Set web_actions: true, or use the command."
+		page.Why = "Actions on this page are off. Set web_actions: true, or run the command below."
 	case client.Role < needed:
-		page.Why = fmt.Sprintf("This needs the role %s, and you have %s. Ask for it, or use the command.",
+		page.Why = fmt.Sprintf("This action requires the role %s, but you have the role %s. Ask for the required role.",
 			needed, client.Role)
 	default:
 		page.Form = p.forms.Sign(r, client, time.Now())
@@ -223,7 +223,7 @@ func (p *pages) act(w http.ResponseWriter, r *http.Request) {
 		p.renderError(w, r, http.StatusForbidden, page.Why, "ROLE_TOO_LOW")
 	case !p.forms.Signed(r, clientOf(r), time.Now()):
 		p.renderError(w, r, http.StatusForbidden,
-			"The form has expired, or is not from this page. Nothing was changed.", "FORM_EXPIRED")
+			"The form has expired, or was not sent from this page. Nothing was changed.", "FORM_EXPIRED")
 	default:
 		p.call(w, r, page)
 	}

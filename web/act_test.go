@@ -161,7 +161,7 @@ func TestAct_WithoutTheRoleOrTheSettingShowsTheCommand(t *testing.T) {
 	t.Parallel()
 	f := startActing(t)
 	for role, want := range map[string]string{
-		"viewer": "needs the role admin, and you have viewer", "operator": "needs the role admin, and you have operator", "admin": `name="form"`,
+		"viewer": "requires the role admin, but you have the role viewer", "operator": "requires the role admin, but you have the role operator", "admin": `name="form"`,
 	} {
 		_, body := f.request(http.MethodGet, "/act/unprotect?kind=user&id=7", as(role))
 		assert.Contains(t, body, want, "caretaker unprotect user 7")
@@ -179,7 +179,7 @@ func TestAct_WithoutTheRoleOrTheSettingShowsTheCommand(t *testing.T) {
 func TestAct_ErrorsOfTheAPISayWhatToDo(t *testing.T) {
 	f := startActing(assert.Parallel(t))
 	for path, want := range map[string]string{
-		"/act/cancel-run?id=nope": "404 Run not found", "/act/retry-job?id=x": "400 is not a possible value", "/act/retry-job?id=9999": "404 job",
+		"/act/cancel-run?id=nope": "404 Run not found", "/act/retry-job?id=x": "400 is not a valid value", "/act/retry-job?id=9999": "404 job",
 		"/act/protect?kind=user&id=999999": "404 user", "/act/pause?worker=nobody": "404 Unknown worker", "/act/ack-outside?ids=99": "404 path",
 		"/act/accept-absent?children=nothing": "404 No definition",
 	} {

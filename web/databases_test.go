@@ -44,7 +44,7 @@ func TestErrors_HaveTheReasonAndALinkToTheDocumentation(t *testing.T) {
 		"/workers/nobody": {"Worker nobody not found.", "UNKNOWN_WORKER", `href="/docs/reference/error-reasons.md#calls"`},
 		"/runs/01a1fc25-49b4-7a5a-9f8b-d9d55372381d": {"UNKNOWN_RUN", "deleted after a while"},
 		"/jobs/7777":                       {"Job 7777 not found", "UNKNOWN_JOB", "deleted after a while"},
-		"/runs?state=lost":                 {"State: is not one of", `href="/docs/README.md"`},
+		"/runs?state=lost":                 {"State: must be one of", `href="/docs/README.md"`},
 		"/receipts?database=main&job_id=x": {"INVALID_ARGUMENT", `href="/docs/reference/error-reasons.md#calls"`},
 	} {
 		answer, body := f.request(http.MethodGet, path)

@@ -28,7 +28,7 @@ func (s *Site) handler(listening net.Addr) http.Handler {
 			return
 		}
 		if err := sameOrigin.Check(r); err != nil {
-			http.Error(w, "this request is from a page of another site: open this page itself, and repeat "+
+			http.Error(w, "this request came from another site: open this page directly, and repeat "+
 				"the change there", http.StatusForbidden)
 			return
 		}

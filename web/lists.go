@@ -126,7 +126,7 @@ func readFilters(filters []filter, path string, query url.Values) ([]filter, err
 			continue
 		}
 		if f.Value != "" && !slices.Contains(f.Values, f.Value) {
-			return nil, fmt.Errorf("%s: is not one of %s", f.Name, strings.Join(f.Values, ", "))
+			return nil, fmt.Errorf("%s: must be one of %s", f.Name, strings.Join(f.Values, ", "))
 		}
 		values := f.Values
 		if f.Default == "" {
@@ -140,7 +140,7 @@ func readFilters(filters []filter, path string, query url.Values) ([]filter, err
 	}
 	for name := range query {
 		if !slices.Contains(append(names, "before", "refresh"), name) {
-			return nil, fmt.Errorf("the filters of this list are %s, before", strings.Join(names, ", "))
+			return nil, fmt.Errorf("unknown filter %q: the filters of this list are %s and before", name, strings.Join(names, ", "))
 		}
 	}
 	return filters, nil

@@ -116,7 +116,7 @@ func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 	if p.streams.Add(1) > maxStreams {
 		p.streams.Add(-1)
 		w.Header().Set("Retry-After", "10")
-		http.Error(w, "too many live pages are open, this page reloads instead", http.StatusServiceUnavailable)
+		http.Error(w, "too many live pages are open, so this page reloads instead", http.StatusServiceUnavailable)
 		return
 	}
 	defer p.streams.Add(-1)

@@ -33,7 +33,7 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil {
 		p.renderError(w, r, http.StatusBadRequest, "The address of a plan is /plan/user/ID, /plan/group/ID "+
-			"or /plan/placeholder/ID, with a number.")
+			"or /plan/placeholder/ID, where ID is a number.")
 		return
 	}
 	found := readWithin(r.Context(), p.recent, fmt.Sprintf("plan %s %d", kind, id),

@@ -48,7 +48,7 @@ func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
 			t.Errorf("%s: refused is %v, or the page makes plans again by itself:\n%s", kind, p.Refused, body)
 		}
 	}
-	f.page(fmt.Sprintf("/plan/user/%d", user), "It would not go now: PROTECTED", "evidence &lt;b&gt;")
+	f.page(fmt.Sprintf("/plan/user/%d", user), "The deletion would be refused now: PROTECTED", "evidence &lt;b&gt;")
 	assert.That(t, maps.Equal(content(), before), "a plan has written")
 }
 

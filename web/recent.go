@@ -146,7 +146,7 @@ func cause(err error) string {
 		return sentence(answer.Message())
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return "A database does not answer in time."
+		return "A database did not answer in time."
 	}
 	return sentence(fault.PublicText(err))
 }

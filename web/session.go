@@ -36,7 +36,7 @@ func (s *Site) admit(w http.ResponseWriter, r *http.Request) (*http.Request, boo
 		s.pages.writeSignIn(w, r, http.StatusUnauthorized, newSignIn(r, r.URL.RequestURI()))
 	default:
 		s.pages.renderError(w, r, http.StatusForbidden,
-			"Your certificate has no role: auth.certificates assigns roles.")
+			"Your certificate has no role: assign a role in auth.certificates.")
 	}
 	return r, false
 }
@@ -54,7 +54,7 @@ func newSignIn(r *http.Request, back string) signIn {
 	https := r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
 	host := hostOf(r.Host)
 	if ip := net.ParseIP(host); !https && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return signIn{back, "Use HTTPS: over plain HTTP others can read the token, and browsers do not keep it.", true}
+		return signIn{back, "Use HTTPS: over plain HTTP, others can read the token, and browsers do not keep the session.", true}
 	}
 	return signIn{Back: back}
 }

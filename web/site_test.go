@@ -55,7 +55,7 @@ func (f *fixture) differs(t *testing.T) string {
 func TestRun_HasItsCountsItsTraceAndItsJobs(t *testing.T) {
 	f := start(assert.Parallel(t), func(c *Config) { c.TraceURL = "https://jaeger.example/trace/{trace_id}?x=1" })
 	r := f.run(tokens, false)
-	f.page("/runs/"+strings.ToUpper(r.ID), r.ID, "request by a test", format.Number(r.Counts["scheduled_jobs"]), "scheduled jobs", "Jobs that it queued", "user id",
+	f.page("/runs/"+strings.ToUpper(r.ID), r.ID, "request by a test", format.Number(r.Counts["scheduled_jobs"]), "scheduled jobs", "Jobs that the run queued", "user id",
 		`href="https://jaeger.example/trace/`+r.TraceID+`?x=1"`)
 	f.page("/workers/"+tokens, r.ID, "scheduled jobs", "Backlog")
 }
@@ -112,7 +112,7 @@ func TestOverview_HasMissedFiresAndALineForUnusedWorkers(t *testing.T) {
 		($1, now() - interval '6 minutes', '', 'ran', now() - interval '6 minutes' + interval '2.5 s')`, keys)
 	f.exec(`INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
 		SELECT date_trunc('minute', now()) - make_interval(mins => i), $1, 1000 + i, 0, 0, 3 FROM generate_series(1, 300) i`, tokens)
-	f.page("/", "Fires missed", "missed", "5 min ago")
+	f.page("/", "Missed scheduled runs", "missed", "5 min ago")
 	f.page("/workers/"+tokens, `role="img" aria-label="Backlog, values below"`, `class="part"`, ": 1,300 pending, 3 dead")
 	f.page("/workers/"+keys, ">2.5 s</td>")
 	f.fresh()

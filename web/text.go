@@ -199,7 +199,7 @@ func why(j job.Job) string {
 }
 
 // cut shortens a text for a list.
-func cut(text string) string { return format.Shorten(text, 2<<10, "its page has all") }
+func cut(text string) string { return format.Shorten(text, 2<<10, "see its page") }
 
 // args returns the set arguments of a job, each as name and value.
 func args(raw json.RawMessage) []string {
