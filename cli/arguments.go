@@ -142,7 +142,7 @@ func kindArgument(given string, kinds ...string) error {
 		return nil
 	}
 	last := len(kinds) - 1
-	return fmt.Errorf("%q: must be %s or %s%s", given, strings.Join(kinds[:last], ", "), kinds[last],
+	return fmt.Errorf("%q must be %s or %s%s", given, strings.Join(kinds[:last], ", "), kinds[last],
 		didYouMean(format.Nearest(given, kinds), ""))
 }
 

@@ -276,7 +276,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	for content, message := range map[string]string{
 		"main 2 abcd\n":                      "",
 		"":                                   "the file has no heads",
-		"main 2":                             `"main 2": must be DATABASE NUMBER HASH [TIME]`,
+		"main 2":                             `"main 2" must have the form DATABASE NUMBER HASH [TIME]`,
 		"main x y":                           `"x" is not a number`,
 		"main 2 ab never":                    `"never" is not a time`,
 		"main 2 abcd\nold 2 abcd":            `database "old" is not in the configuration: set databases.old.url, or remove the heads of this database from the file`,

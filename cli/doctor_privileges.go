@@ -26,8 +26,7 @@ func (d *doctor) privileges(ctx context.Context, database *repo.Database, found 
 	for _, m := range missing {
 		who := ""
 		if names := needs.By[m.Table]; len(names) > 0 {
-			need := map[bool]string{true: "needs", false: "need"}[len(names) == 1]
-			who = ", which " + strings.Join(names, ", ") + " " + need
+			who = " (required by " + strings.Join(names, ", ") + ")"
 		}
 		if m.Rights != "" {
 			found.failed(fmt.Sprintf("the role %s has no %s on %s%s",

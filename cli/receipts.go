@@ -275,7 +275,7 @@ func parseHeads(content string) (heads []service.ReceiptHead, err error) {
 			continue
 		}
 		if len(fields) != 3 && len(fields) != 4 {
-			return nil, fmt.Errorf("%q: must be DATABASE NUMBER HASH [TIME]", strings.TrimSpace(line))
+			return nil, fmt.Errorf("%q must have the form DATABASE NUMBER HASH [TIME]", strings.TrimSpace(line))
 		}
 		sequence, err := strconv.ParseInt(fields[1], 10, 64)
 		if err != nil {
