@@ -187,7 +187,7 @@ func cancelJobCommand(a *app) *cobra.Command {
 	request := &pb.CancelJobRequest{}
 	command := &cobra.Command{
 		Use:   "cancel JOB --reason REASON",
-		Short: "Cancel a job, so that it runs again only after caretaker jobs retry",
+		Short: "Cancel a job, which then does not run again unless you retry it",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client api) error {
 				answer, err := client.CancelJob(ctx, request)
