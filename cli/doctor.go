@@ -351,7 +351,7 @@ func (f *findings) unanswered(name string, err error) {
 	} else if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.Refused() {
 		f.failed(connectionRefused(name, refused).Error(), "correct "+key)
 	} else {
-		f.failed(oneLine(err.Error()), "start the server, or correct the network, or the host and port in "+key)
+		f.failed(oneLine(err.Error()), "start the server, or check the network and the host and port in "+key)
 	}
 }
 

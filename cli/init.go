@@ -202,7 +202,7 @@ func (s *setup) connect(
 		return fmt.Errorf("%s: %s: %w", flag, refused.Why(), refused.Cause())
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w: start the server, or correct the network, or the host and port in the URL", flag, err)
+		return fmt.Errorf("%s: %w: start the server, or check the network and the host and port in the URL", flag, err)
 	}
 	return nil
 }

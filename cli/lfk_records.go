@@ -262,8 +262,8 @@ func (l *lfkCommands) acceptChildren(
 			l.println("nothing new to accept")
 			return
 		}
-		l.note("each held record is removed when it is next due, within an hour, if its parent also has other " +
-			"child tables: run `caretaker lfk lint` to list parents without other child tables")
+		l.note("held records are removed when they are next due, within an hour, if their parents have other " +
+			"child tables: run `caretaker lfk lint` to list the parents without other child tables")
 	})
 }
 

@@ -108,7 +108,7 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 		case bare != "":
 			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key, use %s", name, bare))
 		case strings.HasPrefix(name, prefix+"DATABASES_") && strings.HasSuffix(name, "_URL"):
-			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key: %s (in capitals here)",
+			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key: %s (upper-case in a variable)",
 				name, nameRule))
 		case near == "" || section && !strings.HasPrefix(near, sectionOf(name)):
 			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key", name))
