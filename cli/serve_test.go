@@ -142,7 +142,7 @@ func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
 	t.Run("a URL, without its password", func(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_DATABASES_CI_URL", "postgres://u:secret@h:port/d")
-		assert.Lacks(t, sh.want(1, "serve", "CARETAKER_DATABASES_CI_URL: is not a URL such as"), "secret")
+		assert.Lacks(t, sh.want(1, "serve", "CARETAKER_DATABASES_CI_URL: must be a URL such as"), "secret")
 	})
 }
 
