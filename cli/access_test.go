@@ -76,7 +76,7 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 	r.want(1, "pause "+worker+" --reason r"+as("viola"), "this call requires the role operator, but you have the role viewer")
 	r.want(0, "pause "+worker+" --reason repairs"+as("otto"), "paused", "otto at 127.0.0.1:")
 	r.want(1, "pause ghost_user_migration --reason r"+as("otto"), "your token is only for "+worker+", but this call affects ghost_user_migration")
-	r.want(1, "pause --all --reason r"+as("otto"), "this needs the role admin, you have operator")
+	r.want(1, "pause --all --reason r"+as("otto"), "this call requires the role admin, but you have the role operator")
 	r.want(0, "pause --all --reason incident"+as("ada"), "ada at 127.0.0.1:")
 	r.want(2, "audit --since yesterday"+as("viola"), "must be a time such as 2026-11-01T00:00:00Z "+
 		"or a duration such as 24h")
@@ -107,7 +107,7 @@ func TestRoles_OfCertificatesAndOneThatIsMissingIsNamed(t *testing.T) {
 	as := " --tls-ca " + certificate + " --tls-cert " + alice + " --tls-key " + aliceKey
 	r.want(0, "status"+as, worker)
 	r.want(0, "pause "+worker+" --reason repairs"+as, "alice at 127.0.0.1:")
-	r.want(1, "flags set loose_foreign_keys_turbo_mode_main on"+as, "this needs the role admin, you have operator")
+	r.want(1, "flags set loose_foreign_keys_turbo_mode_main on"+as, "this call requires the role admin, but you have the role operator")
 	ca := " --tls-ca " + certificate
 	r.want(1, "status"+ca, "client certificate", "use --tls-cert and --tls-key")
 	mallory, malloryKey := certified(t, "mallory")

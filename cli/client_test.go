@@ -116,14 +116,14 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 		VALUES ('`+worker+`', '2026-11-21 00:01Z', 'ran', '`+id+`', 'here', '2026-11-21 00:01:02.5Z'),
 		('`+worker+`', '2026-11-21 00:02Z', 'missed', NULL, '', NULL)`)
 	r.want(0, "fires", "2026-11-21 00:01:00  "+worker+"  ran      2.5s  here  "+id[:13], "2026-11-21 00:02:00  "+worker+"  missed   -     -     -")
-	r.want(0, "fires "+worker+" --limit 1", "missed", "older fires: ")
+	r.want(0, "fires "+worker+" --limit 1", "missed", "to see older fires, ")
 	assert.Lacks(t, r.want(0, "fires --outcome missed"), id[:13])
 	r.want(2, "fires nobody", `unknown worker "nobody"`)
 	r.want(0, "watch "+id, "succeeded")
 	r.want(0, "cancel "+id, "has already ended: succeeded")
 	r.want(2, "watch "+
 		"nope", "\"nope\" is neither a run ID nor the first 4 or more characters of a run ID: run `caretaker runs` to list the IDs")
-	r.want(2, "cancel nope", `"nope" is not a run ID`)
+	r.want(2, "cancel nope", `"nope" is neither a run ID nor`)
 	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: the list of runs has the ids")
 	for _, size := range []string{"0", "-1", "99999999999", "x"} {
 		r.want(2, "runs --limit "+size, "a whole number above 0")

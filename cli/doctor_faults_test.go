@@ -201,7 +201,7 @@ func TestDoctor_ConnectionsToOtherMachinesAreEncryptedAndVerified(t *testing.T) 
 	}{
 		"local":     {repo.ServerFacts{Local: true}, "ok", "", ""},
 		"plain":     {repo.ServerFacts{}, "warning", "not encrypted", "add sslmode=verify-full to " + key},
-		"unchecked": {repo.ServerFacts{Encrypted: true}, "warning", "the certificate of the server is not verified", "sslrootcert, to " + key},
+		"unchecked": {repo.ServerFacts{Encrypted: true}, "warning", "the certificate of the server is not verified", "sslrootcert to " + key},
 		"verified":  {repo.ServerFacts{Encrypted: true, Verified: true}, "ok", "", ""},
 	} {
 		status, problem, remedy := cli.Encryption(c.facts, key)

@@ -109,7 +109,7 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	// Existing files stay, and the other use adds missing ones.
 	sh.set("CARETAKER_USE", "gitlab")
 	sh.want(0, "migrate"+with, "main/00010_jobs_and_protections.sql", "queue/001")
-	sh.want(0, "doctor"+with, "the database has no GitLab tables", "set use: loose_foreign_keys")
+	sh.want(0, "doctor"+with, "the database has no GitLab tables", "set `use: loose_foreign_keys`")
 }
 
 func TestDoctor_GrantsOfChildrenOfOtherSchemasSufficeAndNoneIsNamed(t *testing.T) {

@@ -75,7 +75,7 @@ func TestServe_WorksJobsUnlessTheyAreSwitchedOffOrNotMigrated(t *testing.T) {
 	assert.Equal(t, <-on.exit, 0, "exit")
 	// A queue that is not migrated is refused.
 	execute(t, conn, `DROP TABLE maintenance.river_migration`)
-	sh.want(1, "serve", "run caretaker migrate")
+	sh.want(1, "serve", "run `caretaker migrate`")
 }
 
 func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
@@ -97,7 +97,7 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	assert.Equal(t, r.want(0, "jobs outside --plain"), "3\t@hashed/3\n4\t@hashed/4\n")
 	assert.Equal(t, r.want(0, "jobs outside 1 --all --plain"), "1\t@hashed/1\n2\t@hashed/2\n3\t@hashed/3\n")
 	assert.Equal(t, r.want(0, "jobs outside --plain --run "+run), "4\t@hashed/4\n")
-	r.want(0, "jobs outside --limit 1", "more paths: ")
+	r.want(0, "jobs outside --limit 1", "to see more paths, ")
 	if paths, _ := document(t, r.want(0, "jobs outside --pending -o json"))["paths"].([]any); len(paths) != 2 {
 		t.Errorf("got %v", paths)
 	}
@@ -158,7 +158,7 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	out := r.want(0, "protected", "KIND   ID", "group  8", "user   7", "evidence")
 	assert.That(t, strings.Index(out, "group") <= strings.Index(out, "user "), "not in order:\n%s", out)
 	assert.Lacks(t, r.want(0, "protected --kind user"), "later")
-	r.want(0, "protected --limit 1", "more: ")
+	r.want(0, "protected --limit 1", "to see more, ")
 	p, _ := document(t, r.want(0, "unprotect user 7 --output json"))["protection"].(map[string]any)
 	assert.That(t, p["id"] == "7" && p["reason"] == "evidence", "got %v", p)
 	r.want(2, "unprotect user 7", "no protection has this kind and id: find it in the list of protections")
@@ -178,10 +178,10 @@ func TestProtect_OfAnUnknownTargetNeedsYes(t *testing.T) {
 	for _, kind := range []string{"user", "group"} {
 		r.want(2, "protect "+kind+" 4711 --reason typo", kind+" 4711 not found: check the id in the table ",
 			", or use --yes to protect a target that does not exist yet")
-		r.want(0, "protect "+kind+" 4711 --reason early --yes", kind+" 4711 is protected until")
+		r.want(0, "protect "+kind+" 4711 --reason early --yes", kind+" 4711 is protected permanently")
 	}
-	r.want(0, "protect user 7 --reason evidence", "user 7 is protected until")
-	r.want(0, "protect group 100 --reason evidence", "group 100 is protected until")
+	r.want(0, "protect user 7 --reason evidence", "user 7 is protected permanently")
+	r.want(0, "protect group 100 --reason evidence", "group 100 is protected permanently")
 }
 
 // people makes a database in which a user, a group and a placeholder can be planned, which the environment names.

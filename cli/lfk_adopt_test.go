@@ -65,7 +65,7 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(1, "lfk adopt orders.customer_id", "nothing was dropped", "--yes")
 	sh.want(0, "lfk adopt orders.customer_id --yes", "drop the foreign key fk: done", "now a "+
 		"loose foreign key")
-	sh.want(0, "lfk adopt orders.customer_id", "already loose")
+	sh.want(0, "lfk adopt orders.customer_id", "already a loose foreign key")
 	sh.want(1, "lfk untrack customers", "nothing was dropped, because without the triggers, deletions from customers orphan the rows of ",
 		"z.customer_id -> customers", "with --yes (first run `caretaker lfk revert` for the adopted foreign keys public.orders.customer_id")
 	sh.want(0, "lfk untrack customers --yes", "dropped trigger")
@@ -95,7 +95,7 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sh.want(1, "lfk adopt orders.customer_id --on-delete async_nullify", "customer_id does not allow NULL")
 	sh.want(2, "lfk adopt orders.customer_id --on-delete drop", "--on-delete drop: allowed are async_delete, async_nullify")
 	sh.want(2, "lfk adopt orders.id", "unknown foreign key orders.id")
-	sh.want(2, "lfk adopt orders", "write TABLE.COLUMN")
+	sh.want(2, "lfk adopt orders", "use the form TABLE.COLUMN")
 	sh.want(2, "lfk adopt nowhere.x", "unknown table nowhere in main")
 	sql(`ALTER TABLE orders ADD CONSTRAINT fk2 FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`)
 	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: name one with "+
@@ -132,7 +132,7 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	sh.want(0, "lfk adopt orders.customer_id --yes --on-delete async_nullify", "now a loose "+
 		"foreign key")
 	sh.want(1, "lfk adopt orders.customer_id --on-delete async_delete", "not async_delete: correct the definition")
-	sh.want(0, "lfk adopt orders.customer_id", "already loose")
+	sh.want(0, "lfk adopt orders.customer_id", "already a loose foreign key")
 	sh.want(2, "lfk adopt orders.customer_id --constraint nope", "unknown foreign key nope of orders.customer_id: --constraint may be fk")
 }
 
@@ -164,7 +164,7 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 	sh.want(0, `lfk orphans "z"."customer_id"`, "no orphans")
 	sh.want(2, `lfk adopt "Kid.Table"."a""b,c","Cust.Id"`, `unknown foreign key "Kid.Table".(a"b,c, Cust.Id)`)
 	for _, wrong := range []string{`"Kid.Table"`, `.a`, `a.`, `a.b,`, `"a.b`} {
-		sh.want(2, "lfk orphans "+wrong, "write TABLE.COLUMN")
+		sh.want(2, "lfk orphans "+wrong, "use the form TABLE.COLUMN")
 	}
 }
 

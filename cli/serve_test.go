@@ -305,7 +305,7 @@ func TestServe_AnEndpointOfOpenTelemetryThatIsNoneIsAMistake(t *testing.T) {
 	if err := server.Wait(); err == nil || server.ProcessState.ExitCode() != 1 {
 		t.Errorf("got %v, exit %d", err, server.ProcessState.ExitCode())
 	}
-	if !strings.Contains(out.String(), "caretaker: OTEL_EXPORTER_OTLP_ENDPOINT is not a "+
+	if !strings.Contains(out.String(), "caretaker: OTEL_EXPORTER_OTLP_ENDPOINT must be a "+
 		"URL") || strings.Contains(out.String(), "parse") {
 		t.Errorf("said %s", out)
 	}
