@@ -105,7 +105,7 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 			"CARETAKER_METRICS_LISTEN", "192.0.2.1:9999", "", "", // an address of another host
 		},
 		{"warning", "replica", "the replica is not used, because it does not answer", "databases.main.replica_url", "CARETAKER_DATABASES_MAIN_REPLICA_URL", nowhere, "", ""},
-		{"error", "connection", "points to the same database as databases.main.url", "remove databases.ci.url", ciURL, url, "", ""},
+		{"error", "connection", "leads to the same database as databases.main.url", "remove databases.ci.url", ciURL, url, "", ""},
 		{"error", "connection", "ci", "databases.ci.url", ciURL, nowhere, "", ""},
 		{"error", "configuration", "auth.token_file", "docs/reference/configuration.md", "CARETAKER_AUTH_TOKEN_FILE", "/nowhere", "", ""},
 		{
