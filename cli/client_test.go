@@ -95,7 +95,6 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(0, "runs -o wide", id, "request", "succeeded")
 	assert.Lacks(t, r.want(0, "runs", id[:13]+"  "), id)
 	r.want(0, "runs --state succeeded --worker "+worker, id[:13])
-	r.want(0, "watch "+id[:13], "succeeded")
 	r.want(0, "runs --since 1d", id[:13], "nothing to do")
 	r.want(0, "runs --state failed", "no runs\n")
 	r.want(0, "fires", "no fires\n")

@@ -9,10 +9,8 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/internal/docs"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/dberr"
@@ -377,25 +375,4 @@ func (d *doctor) expiry(found *findings, c *x509.Certificate, what, renew string
 	case c.NotAfter.Before(now.Add(certificateTime)):
 		found.warning(what+" expires on "+d.zoned(c.NotAfter), renew)
 	}
-}
-
-// ports opens and closes the listeners of a server. A running server may use its own ports.
-func (d *doctor) ports(ctx context.Context, found *findings) error {
-	for _, one := range [][2]string{
-		{"listen", d.config.Listen}, {"metrics_listen", d.config.MetricsListen}, {"web_listen", d.config.WebListen},
-	} {
-		key, address := one[0], one[1]
-		if address == "" {
-			continue
-		}
-		switch err := probe(ctx, address); {
-		case err == nil || errors.Is(err, syscall.EADDRINUSE) && d.serving(ctx):
-		case errors.Is(err, syscall.EADDRINUSE):
-			found.warning(key+": another program uses "+address,
-				"stop that program, or set "+key+" ("+config.Variable(key)+") to a free address")
-		default:
-			found.failed(strings.TrimSpace(err.Error()), "correct "+key+" ("+config.Variable(key)+")")
-		}
-	}
-	return nil
 }

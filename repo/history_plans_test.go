@@ -118,7 +118,8 @@ func (a *aged) acceptAbsent(ctx context.Context) error {
 // calls exercise every method of the service, by its name: what serves calls and pages, and what the scheduler and the
 // queue do. Shutdown comes last by itself.
 func (a *aged) calls() map[string]func(context.Context) error {
-	return map[string]func(context.Context) error{
+	all := a.callsOfWorkers()
+	maps.Copy(all, map[string]func(context.Context) error{
 		"Status":    func(ctx context.Context) error { return second(a.Status(ctx, "")) },
 		"Leases":    func(ctx context.Context) error { return second(a.Leases(ctx, "")) },
 		"Run":       func(ctx context.Context) error { return second(a.Run(ctx, a.run)) },
@@ -174,6 +175,13 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"CheckLooseForeignKeys": func(ctx context.Context) error {
 			return second(a.CheckLooseForeignKeys(ctx))
 		},
+	})
+	return all
+}
+
+// callsOfWorkers are those of calls that control workers and runs.
+func (a *aged) callsOfWorkers() map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
 		"PauseWorker": func(ctx context.Context) error {
 			return second(a.PauseWorker(ctx, "ghost_user_migration", "a test", "test", time.Hour))
 		},
@@ -267,8 +275,18 @@ func (a *aged) listJobs(ctx context.Context) (err error) {
 }
 
 func (a *aged) listReceipts(ctx context.Context) (err error) {
-	for _, f := range []control.ReceiptFilter{{}, {Table: "t1"}, {Table: "nowhere"}, {RunID: a.run}, {JobID: 77}, {Table: "t1", RunID: a.run},
-		{Worker: "nobody"}, {Since: time.Now().Add(-time.Hour)}, {Until: time.Now().Add(-9000 * time.Hour)}, {Since: time.Now().Add(time.Hour)}} {
+	for _, f := range []control.ReceiptFilter{
+		{},
+		{Table: "t1"},
+		{Table: "nowhere"},
+		{RunID: a.run},
+		{JobID: 77},
+		{Table: "t1", RunID: a.run},
+		{Worker: "nobody"},
+		{Since: time.Now().Add(-time.Hour)},
+		{Until: time.Now().Add(-9000 * time.Hour)},
+		{Since: time.Now().Add(time.Hour)},
+	} {
 		for _, f.Before = range []int64{0, 25_000} {
 			f.Limit = 50
 			_, _, failed := a.Receipts(ctx, service.ReceiptFilter{ReceiptFilter: f})

@@ -76,8 +76,11 @@ func TestCall_SetsFieldsByTheirTexts(t *testing.T) {
 		want    proto.Message
 	}{
 		"lists, and no such field": {&maintenancev1.AckOutsideRequest{}, map[string][]string{"ids": {"1", "3"}, "other": {"x"}}, &maintenancev1.AckOutsideRequest{Ids: []int64{1, 3}}},
-		"enums": {&maintenancev1.ListRecordsRequest{PageSize: 7}, map[string][]string{"state": {"reused"}, "table": {""}},
-			&maintenancev1.ListRecordsRequest{PageSize: 7, State: maintenancev1.RecordState_RECORD_STATE_REUSED}},
+		"enums": {
+			&maintenancev1.ListRecordsRequest{PageSize: 7},
+			map[string][]string{"state": {"reused"}, "table": {""}},
+			&maintenancev1.ListRecordsRequest{PageSize: 7, State: maintenancev1.RecordState_RECORD_STATE_REUSED},
+		},
 		"times":          {&maintenancev1.ListAuditRequest{}, map[string][]string{"since": {"2026-11-01T15:04:00Z"}}, &maintenancev1.ListAuditRequest{Since: timestamppb.New(time.Date(2026, 11, 1, 15, 4, 0, 0, time.UTC))}},
 		"durations":      {&maintenancev1.PauseWorkerRequest{}, map[string][]string{"ttl": {"3600s"}}, &maintenancev1.PauseWorkerRequest{Ttl: durationpb.New(time.Hour)}},
 		"a wrong number": {&maintenancev1.RetryJobRequest{}, map[string][]string{"id": {"x"}}, nil},

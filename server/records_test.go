@@ -56,7 +56,10 @@ func TestRecords_AreListedByStateAndDecidedByTable(t *testing.T) {
 	for field, wrong := range map[string][]*maintenancev1.DecideRecordsRequest{
 		"decision": {{Table: "p"}},
 		"table": {
-			{Decision: retry}, {Decision: retry, Table: "p", Id: 1}, {Decision: clean, Table: "*"}, {Decision: keep, Id: 1},
+			{Decision: retry},
+			{Decision: retry, Table: "p", Id: 1},
+			{Decision: clean, Table: "*"},
+			{Decision: keep, Id: 1},
 			{Decision: retry, Table: "a\nb"},
 		},
 	} {

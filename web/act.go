@@ -55,8 +55,11 @@ func reason() input {
 // period is the input of a duration, with the text of one without an end.
 func period(endless string) input {
 	return input{Name: "ttl", Label: "For", Values: []choice{
-		{Text: "1 hour", URL: "3600s"}, {Text: "8 hours", URL: "28800s"}, {Text: "1 day", URL: "86400s"},
-		{Text: "7 days", URL: "604800s"}, {Text: endless},
+		{Text: "1 hour", URL: "3600s"},
+		{Text: "8 hours", URL: "28800s"},
+		{Text: "1 day", URL: "86400s"},
+		{Text: "7 days", URL: "604800s"},
+		{Text: endless},
 	}}
 }
 
@@ -64,37 +67,65 @@ func period(endless string) input {
 func actions() map[string]action {
 	records := func(d pb.RecordDecision) proto.Message { return &pb.DecideRecordsRequest{Decision: d} }
 	return map[string]action{
-		"run": {Title: "Run %s now", command: "caretaker run", target: []string{"worker", "--database", "--expected_digest"},
-			Effect: "Deletes and changes rows, within the limits of a scheduled run.", request: &pb.RunBatchRequest{Async: true}},
-		"dry-run": {Title: "Dry run of %s", command: "caretaker run --dry-run", target: []string{"worker", "--database"},
-			Effect: "Shows what a run would do, and changes nothing.", request: &pb.RunBatchRequest{Async: true, DryRun: true}},
-		"pause": {Title: "Pause %s", command: "caretaker pause", target: []string{"worker"},
+		"run": {
+			Title: "Run %s now", command: "caretaker run", target: []string{"worker", "--database", "--expected_digest"},
+			Effect: "Deletes and changes rows, within the limits of a scheduled run.", request: &pb.RunBatchRequest{Async: true},
+		},
+		"dry-run": {
+			Title: "Dry run of %s", command: "caretaker run --dry-run", target: []string{"worker", "--database"},
+			Effect: "Shows what a run would do, and changes nothing.", request: &pb.RunBatchRequest{Async: true, DryRun: true},
+		},
+		"pause": {
+			Title: "Pause %s", command: "caretaker pause", target: []string{"worker"},
 			Effect:  "Stops the current run after its current statement. No server starts another run until the pause ends.",
-			request: &pb.PauseWorkerRequest{}, Inputs: []input{reason(), period("until it is resumed")}},
-		"resume": {Title: "Resume %s", command: "caretaker resume", target: []string{"worker"},
-			Effect: "Ends the pause. The schedules apply again.", request: &pb.ResumeWorkerRequest{}},
-		"cancel-run": {Title: "Cancel run %s", command: "caretaker cancel", target: []string{"id"},
-			Effect: "Ends the run after its current statement. The next run continues.", request: &pb.CancelRunRequest{}},
-		"cancel-job": {Title: "Cancel job %s", command: "caretaker jobs cancel", target: []string{"id"},
-			Effect: "The job makes no further attempts.", request: &pb.CancelJobRequest{}, Inputs: []input{reason()}},
-		"retry-job": {Title: "Retry job %s", command: "caretaker jobs retry", target: []string{"id"},
-			Effect: "The job makes its next attempt now.", request: &pb.RetryJobRequest{}},
-		"protect": {Title: "Protect %s", command: "caretaker protect", target: []string{"kind", "id"},
+			request: &pb.PauseWorkerRequest{}, Inputs: []input{reason(), period("until it is resumed")},
+		},
+		"resume": {
+			Title: "Resume %s", command: "caretaker resume", target: []string{"worker"},
+			Effect: "Ends the pause. The schedules apply again.", request: &pb.ResumeWorkerRequest{},
+		},
+		"cancel-run": {
+			Title: "Cancel run %s", command: "caretaker cancel", target: []string{"id"},
+			Effect: "Ends the run after its current statement. The next run continues.", request: &pb.CancelRunRequest{},
+		},
+		"cancel-job": {
+			Title: "Cancel job %s", command: "caretaker jobs cancel", target: []string{"id"},
+			Effect: "The job makes no further attempts.", request: &pb.CancelJobRequest{}, Inputs: []input{reason()},
+		},
+		"retry-job": {
+			Title: "Retry job %s", command: "caretaker jobs retry", target: []string{"id"},
+			Effect: "The job makes its next attempt now.", request: &pb.RetryJobRequest{},
+		},
+		"protect": {
+			Title: "Protect %s", command: "caretaker protect", target: []string{"kind", "id"},
 			Effect:  "Until the protection ends, no worker deletes this target or anything that belongs to it.",
-			request: &pb.ProtectTargetRequest{MustExist: true}, Inputs: []input{reason(), period("permanently")}},
-		"unprotect": {Title: "End the protection of %s", command: "caretaker unprotect", target: []string{"kind", "id"},
-			Effect: "Workers delete this target as soon as it is due.", request: &pb.UnprotectTargetRequest{}, role: access.Admin},
-		"accept-absent": {Title: "Accept %s as absent", command: "caretaker lfk accept-absent", target: []string{"children"},
-			Effect: "Runs skip the definitions of this child table, and no longer hold records for them.", request: &pb.AcceptAbsentRequest{}},
-		"ack-outside": {Title: "Mark path %s as done", command: "caretaker jobs outside done", target: []string{"ids", "-job_id"},
-			Effect: "Confirms that the path outside the database has been deleted.", request: &pb.AckOutsideRequest{}},
-		"retry-records": {Title: "Retry dead records: %s", command: "caretaker lfk retry", target: []string{"--id", "--table", "--database"},
-			Effect: "The next run retries these records.", request: records(pb.RecordDecision_RECORD_DECISION_RETRY)},
-		"clean-reused": {Title: "Clean the children of reused keys: %s", command: "caretaker lfk reused --clean", target: []string{"table", "--database"},
+			request: &pb.ProtectTargetRequest{MustExist: true}, Inputs: []input{reason(), period("permanently")},
+		},
+		"unprotect": {
+			Title: "End the protection of %s", command: "caretaker unprotect", target: []string{"kind", "id"},
+			Effect: "Workers delete this target as soon as it is due.", request: &pb.UnprotectTargetRequest{}, role: access.Admin,
+		},
+		"accept-absent": {
+			Title: "Accept %s as absent", command: "caretaker lfk accept-absent", target: []string{"children"},
+			Effect: "Runs skip the definitions of this child table, and no longer hold records for them.", request: &pb.AcceptAbsentRequest{},
+		},
+		"ack-outside": {
+			Title: "Mark path %s as done", command: "caretaker jobs outside done", target: []string{"ids", "-job_id"},
+			Effect: "Confirms that the path outside the database has been deleted.", request: &pb.AckOutsideRequest{},
+		},
+		"retry-records": {
+			Title: "Retry dead records: %s", command: "caretaker lfk retry", target: []string{"--id", "--table", "--database"},
+			Effect: "The next run retries these records.", request: records(pb.RecordDecision_RECORD_DECISION_RETRY),
+		},
+		"clean-reused": {
+			Title: "Clean the children of reused keys: %s", command: "caretaker lfk reused --clean", target: []string{"table", "--database"},
 			Effect:  "The next run deletes or changes the child rows, some of which may belong to the new rows.",
-			request: records(pb.RecordDecision_RECORD_DECISION_CLEAN)},
-		"keep-reused": {Title: "Keep the children of reused keys: %s", command: "caretaker lfk reused --keep", target: []string{"table", "--database"},
-			Effect: "Closes the records. No run changes these child rows.", request: records(pb.RecordDecision_RECORD_DECISION_KEEP)},
+			request: records(pb.RecordDecision_RECORD_DECISION_CLEAN),
+		},
+		"keep-reused": {
+			Title: "Keep the children of reused keys: %s", command: "caretaker lfk reused --keep", target: []string{"table", "--database"},
+			Effect: "Closes the records. No run changes these child rows.", request: records(pb.RecordDecision_RECORD_DECISION_KEEP),
+		},
 	}
 }
 
@@ -257,7 +288,7 @@ func (p *pages) call(w http.ResponseWriter, r *http.Request, page *actPage) {
 	case interface{ GetWorker() *pb.WorkerStatus }:
 		to = "/workers/" + url.PathEscape(strings.TrimPrefix(worker, fault.AllWorkers))
 	}
-	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of this site
+	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
 // httpCode returns the HTTP status of a gRPC code.

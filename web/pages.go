@@ -64,8 +64,10 @@ func newPages(c Config) (*pages, error) {
 	functions := p.functions()
 	functions["asset"] = func(name string) string { return names[name] }
 	functions["hasJobs"] = p.hasJobs
-	for _, name := range []string{"overview", "workers", "worker", "waiting", "runs", "run", "schedule", "jobs", "job", "plan",
-		"leases", "decisions", "definitions", "receipts", "records", "audit", "databases", "error", "act", "signin", "docs"} {
+	for _, name := range []string{
+		"overview", "workers", "worker", "waiting", "runs", "run", "schedule", "jobs", "job", "plan",
+		"leases", "decisions", "definitions", "receipts", "records", "audit", "databases", "error", "act", "signin", "docs",
+	} {
 		t, err := template.New("").Funcs(functions).ParseFS(files,
 			"templates/layout.html", "templates/parts.html", "templates/live.html", "templates/charts.html", "templates/"+name+".html")
 		if err != nil {

@@ -42,14 +42,14 @@ func apiPages[T any, R interface {
 }](
 	p *pages, r *http.Request, request proto.Message, entries func(R) []T,
 ) func(context.Context, url.Values, int, string) pageOf[T] {
-	return func(_ context.Context, query url.Values, _ int, after string) pageOf[T] {
+	return func(ctx context.Context, query url.Values, _ int, after string) pageOf[T] {
 		if p.config.Call == nil {
 			return pageOf[T]{}
 		}
 		fields, from := maps.Clone(query), access.Caller{Client: clientOf(r), Address: r.RemoteAddr, Source: "page"}
 		fields.Set("page_token", after)
 		name := fmt.Sprintf("%T %v %s %s", request, request, from.Client.Role, fields.Encode())
-		answer := read(r.Context(), p.recent, name, readEvery, func(ctx context.Context) (R, error) {
+		answer := read(ctx, p.recent, name, readEvery, func(ctx context.Context) (R, error) {
 			response, err := p.config.Call(ctx, from, request, fields)
 			listed, _ := response.(R)
 			return listed, err
@@ -236,14 +236,14 @@ func (p lists) findID(ctx context.Context, text string) (string, error) {
 // findRow returns the address of the receipts of a row in the first database that has any. Without
 // one, it returns that of a database whose older receipts may match.
 func (p lists) findRow(r *http.Request, table, key string) (string, error) {
-	names := p.databaseNames()
+	names, ctx := p.databaseNames(), r.Context()
 	found, queries := make([]pageOf[*pb.Receipt], len(names)), make([]url.Values, len(names))
 	var wait sync.WaitGroup
 	for i, name := range names {
 		queries[i] = url.Values{"database": {name}, "table": {table}, "key": {key}}
 		wait.Go(func() {
 			found[i] = apiPages(p.pages, r, &pb.ListReceiptsRequest{PageSize: 1},
-				(*pb.ListReceiptsResponse).GetReceipts)(r.Context(), queries[i], 0, "")
+				(*pb.ListReceiptsResponse).GetReceipts)(ctx, queries[i], 0, "")
 		})
 	}
 	wait.Wait()

@@ -100,22 +100,27 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 		accepted, mainErr := l.AbsentChildren(ctx)
 		check.Accepted, err = lfk.AbsencesOf(accepted), errors.Join(err, mainErr)
 	}
-	for _, d := range check.Seen {
-		check.queue(d)
-		check.children(d)
-		check.foreignKeys(d)
-		check.parents(d)
-		check.keyFaults(d)
-		check.triggers(d)
-		check.pending(d)
-		check.undefined(d)
-	}
+	check.databases()
 	check.missing(sync.OnceValue(func() lfk.TableNames {
 		selected, _ := l.Selected()
 		return lfk.ReadTableNames(ctx, selected)
 	}))
 	check.shared()
 	return check, err
+}
+
+// databases checks each database that was inspected.
+func (c *lint) databases() {
+	for _, d := range c.Seen {
+		c.queue(d)
+		c.children(d)
+		c.foreignKeys(d)
+		c.parents(d)
+		c.keyFaults(d)
+		c.triggers(d)
+		c.pending(d)
+		c.undefined(d)
+	}
 }
 
 // lint is a running check.
