@@ -349,15 +349,15 @@ func statusSaysWhichJobsOfAWorkerFail(e *servicetest.Estate) {
 	e.EndJob(3, "discarded")
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 	servicetest.WantDetail(t, st, "waiting for ", "2 delete_placeholder_user jobs failed and will be retried (caretaker jobs --kind delete_placeholder_user --state retryable)",
-		"1 delete_placeholder_user job given up (")
+		"1 delete_placeholder_user job discarded (")
 	assert.That(t, !strings.Contains(st.ConditionDetail, "delete_user"), "%q speaks of the jobs of another worker", st.ConditionDetail)
 	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "1 delete_user job failed and will be retried (")
 
 	// They are counted again each time, up to a thousand.
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 	for _, c := range []struct{ change, shown string }{
-		{fmt.Sprintf(failedJobsSQL, 3), "3 delete_placeholder_user jobs given up ("},
-		{fmt.Sprintf(failedJobsSQL, 998), "1,001 delete_placeholder_user jobs or more given up ("},
+		{fmt.Sprintf(failedJobsSQL, 3), "3 delete_placeholder_user jobs discarded ("},
+		{fmt.Sprintf(failedJobsSQL, 998), "1,001 delete_placeholder_user jobs or more discarded ("},
 	} {
 		e.Exec("main", c.change)
 		servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers), c.shown)
