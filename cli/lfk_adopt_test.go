@@ -72,7 +72,8 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(0, "lfk track customers", "trigger customers_loose_fk_trigger")
 	sql(`DELETE FROM customers WHERE id = 2`)
 	sh.want(0, "lfk orphans", "no orphans")
-	sh.want(1, "lfk revert orders.customer_id", "add the foreign key fk: done", "records of the parent are pending: customers on main")
+	sh.want(1, "lfk revert orders.customer_id", "add the foreign key fk: done", "records of the parent are "+
+		"pending (customers on main)")
 	sql(`DELETE FROM loose_foreign_keys_deleted_records`)
 	sh.want(1, "lfk revert orders.customer_id", "rows of orders refer to rows of customers that "+
 		"no longer exist", "caretaker lfk orphans orders.customer_id --fix")
@@ -91,21 +92,22 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sql, file := sh.adoptable("")
 	sql(`CREATE INDEX ON orders (customer_id); ALTER TABLE orders ALTER customer_id SET NOT NULL`)
 	before := fileText(t, file)
-	sh.want(1, "lfk adopt orders.customer_id", "fk is ON DELETE NO ACTION", "--on-delete async_delete or async_nullify")
+	sh.want(1, "lfk adopt orders.customer_id", "fk prevents the deletion of parents that have children (ON DELETE "+
+		"NO ACTION)", "--on-delete async_delete or --on-delete async_nullify")
 	sh.want(1, "lfk adopt orders.customer_id --on-delete async_nullify", "customer_id does not allow NULL")
-	sh.want(2, "lfk adopt orders.customer_id --on-delete drop", "--on-delete drop: allowed are async_delete, async_nullify")
+	sh.want(2, "lfk adopt orders.customer_id --on-delete drop", "--on-delete drop: use async_delete or async_nullify")
 	sh.want(2, "lfk adopt orders.id", "unknown foreign key orders.id")
 	sh.want(2, "lfk adopt orders", "write TABLE.COLUMN")
 	sh.want(2, "lfk adopt nowhere.x", "unknown table nowhere in main")
 	sql(`ALTER TABLE orders ADD CONSTRAINT fk2 FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`)
-	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: name one with "+
+	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: select a foreign key with "+
 		"--constraint")
 	assert.Equal(t, fileText(t, file), before, "the file")
 	sh.want(0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
 	const shared = "aa: &list\n  - {table: customers, column: other_id, on_delete: async_delete}\norders: *list\n"
 	assert.NoError(t, os.WriteFile(file, []byte(shared), 0o600))
 	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "the command cannot edit a file "+
-		"of this form: add these lines with an editor", "- table: customers")
+		"of this form: add the following lines with an editor", "- table: customers")
 }
 
 // TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint: nothing is dropped with it, and the command adds its own.
@@ -122,18 +124,20 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	got := fileText(t, file)
 	assert.That(t, strings.Count(got, "table: customers") == 2, "the file is\n%s", got)
 	out := sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file+": done already",
-		"send SIGHUP to every server, so that it knows the definition, which cannot be checked from here; then run this command again\n")
+		"send SIGHUP to every server to load the definition (this command cannot check the servers), then run "+
+			"this command again\n")
 	assert.Equal(t, strings.Count(out, "done already"), 2, out)
 	write("on_delete: async_nullify")
-	const other = "has on_delete: async_nullify for orders.customer_id -> customers, but fk does what async_delete does"
-	sh.want(1, "lfk adopt orders.customer_id --yes", other, "confirm it with --on-delete "+
+	const other = "defines orders.customer_id -> customers with on_delete: async_nullify, but fk acts like async_delete"
+	sh.want(1, "lfk adopt orders.customer_id --yes", other, "use --on-delete "+
 		"async_nullify")
 	sh.want(1, "lfk adopt orders.customer_id --yes --on-delete async_delete", "not async_delete: correct the definition")
 	sh.want(0, "lfk adopt orders.customer_id --yes --on-delete async_nullify", "now a loose "+
 		"foreign key")
 	sh.want(1, "lfk adopt orders.customer_id --on-delete async_delete", "not async_delete: correct the definition")
 	sh.want(0, "lfk adopt orders.customer_id", "already loose")
-	sh.want(2, "lfk adopt orders.customer_id --constraint nope", "unknown foreign key nope of orders.customer_id: --constraint may be fk")
+	sh.want(2, "lfk adopt orders.customer_id --constraint nope", "unknown foreign key nope of orders.customer_id: "+
+		"for --constraint, choose from fk")
 }
 
 func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {

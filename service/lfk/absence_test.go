@@ -278,8 +278,9 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 	const definitions = oneAbsent + "v: [{table: p, column: p_id, on_delete: async_delete}]\n" + "gone: [{table: p, column: p_id, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}]"
 	keys := e.Keys(definitions)
 	for _, mistake := range []struct{ child, words string }{
-		{"c", "c is in main, ci, where its rows are cleaned"}, {"v", "v is a view in database ci: use its " +
-			"underlying table"}, {"nobodys", "no definition has a child table nobodys: "},
+		{"c", "c cannot be accepted as absent, because it is in main, ci, where its rows are cleaned"},
+		{"v", "v is a view in database ci: use its underlying table"},
+		{"nobodys", "no definition has the child table nobodys: "},
 	} {
 		_, err := keys.AcceptAbsent(context.Background(), []string{"absent", mistake.child}, "me")
 		assert.That(t, err != nil && strings.Contains(err.Error(), mistake.words), "%s: %v, want %q", mistake.child, err, mistake.words)

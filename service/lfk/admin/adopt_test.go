@@ -191,8 +191,8 @@ func TestAdopt_RefusesTablesThatSeveralDatabasesHave(t *testing.T) {
 	admin.Only = "east"
 	_, err := admin.PlanAdoption(t.Context(), ofC)
 	assert.Require(t, err != nil, "adopted")
-	assert.Contains(t, err.Error(), "east: p is in main, east, and c in main, east: a deletion in "+
-		"one would delete children in all")
+	assert.Contains(t, err.Error(), "east: p is in main, east, and c is in main, east, so a deletion in one "+
+		"database would delete children")
 	keys := e.Keys(servicetest.OneChild)
 	const beside = "warning fk_beside_definition "
 	tracked := []string{beside + "main fk on public.c", beside + "east fk on public.c", "warning key_in_several_databases  c.p_id -> p", "error trigger_missing main public.p"}
@@ -245,7 +245,7 @@ func TestTrack_AsksForTheDatabaseOnlyIfThereIsAChoice(t *testing.T) {
 	e.Exec("ci", "CREATE TABLE p (id int PRIMARY KEY); CREATE VIEW seen AS SELECT 1 AS id")
 	keys := e.Keys("")
 	_, err := keys.Track(ctx, "p", "")
-	servicetest.WantError(t, err, "p is in main, ci: name one with --database")
+	servicetest.WantError(t, err, "p is in main, ci: select a database with --database")
 	_, err = keys.Track(ctx, "nowhere", "")
 	servicetest.WantError(t, err, "unknown table nowhere in main, ci")
 	_, err = keys.Track(ctx, "seen", "")
