@@ -106,8 +106,8 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sh.want(0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
 	const shared = "aa: &list\n  - {table: customers, column: other_id, on_delete: async_delete}\norders: *list\n"
 	assert.NoError(t, os.WriteFile(file, []byte(shared), 0o600))
-	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "the command cannot edit a file "+
-		"of this form: add the following lines with an editor", "- table: customers")
+	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "this command cannot edit a definitions file with " +
+		"this layout: add the following lines with an editor", "- table: customers")
 }
 
 // TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint: nothing is dropped with it, and the command adds its own.
@@ -146,11 +146,11 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 	sql(`INSERT INTO z SELECT i % 10 FROM generate_series(1, 40) i; INSERT INTO customers VALUES (3); INSERT INTO z VALUES (NULL)`)
 	sh.want(0, "lfk orphans --limit 4", "z.customer_id -> customers  main      at least 4  at least 16  0",
 		"more orphans of z.customer_id -> customers may be on main",
-		"customers is not tracked on main: its rows were found by id, which is a guess")
+		"customers is not tracked on main, so the search assumed the key id")
 	sh.want(0, "lfk orphans z.customer_id -o json", `"keys": 9`, `"rows": 36`, `"more": false`)
 	sh.want(2, "lfk orphans --limit 0", "--limit must be at least 1")
 	sh.want(2, "lfk orphans z.customer_id --parent orders", "no definition with a child")
-	sh.want(2, "lfk orphans z.other", "no definition with a child", "candidates are z.customer_id "+
+	sh.want(2, "lfk orphans z.other", "no definition with a child", "choose from z.customer_id "+
 		"-> customers on main: run `caretaker lfk lint`")
 	sh.want(2, "lfk orphans --database nowhere", `unknown database "nowhere"`)
 	sh.want(1, "lfk orphans --fix", "customers is not tracked on main")
@@ -180,13 +180,13 @@ func TestLfkOrphans_NamesDefinitionsThatItCannotSearch(t *testing.T) {
 		CREATE VIEW pv AS TABLE p; CREATE VIEW cv AS SELECT id AS p_id FROM p; CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)`)
 	const entry = "{table: p, column: p_id, on_delete: async_delete}"
 	sh.defined("c: [" + strings.ReplaceAll(entry, "table: p", "table: pp1") + ", " + strings.ReplaceAll(entry, "table: p", "table: pv") + "]")
-	sh.want(1, "lfk orphans", "c.p_id -> pp1 on main: pp1 is a partition of pp: use that name in "+
+	sh.want(1, "lfk orphans", "c.p_id -> pp1 on main: pp1 is a partition of pp: use pp in "+
 		"the definitions",
 		"c.p_id -> pv on main: pv is a view in database main: use its underlying table in the definition")
 	sh.defined("c: [" + entry + "]\ncv: [" + entry + "]\ngone: [" + entry + "]")
 	sh.want(0, "lfk orphans", "no orphans", "skipped cv.p_id -> p (cv is a view in database main: use its underlying table in the definition), "+
 		"gone.p_id -> p (gone is not in any configured database): run `caretaker lfk lint` for details")
-	sh.want(2, "lfk orphans cv.p_id", "no definition with a child in a configured database "+
+	sh.want(2, "lfk orphans cv.p_id", "no definition with a child table in a configured database "+
 		"matches: cv.p_id -> p (cv is a view in database main: use its underlying table")
 	sh.want(0, "lfk accept-absent gone")
 	_, _, remarks := sh.caretaker("lfk", "orphans")

@@ -160,7 +160,8 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 	// Malformed definitions are fatal where they are needed.
 	file := sh.defined("c: [{table: p, column: p_id, on_delete: async_drop}]\nd: 1")
 	for _, command := range []string{"lint", "accept-absent --all", "orphans", "adopt c.p_id"} {
-		sh.want(1, "lfk "+command, file+":1: c[0].on_delete: is the string \"async_drop\": allowed are async_delete, async_nullify, update_column_to\n",
+		sh.want(1, "lfk "+command, file+":1: c[0].on_delete: is the string \"async_drop\": use one of "+
+			"async_delete, async_nullify, update_column_to\n",
 			file+":2: d: is the integer \"1\"")
 	}
 }

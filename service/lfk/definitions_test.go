@@ -188,9 +188,9 @@ d:
   - {table: p, column: p_id, on_delete: async_delete, delete_limit: 0}
 `)
 	want := []string{
-		`d.yml:3: c[0].only_if: is not a key of this mapping: allowed are table, column, key, on_delete, target_column, ` +
+		`d.yml:3: c[0].only_if: is an unknown key: use one of table, column, key, on_delete, target_column, ` +
 			`target_value, conditions, delete_limit, worker_class`,
-		`d.yml:4: c[1].target_value: is required for on_delete: update_column_to`,
+		`d.yml:4: c[1].target_value: is required with on_delete: update_column_to`,
 		`d.yml:6: d[0].delete_limit: is the integer "0": write an integer of at least 1`,
 	}
 	assert.That(t, reflect.DeepEqual(got, want), "got %q\nwant %q", got, want)
@@ -242,13 +242,13 @@ func TestLoadDefinitions_MistakesAreFatal(t *testing.T) {
 		{"c: *nowhere", "d.yml: ", "is not YAML: unknown anchor 'nowhere' referenced"},
 		{"c: []\n---\nd: []", "d.yml:2: ", "a second document"},
 		{"c: []\n---\nd: [", "d.yml:3: ", "is not YAML"},
-		{"c: []\nd: []\nc: []", "d.yml:3: c: ", "is given twice"},
+		{"c: []\nd: []\nc: []", "d.yml:3: c: ", "occurs twice"},
 		{"c: &c [*c]", "c[0]: ", "is a list"},
-		{"123: []", "123: ", `is the integer "123": a table's name must be a string, put it in quotes`},
+		{"123: []", "123: ", `is the integer "123", but a table name must be a string: put the name in quotes`},
 		{"true: []", "true: ", `is the boolean "true"`},
 		{"~: []", "~: ", "is null"},
 		{"[a]: []", "", "is a list"},
-		{"'': []", "", "a table's name must not be empty"},
+		{"'': []", "", "the table name is empty"},
 		{long + ": []", long + ": ", "has 64 bytes"},
 		{"\"a\\0b\": []", "a\x00b: ", "has characters"},
 		{"c: &c []\n<<: {d: []}", "d.yml:2: <<: ", "merge keys are not supported"},
@@ -260,24 +260,26 @@ func TestLoadDefinitions_MistakesAreFatal(t *testing.T) {
 		{"c: [{}]", "c[0].table: ", "is required"},
 		{"c: [{table: p, on_delete: async_delete}]", "c[0].column: ", "is required"},
 		{"c: [{table: p, column: p_id}]", "c[0].on_delete: ", "is required"},
-		{"c: [{table: '', column: p_id, on_delete: async_delete}]", "c[0].table: ", "must not be empty"},
+		{"c: [{table: '', column: p_id, on_delete: async_delete}]", "c[0].table: ", "is empty"},
 		{"c: [{table: , column: p_id, on_delete: async_delete}]", "c[0].table: ", "is null"},
 		{"c: [{table: 5, column: p_id, on_delete: async_delete}]", "c[0].table: ", `is the integer "5"`},
 		{"c: [{table: " + long + ", column: p_id, on_delete: async_delete}]", "c[0].table: ", "has 64 bytes"},
 		{"c: [{table: p, column: [a], on_delete: async_delete}]", "c[0].column: ", "is a list"},
 		{
 			"c: [{table: p, column: p_id, on_delete: ':async_delete'}]", "c[0].on_delete: ",
-			`is the string ":async_delete": allowed are async_delete, async_nullify, update_column_to`,
+			`is the string ":async_delete": use one of async_delete, async_nullify, update_column_to`,
 		},
 		{"c: [{table: p, column: p_id, on_delete: ~}]", "c[0].on_delete: ", "is null"},
-		{"c: [{" + goodEntry + ", table: q}]", "c[0].table: ", "is given twice"},
+		{"c: [{" + goodEntry + ", table: q}]", "c[0].table: ", "occurs twice"},
 		{"c: [{" + goodEntry + ", Table: q}]", "c[0].Table: ", "is not a key"},
 		{"c: [{" + goodEntry + ", 1: q}]", "c[0].1: ", "is not a key"},
 		{"c: [{" + goodEntry + ", <<: {delete_limit: 1}}]", "c[0].<<: ", "merge keys are not supported"},
-		{"c: [{" + goodEntry + ", target_column: x}]", "c[0].target_column: ", "is only for on_delete: update_column_to"},
-		{"c: [{" + goodEntry + ", target_value: 1}]", "c[0].target_value: ", "is only for on_delete: update_column_to"},
+		{"c: [{" + goodEntry + ", target_column: x}]", "c[0].target_column: ", "is allowed only with on_delete: " +
+			"update_column_to"},
+		{"c: [{" + goodEntry + ", target_value: 1}]", "c[0].target_value: ", "is allowed only with on_delete: " +
+			"update_column_to"},
 		{"c: [{" + updateEntry + ", target_value: 1}]", "c[0].target_column: ", "is required"},
-		{"c: [{" + updateEntry + ", target_column: ''}]", "c[0].target_column: ", "must not be empty"},
+		{"c: [{" + updateEntry + ", target_column: ''}]", "c[0].target_column: ", "is empty"},
 		{"c: [{" + updateEntry + ", target_column: x, target_value: ~}]", "c[0].target_value: ", "is null"},
 		{"c: [{" + updateEntry + ", target_column: x, target_value: 1.5}]", "c[0].target_value: ", `is the number "1.5"`},
 		{"c: [{" + updateEntry + ", target_column: x, target_value: 2020-01-01}]", "c[0].target_value: ", `is "2020-01-01"`},

@@ -107,8 +107,9 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 	e.Exec("main", `INSERT INTO p VALUES (1); INSERT INTO c (p_id) VALUES (1); DELETE FROM p`)
 	r := servicetest.RunBatch(t, old, "main")
 	servicetest.WantState(t, r, control.RunSucceeded)
-	const left = "are left, the definitions of this server are missing the adopted foreign keys "
-	assert.Contains(t, r.Reason, "records "+left, "c.p_id: add them to its file and send SIGHUP to it, or run caretaker lfk revert")
+	const left = "are skipped, because this server's definitions file has no definitions of the adopted foreign keys "
+	assert.Contains(t, r.Reason, "records "+left, "c.p_id: add the definitions to the file and send SIGHUP to the "+
+		"server, or run caretaker lfk revert")
 	detail := servicetest.StatusOf(t, old, servicetest.LooseForeignKeys).ConditionDetail
 	assert.Contains(t, detail, "records on main "+left)
 	assert.That(t, strings.Count(detail, left) == 1, "detail %q, want that it says once that records are left", detail)
