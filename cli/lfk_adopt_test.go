@@ -106,7 +106,7 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sh.want(0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
 	const shared = "aa: &list\n  - {table: customers, column: other_id, on_delete: async_delete}\norders: *list\n"
 	assert.NoError(t, os.WriteFile(file, []byte(shared), 0o600))
-	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "this command cannot edit a definitions file with " +
+	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "this command cannot edit a definitions file with "+
 		"this layout: add the following lines with an editor", "- table: customers")
 }
 

@@ -59,9 +59,8 @@ func statusIdleSaysWhenItGoesOnAndWhatTheLastRunWas(e *servicetest.Estate) {
 		st.LastSuccessAt.Equal(r.FinishedAt) && len(st.Leases) == 1 && st.Leases[0].Expired, "%+v", st)
 	off := e.Service(servicetest.OneChild, servicetest.With(func(c *lfk.Config) { c.Enabled = new(false) }))
 	st = servicetest.WantCondition(t, off, status.ConditionSchedulerOff,
-		"disabled in the configuration of this server: "+
-			"workers.loose_foreign_keys_cleanup.enabled is false: on this server, runs start only on "+
-			"request")
+		"disabled in the configuration of this server (workers.loose_foreign_keys_cleanup.enabled is false), so "+
+			"runs start on this server only on request")
 	assert.That(t, st.NextRunAt.IsZero(), "next run at %s", st.NextRunAt)
 }
 
@@ -204,7 +203,7 @@ func featureFlagsAreOffUntilSet(e *servicetest.Estate) {
 	assert.Equal(t, flags(), "loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main", "flags")
 	err := s.SetFeatureFlag(context.Background(), "last", true)
 	isError(t, "a flag that nobody knows", err, fault.ErrUnknownFlag)
-	servicetest.WantError(t, err, `"last": known are loose_foreign_keys_turbo_mode_ci, loose_foreign_keys_turbo_mode_main`)
+	servicetest.WantError(t, err, `"last": known flags are loose_foreign_keys_turbo_mode_ci, loose_foreign_keys_turbo_mode_main`)
 	// Settings of an earlier version, or of SQL, are known.
 	e.Exec("main", `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('another_1', false), ('last', true)`)
 	for name, on := range map[string]bool{"loose_foreign_keys_turbo_mode_main": true, "another_1": true, "last": false} {
@@ -308,7 +307,7 @@ func statusATableThatSomebodyHasLocked(e *servicetest.Estate) {
 	release := e.Hold(`LOCK TABLE import_placeholder_user_details`)
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 	assert.That(t, st.BacklogUnknown, "backlog %+v, want that it is not known", st.Backlog)
-	servicetest.WantDetail(t, st, "backlog of main unknown: not read since this server started")
+	servicetest.WantDetail(t, st, "backlog of main unknown, because it could not be read since this server started")
 	r := servicetest.RunPlaceholders(t, s, false)
 	servicetest.WantState(t, r, control.RunFailed)
 	if !strings.Contains(r.Error, "55P03 lock_not_available: another transaction holds a lock on a table or row") || !strings.Contains(r.Error, "pg_stat_activity") {

@@ -174,7 +174,7 @@ func TestTrace_WhyARunStoppedIsNotItsReasonAndAUserWhoFailedIsAFailure(t *testin
 	servicetest.WantDetail(t, servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.InactiveTokens), "resumes when a server runs the job")
 	e.Work(s, "continue_inactive_token_deletion")
 	devdb.Eventually(t, "the run of the continuation", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 2 })
-	servicetest.WantSpan(t, spans, "maintenance.run", "reason=continuation", "over_limit=true", "stopped_because=limit reached: max_runtime; more is left")
+	servicetest.WantSpan(t, spans, "maintenance.run", "reason=continuation", "over_limit=true", "stopped_because=limit reached: max_runtime; more work remains")
 
 	g := servicetest.NewGhosts(t)
 	g.Doomed(10, 11)
@@ -182,7 +182,7 @@ func TestTrace_WhyARunStoppedIsNotItsReasonAndAUserWhoFailedIsAFailure(t *testin
 	g.Hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE`)
 	g.Run(g.Service(), "deferred_users=1 failed_users=1 deleted_rows=3")
 	servicetest.WantSpan(t, spans, "maintenance.run", "reason=1 user deferred; 1 user failed",
-		"stopped_because=all due work was processed, 1 user deferred; more is left")
+		"stopped_because=all due work was processed, 1 user deferred; more work remains")
 	failed := servicetest.WantSpan(t, spans, "maintenance.batch", "outcome=failed", "reason=INTERNAL_USER", "error.type=INTERNAL_USER", "count.failed_users=1")
 	assert.Equal(t, failed.Status().Code.String(), "Error", "the status of its batch")
 }

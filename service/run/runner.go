@@ -139,10 +139,10 @@ func unknownWorker(r *Runner, name string) error {
 	for _, w := range r.Workers {
 		names = append(names, w.Name)
 	}
-	advice := "known workers are " + strings.Join(names, ", ")
+	advice := "use one of " + strings.Join(names, ", ")
 	if slices.Contains(r.LeftOut, name) {
-		advice = "it requires use: gitlab: set that in the configuration and run caretaker migrate, " +
-			"or use one of " + strings.Join(names, ", ")
+		advice = "set `use: gitlab` in the configuration and run caretaker migrate, or use one of " +
+			"" + strings.Join(names, ", ")
 	}
 	return fault.Unknown(fault.ErrUnknownWorker, "worker", name, fmt.Sprintf("unknown worker %q: %s", name, advice))
 }
