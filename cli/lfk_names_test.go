@@ -56,7 +56,7 @@ func TestLfk_TakesNamesAsListsPrintThem(t *testing.T) {
 	want(0, "no orphans", "orphans", name)
 	want(0, "is a real foreign key", "revert", `billing.invoice_lines.("account_id", "invoice_number")`)
 	assert.Contains(t, fileText(t, file), "# kept\n")
-	want(2, "because billing.invoice_lines is a table: write TABLE.COLUMN", "adopt", "billing.invoice_lines")
+	want(2, "billing.invoice_lines, which is a table: write TABLE.COLUMN", "adopt", "billing.invoice_lines")
 	_, _, errOut := sh.caretaker("lfk", "revert", "billing.invoice_lines.account_id,invoice_numbr")
 	assert.Contains(t, errOut, "did you mean")
 	assert.Lacks(t, errOut, "never adopted")

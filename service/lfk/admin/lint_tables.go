@@ -30,8 +30,7 @@ func (l *lint) missing(names func() lfk.TableNames) {
 					"that table", l.others[key.Parent])
 			} else {
 				at.warn("parent_missing", "this table is not in any configured database%s, so no records exist "+
-					"for its "+
-					"definitions: configure the database that contains the table, or remove the "+
+					"for its definitions: configure the database that contains the table, or remove the "+
 					"definitions", lfk.Parenthesized(names().Hint(key.Parent)))
 			}
 		}
@@ -164,8 +163,7 @@ func (l *lint) parents(d lfk.Inspected) {
 		parent, at := d.Parents[name], l.at(d.Name, name)
 		if parent.PartitionOf != "" {
 			at.warn("parent_missing", "this table is a partition, so its deletions are recorded for %s: use %[1]s "+
-				"in the "+
-				"definitions", parent.PartitionOf)
+				"in the definitions", parent.PartitionOf)
 			continue
 		}
 		track := trackCommand(d.Name, parent.Key, name)
