@@ -50,8 +50,7 @@ func newMetrics() (*Metrics, error) {
 	m.ErrorRate, errs[4] = m.Meter.Int64Counter("maintenance.sli.error", metric.WithDescription("Runs that "+
 		"succeeded or failed. The attribute error is true if a run failed."))
 	m.Jobs, errs[5] = m.Meter.Int64Counter("maintenance.jobs", metric.WithDescription("Attempts of deferred jobs that ended, by outcome."))
-	m.fires, errs[6] = m.Meter.Int64Counter("maintenance.fires", metric.WithDescription("Fires of schedules, by "+
-		"outcome."))
+	m.fires, errs[6] = m.Meter.Int64Counter("maintenance.fires", metric.WithDescription("Fires of schedules, by outcome."))
 	m.LeasesLost, errs[7] = m.Meter.Int64Counter("maintenance.leases.lost", metric.WithDescription("Runs that failed because their lease was lost."))
 	m.OverLimit, errs[8] = m.Meter.Int64Counter("maintenance.runs.over_limit", metric.WithDescription("Runs that "+
 		"a time or row limit stopped before all work was done."))

@@ -142,7 +142,7 @@ func unknownWorker(r *Runner, name string) error {
 	advice := "use one of " + strings.Join(names, ", ")
 	if slices.Contains(r.LeftOut, name) {
 		advice = "set `use: gitlab` in the configuration and run caretaker migrate, or use one of " +
-			"" + strings.Join(names, ", ")
+			strings.Join(names, ", ")
 	}
 	return fault.Unknown(fault.ErrUnknownWorker, "worker", name, fmt.Sprintf("unknown worker %q: %s", name, advice))
 }

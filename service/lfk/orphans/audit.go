@@ -307,8 +307,7 @@ func (t *Task) Refuses() string {
 	}
 	if t.mixed != "" {
 		return fmt.Sprintf("the keys of %s are recorded in one form on %s and in another form on %s: use the same "+
-			"types for the key columns in every database, then track %[1]s "+
-			"again", t.Key.Parent, t.QueueDatabase().Name, t.mixed)
+			"types for the key columns in every database, then track %[1]s again", t.Key.Parent, t.QueueDatabase().Name, t.mixed)
 	}
 	return t.parents[0].Refuses()
 }
