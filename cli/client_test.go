@@ -54,7 +54,7 @@ func TestRun_ADryRunWorksWhileTheWorkerIsPausedAndSaysSo(t *testing.T) {
 	sh.defined(oneKey)
 	r := sh.serving()
 	r.want(0, "pause "+worker+" --reason repairs")
-	r.want(0, "run "+worker+" --dry-run", "succeeded", "note    WORKER_PAUSED: "+worker+" is paused by ", "repairs; end the pause with caretaker resume "+worker)
+	r.want(0, "run "+worker+" --dry-run", "succeeded", "note    WORKER_PAUSED: "+worker+" is paused by ", "repairs): end the pause with caretaker resume "+worker)
 	r.want(3, "run "+worker, "skipped")
 	r.want(0, "resume "+worker)
 	assert.Lacks(t, r.want(0, "run "+worker+" --dry-run"), "PAUSED")

@@ -199,7 +199,7 @@ func TestStatus_TellsTheNextFireAndThoseThatWereMissed(t *testing.T) {
 	const (
 		next   = "waiting for 2026-11-20T12:"
 		late   = "no scheduler has claimed the scheduled run of 2026-11-20T12:10:00Z"
-		missed = "the last 3 scheduled runs were missed, since 2026-11-20T12:10:00Z"
+		missed = "the last 3 scheduled runs were missed since 2026-11-20T12:10:00Z"
 	)
 	for _, step := range []struct {
 		at, next     string

@@ -29,7 +29,7 @@ func textOf(err error) string {
 	case errors.As(err, &refused):
 		return refused.Public()
 	case errors.Is(err, dberr.ErrUnreachable):
-		return "a database is unreachable: the log of this run names it"
+		return "a database is unreachable: see the log of this run for its name"
 	case errors.Is(err, dberr.ErrLeaseLost):
 		return dberr.ErrLeaseLost.Error()
 	case errors.Is(err, dberr.ErrJobLost):
