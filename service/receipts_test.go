@@ -116,8 +116,8 @@ func verifyReceiptsHeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(e *servicetest.Es
 	e.Exec("main", copyReceipts)
 	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 5, pruned_hash = hash; DELETE FROM maintenance.receipts`)
 	until := head.Until.Format(time.RFC3339)
-	verify("receipt 5, which the given head names, was pruned before "+until+", the end of its "+
-		"time", same)
+	verify("receipt 5, which the given head names, was pruned before "+until+", the end of its retention "+
+		"period", same)
 	verify("", func(h *service.ReceiptHead) { h.Until = time.Now().Add(-time.Second) })
 	e.Exec("main", restoreReceipts)
 	// An attacker who cuts off the end and sets the head back leaves a chain that is whole.
@@ -132,8 +132,8 @@ func verifyReceiptsHeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(e *servicetest.Es
 	})
 	// Receipts to be kept longer were not pruned: an attacker has moved the checkpoint.
 	verify("receipt 5, which the given head names, is missing, because the chain was cut off after receipt 3", same)
-	verify("receipt 2, which the given head names, was pruned before "+until+", the end of its "+
-		"time", second)
+	verify("receipt 2, which the given head names, was pruned before "+until+", the end of its retention "+
+		"period", second)
 	head.Until = time.Now().Add(-time.Second)
 	verify("receipt 2, which a given head names, has been pruned since", second)
 }

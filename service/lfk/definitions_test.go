@@ -240,7 +240,7 @@ func TestLoadDefinitions_MistakesAreFatal(t *testing.T) {
 		{"c: [", "", "is not YAML: did not find expected node content"},
 		{"c: \"\xff\"", "d.yml: ", "is not YAML"},
 		{"c: *nowhere", "d.yml: ", "is not YAML: unknown anchor 'nowhere' referenced"},
-		{"c: []\n---\nd: []", "d.yml:2: ", "a second document"},
+		{"c: []\n---\nd: []", "d.yml:2: ", "a second YAML document"},
 		{"c: []\n---\nd: [", "d.yml:3: ", "is not YAML"},
 		{"c: []\nd: []\nc: []", "d.yml:3: c: ", "occurs twice"},
 		{"c: &c [*c]", "c[0]: ", "is a list"},
