@@ -280,7 +280,7 @@ gone: [{table: p, column: p_id, on_delete: async_delete}]
 nulled: [{table: p, column: p_id, on_delete: async_nullify}]
 parts: [{table: p, column: p_id, on_delete: async_delete}]
 `), "warning row_trigger main gone.p_id -> p", "warning row_trigger main nulled.p_id -> p", "warning row_trigger main parts.p_id -> p")
-	for i, want := range []string{"trigger on_delete of gone may keep rows", "trigger on_update of nulled ", "trigger on_leaf of parts_1 "} {
+	for i, want := range []string{"trigger on_delete of gone may prevent rows", "trigger on_update of nulled ", "trigger on_leaf of parts_1 "} {
 		got := result.Findings[i].Advice
 		assert.That(t, strings.Contains(got, want), "got %q, want %q", got, want)
 	}
