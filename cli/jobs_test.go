@@ -247,7 +247,7 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 	}
 	r.want(2, "protect usr 7 --reason x", "did you mean user?")
 	r.want(2, "run "+
-		"ghost_user_migraton", `unknown worker "ghost_user_migraton": use one of `, "did you mean ghost_user_migration?")
+		"ghost_user_migraton", `unknown worker "ghost_user_migraton": known workers are `, "did you mean ghost_user_migration?")
 	r.want(2, "run "+worker+" --database mian", "did you mean main?")
 	r.want(2, "jobs --kind delete_usr", "did you mean delete_user?")
 	r.want(2, "status --addrss "+r.address, "unknown flag: --addrss, did you mean --address?")

@@ -131,10 +131,10 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	const other = "defines orders.customer_id -> customers with on_delete: async_nullify, but fk acts like async_delete"
 	sh.want(1, "lfk adopt orders.customer_id --yes", other, "use --on-delete "+
 		"async_nullify")
-	sh.want(1, "lfk adopt orders.customer_id --yes --on-delete async_delete", "not async_delete: correct the definition")
+	sh.want(1, "lfk adopt orders.customer_id --yes --on-delete async_delete", "not with async_delete: correct the definition")
 	sh.want(0, "lfk adopt orders.customer_id --yes --on-delete async_nullify", "now a loose "+
 		"foreign key")
-	sh.want(1, "lfk adopt orders.customer_id --on-delete async_delete", "not async_delete: correct the definition")
+	sh.want(1, "lfk adopt orders.customer_id --on-delete async_delete", "not with async_delete: correct the definition")
 	sh.want(0, "lfk adopt orders.customer_id", "already loose")
 	sh.want(2, "lfk adopt orders.customer_id --constraint nope", "unknown foreign key nope of orders.customer_id: "+
 		"for --constraint, choose from fk")

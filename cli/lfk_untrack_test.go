@@ -23,7 +23,7 @@ func TestLfkUntrack_DeletesRecordsThatNoDefinitionNeeds(t *testing.T) {
 	before := fileText(t, file)
 	sh.defined("")
 	const key = "adopted_without_definition  main  public.lines.account,number: this adopted foreign key to " +
-		"public.invoices without a definition"
+		"public.invoices has no definition"
 	sh.want(1, "lfk lint", "error    "+key, "1 error, 0 warnings", "or run `caretaker lfk revert public.lines.account,number`")
 	sh.want(1, "doctor", "definitions: adopted_without_definition:", "public.lines.account,number: this adopted "+
 		"foreign key")

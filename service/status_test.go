@@ -88,7 +88,7 @@ func statusTheFirstConditionThatHoldsIsSaid(e *servicetest.Estate) {
 
 	assert.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "because", "alice", 0))(t)
 	servicetest.WantCondition(t, s, status.ConditionPaused, "alice", "because")
-	servicetest.WantCondition(t, unconfigured, status.ConditionPaused, "alice", "; not configured: no definitions")
+	servicetest.WantCondition(t, unconfigured, status.ConditionPaused, "alice", "; not configured: set workers.loose_foreign_keys_cleanup.definitions")
 
 	// The operator resumes, a run begins, the operator pauses again: until the run sees the pause, it
 	// is running.

@@ -139,7 +139,7 @@ func unknownWorker(r *Runner, name string) error {
 	for _, w := range r.Workers {
 		names = append(names, w.Name)
 	}
-	advice := "use one of " + strings.Join(names, ", ")
+	advice := "known workers are " + strings.Join(names, ", ")
 	if slices.Contains(r.LeftOut, name) {
 		advice = "set `use: gitlab` in the configuration and run caretaker migrate, or use one of " +
 			strings.Join(names, ", ")
