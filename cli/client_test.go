@@ -54,7 +54,7 @@ func TestRun_ADryRunWorksWhileTheWorkerIsPausedAndSaysSo(t *testing.T) {
 	sh.defined(oneKey)
 	r := sh.serving()
 	r.want(0, "pause "+worker+" --reason repairs")
-	r.want(0, "run "+worker+" --dry-run", "succeeded", "note    WORKER_PAUSED: "+worker+" is paused by ", "repairs; end the pause with caretaker resume "+worker)
+	r.want(0, "run "+worker+" --dry-run", "succeeded", "note    WORKER_PAUSED: "+worker+" is paused by ", "repairs): end the pause with caretaker resume "+worker)
 	r.want(3, "run "+worker, "skipped")
 	r.want(0, "resume "+worker)
 	assert.Lacks(t, r.want(0, "run "+worker+" --dry-run"), "PAUSED")
@@ -83,7 +83,7 @@ func TestFlags_AreListedAndSet(t *testing.T) {
 	r.want(0, "flags set loose_foreign_keys_turbo_mode_main on", "on")
 	r.want(0, "flags", "loose_foreign_keys_turbo_mode_main  on")
 	execute(t, sql, `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('zz', true), ('loose_foreign_keys_turbo_mode_zz', true)`)
-	r.want(2, "flags set loose_foreign_keys_turbo_mode_mian on", `unknown flag "loose_foreign_keys_turbo_mode_mian": known are loose_foreign_keys_turbo_mode_main`+"\n")
+	r.want(2, "flags set loose_foreign_keys_turbo_mode_mian on", `unknown flag "loose_foreign_keys_turbo_mode_mian": known flags are loose_foreign_keys_turbo_mode_main`+"\n")
 	r.want(0, "flags set zz off", "off")
 }
 
@@ -123,12 +123,12 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(2, "watch "+
 		"nope", "\"nope\" is neither a run ID nor the first 4 or more characters of a run ID: run `caretaker runs` to list the IDs")
 	r.want(2, "cancel nope", `"nope" is neither a run ID nor`)
-	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: the list of runs has the ids")
+	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: find the id in the list of runs")
 	for _, size := range []string{"0", "-1", "99999999999", "x"} {
 		r.want(2, "runs --limit "+size, "a whole number above 0")
 	}
 	r.want(0, "watch "+id[:35], "succeeded")
-	r.want(2, "watch "+id[:4], id[:4]+" matches several runs, give more characters: ", id)
+	r.want(2, "watch "+id[:4], id[:4]+" matches several runs (", id, "): use more characters")
 	started := runID(t, document(t, r.want(0, "run "+worker+" --no-wait -o json")))
 	r.want(0, "watch "+started, "succeeded")
 	r.want(0, "run "+worker+" --no-wait --dry-run", " has started. To follow it: caretaker watch "+
@@ -266,8 +266,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	sh.want(0, "receipts verify -o json", `"findings": []`, `"unchecked": []`, `"moreFindings": 0`)
 	execute(t, sql, `INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
 		VALUES (1, now(), 7, 'delete_user', 'members', 'deleted', 'delete user', 1, '', 'alice', 'x')`)
-	sh.want(1, "receipts verify", "main: receipt 1, or the one before it, was changed after it "+
-		"was written\n",
+	sh.want(1, "receipts verify", "main: receipt 1 or the previous receipt was changed after it was written\n",
 		"main: the head names receipt 0, but the last receipt is 1", "main: 1 receipt, the last is "+
 			"1: CHANGED OR MISSING\n")
 	sh.want(1, "receipts verify --output json", `"receipts": 1`, `"findings": [`, `"database": "main"`)
@@ -290,7 +289,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 			continue
 		}
 		sh.want(1, "receipts verify --database all --head "+file, "receipt 2, which the given head "+
-			"names, is missing: the end was cut off at 1")
+			"names, is missing, because the chain was cut off after receipt 1")
 	}
 	sh.want(2, "receipts verify --head /nowhere", "/nowhere")
 	execute(t, sql, `DELETE FROM maintenance.receipts`)

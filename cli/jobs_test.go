@@ -105,7 +105,7 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 		SELECT run_id, job_id, kind, E'@hashed/5\n7\t@hashed/6' FROM maintenance.outside_paths WHERE id = 3`)
 	assert.Lacks(t, r.want(1, "jobs outside --plain", `path 5 skipped`), "@hashed/6\n")
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id = 5`)
-	r.want(2, "jobs outside done 3 99", "unknown path 99", "nothing was marked: find the ids in the list of paths")
+	r.want(2, "jobs outside done 3 99", "unknown path 99", "so no path was marked: find the ids in the list of paths")
 	r.want(2, "jobs outside done x", `"x" is not the ID of a path`)
 	r.want(2, "jobs outside x", `"x" is not the ID of a job`)
 	r.want(2, "jobs outside 1 --run "+run, "not both")
@@ -161,7 +161,7 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	r.want(0, "protected --limit 1", "to see more, ")
 	p, _ := document(t, r.want(0, "unprotect user 7 --output json"))["protection"].(map[string]any)
 	assert.That(t, p["id"] == "7" && p["reason"] == "evidence", "got %v", p)
-	r.want(2, "unprotect user 7", "no protection has this kind and id: find it in the list of protections")
+	r.want(2, "unprotect user 7", "no protection has this kind and id: check the list of protections")
 	r.want(0, "unprotect group 8", "group 8 is no longer protected")
 	r.want(2, "protect project 7 --reason x", `"project" must be user or group`)
 	r.want(2, "protect user x --reason x", `"x" is not the ID of a user`)
@@ -218,7 +218,7 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 	r.want(0, "plan placeholder 9", "placeholder 9 placeholder_9\n  jobs    delete_user\n", "users  0      0          1        0\n")
 	for command, message := range map[string]string{
 		"plan user 4711":        "user 4711 not found: check the id in the table users",
-		"plan group 7":          "group 7 not found: check the id in the table namespaces with the type Group",
+		"plan group 7":          "group 7 not found: check the id in the table namespaces (type Group)",
 		"plan placeholder 4711": "placeholder 4711 not found",
 		"plan project 7":        `"project" must be user, group or placeholder`,
 		"plan usr 7":            "did you mean user?",

@@ -107,7 +107,7 @@ func TestLfkAdopt_AllSkipsStartedReversionsAndPrintsWhatItCannotWrite(t *testing
 	assert.NoError(t, os.WriteFile(file, []byte("a: &list\n  - {table: p, column: other_id, on_delete: async_delete}\nx: *list\n"), 0o600))
 	code, out, errOut := sh.caretaker("lfk", "adopt", "--all")
 	assert.Equal(t, code, 1, out+errOut)
-	assert.Contains(t, errOut, "add these lines with an editor, then run this command again")
+	assert.Contains(t, errOut, "add the following lines with an editor, then run this command again")
 	const lines = "  - table: p\n    column: p_id\n    on_delete: async_delete\n"
 	assert.Contains(t, errOut, "a:\n"+lines+"b:\n"+lines)
 	assert.Lacks(t, errOut, "SIGHUP")
@@ -116,7 +116,8 @@ func TestLfkAdopt_AllSkipsStartedReversionsAndPrintsWhatItCannotWrite(t *testing
 	sh.want(0, "lfk adopt --all --yes", "now a loose foreign key")
 	execute(t, sql, "DELETE FROM p")
 	sh.want(1, "lfk revert a.p_id", "records of the parent are pending")
-	const started = "its reversion has started: run `caretaker lfk revert a.p_id` to finish it, or `caretaker lfk adopt a.p_id` to undo it"
+	const started = "the reversion of this foreign key has started: run `caretaker lfk revert a.p_id` to finish the reversion, or run " +
+		"`caretaker lfk adopt a.p_id` to undo the reversion"
 	sh.want(0, "lfk adopt --list", "not adoptable on main: a_p of a: "+started+"\n")
 	sh.want(0, "lfk adopt --all --yes", "skipped on main: a_p of a: "+started, "no foreign keys to adopt: 1 skipped")
 }

@@ -72,7 +72,8 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(0, "lfk track customers", "trigger customers_loose_fk_trigger")
 	sql(`DELETE FROM customers WHERE id = 2`)
 	sh.want(0, "lfk orphans", "no orphans")
-	sh.want(1, "lfk revert orders.customer_id", "add the foreign key fk: done", "records of the parent are pending: customers on main")
+	sh.want(1, "lfk revert orders.customer_id", "add the foreign key fk: done", "records of the parent are "+
+		"pending (customers on main)")
 	sql(`DELETE FROM loose_foreign_keys_deleted_records`)
 	sh.want(1, "lfk revert orders.customer_id", "rows of orders refer to rows of customers that "+
 		"no longer exist", "caretaker lfk orphans orders.customer_id --fix")
@@ -91,21 +92,22 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sql, file := sh.adoptable("")
 	sql(`CREATE INDEX ON orders (customer_id); ALTER TABLE orders ALTER customer_id SET NOT NULL`)
 	before := fileText(t, file)
-	sh.want(1, "lfk adopt orders.customer_id", "fk is ON DELETE NO ACTION", "--on-delete async_delete or async_nullify")
+	sh.want(1, "lfk adopt orders.customer_id", "fk prevents the deletion of parents that have children (ON DELETE "+
+		"NO ACTION)", "--on-delete async_delete or --on-delete async_nullify")
 	sh.want(1, "lfk adopt orders.customer_id --on-delete async_nullify", "customer_id does not allow NULL")
-	sh.want(2, "lfk adopt orders.customer_id --on-delete drop", "--on-delete drop: allowed are async_delete, async_nullify")
+	sh.want(2, "lfk adopt orders.customer_id --on-delete drop", "--on-delete drop: use async_delete or async_nullify")
 	sh.want(2, "lfk adopt orders.id", "unknown foreign key orders.id")
 	sh.want(2, "lfk adopt orders", "use the form TABLE.COLUMN")
 	sh.want(2, "lfk adopt nowhere.x", "unknown table nowhere in main")
 	sql(`ALTER TABLE orders ADD CONSTRAINT fk2 FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`)
-	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: name one with "+
+	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: select a foreign key with "+
 		"--constraint")
 	assert.Equal(t, fileText(t, file), before, "the file")
 	sh.want(0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
 	const shared = "aa: &list\n  - {table: customers, column: other_id, on_delete: async_delete}\norders: *list\n"
 	assert.NoError(t, os.WriteFile(file, []byte(shared), 0o600))
-	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "the command cannot edit a file "+
-		"of this form: add these lines with an editor", "- table: customers")
+	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "this command cannot edit a definitions file with "+
+		"this layout: add the following lines with an editor", "- table: customers")
 }
 
 // TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint: nothing is dropped with it, and the command adds its own.
@@ -122,18 +124,20 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	got := fileText(t, file)
 	assert.That(t, strings.Count(got, "table: customers") == 2, "the file is\n%s", got)
 	out := sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file+": done already",
-		"send SIGHUP to every server, so that it knows the definition, which cannot be checked from here; then run this command again\n")
+		"send SIGHUP to every server to load the definition (this command cannot check the servers), then run "+
+			"this command again\n")
 	assert.Equal(t, strings.Count(out, "done already"), 2, out)
 	write("on_delete: async_nullify")
-	const other = "has on_delete: async_nullify for orders.customer_id -> customers, but fk does what async_delete does"
-	sh.want(1, "lfk adopt orders.customer_id --yes", other, "confirm it with --on-delete "+
+	const other = "defines orders.customer_id -> customers with on_delete: async_nullify, but fk acts like async_delete"
+	sh.want(1, "lfk adopt orders.customer_id --yes", other, "use --on-delete "+
 		"async_nullify")
-	sh.want(1, "lfk adopt orders.customer_id --yes --on-delete async_delete", "not async_delete: correct the definition")
+	sh.want(1, "lfk adopt orders.customer_id --yes --on-delete async_delete", "not with async_delete: correct the definition")
 	sh.want(0, "lfk adopt orders.customer_id --yes --on-delete async_nullify", "now a loose "+
 		"foreign key")
-	sh.want(1, "lfk adopt orders.customer_id --on-delete async_delete", "not async_delete: correct the definition")
+	sh.want(1, "lfk adopt orders.customer_id --on-delete async_delete", "not with async_delete: correct the definition")
 	sh.want(0, "lfk adopt orders.customer_id", "already a loose foreign key")
-	sh.want(2, "lfk adopt orders.customer_id --constraint nope", "unknown foreign key nope of orders.customer_id: --constraint may be fk")
+	sh.want(2, "lfk adopt orders.customer_id --constraint nope", "unknown foreign key nope of orders.customer_id: "+
+		"for --constraint, choose from fk")
 }
 
 func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
@@ -142,11 +146,11 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 	sql(`INSERT INTO z SELECT i % 10 FROM generate_series(1, 40) i; INSERT INTO customers VALUES (3); INSERT INTO z VALUES (NULL)`)
 	sh.want(0, "lfk orphans --limit 4", "z.customer_id -> customers  main      at least 4  at least 16  0",
 		"z.customer_id -> customers may have more orphans on main",
-		"customers is not tracked on main: its rows were found by id, which is a guess")
+		"customers is not tracked on main, so the search assumed the key id")
 	sh.want(0, "lfk orphans z.customer_id -o json", `"keys": 9`, `"rows": 36`, `"more": false`)
 	sh.want(2, "lfk orphans --limit 0", "--limit must be at least 1")
 	sh.want(2, "lfk orphans z.customer_id --parent orders", "no definition with a child")
-	sh.want(2, "lfk orphans z.other", "no definition with a child", "candidates are z.customer_id "+
+	sh.want(2, "lfk orphans z.other", "no definition with a child", "choose from z.customer_id "+
 		"-> customers on main: run `caretaker lfk lint`")
 	sh.want(2, "lfk orphans --database nowhere", `unknown database "nowhere"`)
 	sh.want(1, "lfk orphans --fix", "customers is not tracked on main")
@@ -176,13 +180,13 @@ func TestLfkOrphans_NamesDefinitionsThatItCannotSearch(t *testing.T) {
 		CREATE VIEW pv AS TABLE p; CREATE VIEW cv AS SELECT id AS p_id FROM p; CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)`)
 	const entry = "{table: p, column: p_id, on_delete: async_delete}"
 	sh.defined("c: [" + strings.ReplaceAll(entry, "table: p", "table: pp1") + ", " + strings.ReplaceAll(entry, "table: p", "table: pv") + "]")
-	sh.want(1, "lfk orphans", "c.p_id -> pp1 on main: pp1 is a partition of pp: use that name in "+
+	sh.want(1, "lfk orphans", "c.p_id -> pp1 on main: pp1 is a partition of pp: use pp in "+
 		"the definitions",
 		"c.p_id -> pv on main: pv is a view in database main: use its underlying table in the definition")
 	sh.defined("c: [" + entry + "]\ncv: [" + entry + "]\ngone: [" + entry + "]")
 	sh.want(0, "lfk orphans", "no orphans", "skipped cv.p_id -> p (cv is a view in database main: use its underlying table in the definition), "+
 		"gone.p_id -> p (gone is not in any configured database): run `caretaker lfk lint` for details")
-	sh.want(2, "lfk orphans cv.p_id", "no definition with a child in a configured database "+
+	sh.want(2, "lfk orphans cv.p_id", "no definition with a child table in a configured database "+
 		"matches: cv.p_id -> p (cv is a view in database main: use its underlying table")
 	sh.want(0, "lfk accept-absent gone")
 	_, _, remarks := sh.caretaker("lfk", "orphans")

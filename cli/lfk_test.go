@@ -53,9 +53,9 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 			{"severity": "error", "code": "fk_not_indexed", "database": "main", "object": "c.p_id -> p",
 			 "advice": "no index on c (p_id), so every statement reads the whole table: create an index on c (p_id)"},
 			{"severity": "error", "code": "trigger_missing", "database": "main", "object": "public.p",
-			 "advice": "deletions are not recorded: run ` + "`caretaker lfk track p --database main`" + ` (with --column, if its children refer to a column other than id)"},
+			 "advice": "deletions are not recorded: run ` + "`caretaker lfk track p --database main`" + ` (add --column if child rows refer to a column other than id)"},
 			{"severity": "error", "code": "child_missing", "database": "", "object": "gone.p_id -> p",
-			 "advice": "gone is not in any configured database, so records of p are held: configure the database that contains it, or run ` + "`caretaker lfk accept-absent gone`" + `"}],
+			 "advice": "gone is not in any configured database, so records of p are held: configure the database that contains the table, or run ` + "`caretaker lfk accept-absent gone`" + `"}],
 			"errors": 3, "warnings": 0}`},
 		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": ["p_loose_fk_trigger on public.p"]}`},
 		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": []}`},
@@ -90,13 +90,13 @@ func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 		SELECT 'public.p', n, 'c.p_id -> p', 'P0001', E'no,\nnever', 10, '2026-01-01 01:02:03Z', '2026-01-02 01:02:03Z' FROM generate_series(7, 9) n`)
 	sh.want(0, "lfk dead", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  RECORDED (UTC)       DEAD SINCE (UTC)     MESSAGE\n",
 		"main      1   public.p  7    c.p_id -> p  P0001     10        2026-01-01 01:02:03  2026-01-02 01:02:03  no, never\n")
-	sh.want(2, "lfk retry --id 9", "unknown dead record 9: run `caretaker lfk dead` to list them")
+	sh.want(2, "lfk retry --id 9", "unknown dead record 9: run `caretaker lfk dead` to list the dead records")
 	sh.want(2, "lfk retry --table nowhere", "unknown table nowhere in main")
 	sh.want(0, "lfk retry --id 2", "main: 1 record queued again")
 	sh.want(0, "lfk retry --table p", "main: 2 records queued again")
 	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY); TRUNCATE loose_foreign_keys_deleted_records RESTART IDENTITY")
 	for _, records := range []string{"--all", "--table p"} {
-		sh.want(1, "lfk retry "+records, "no dead record matches: run `caretaker lfk dead` to list them")
+		sh.want(1, "lfk retry "+records, "no dead record matches: run `caretaker lfk dead` to list the dead records")
 	}
 	// Failing ones are listed with their next try.
 	sh.want(0, "lfk dead --failing", "no failing records")
@@ -108,7 +108,8 @@ func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 	sh.want(0, "lfk dead --failing --table p", "DATABASE  ID  TABLE     KEY  DEFINITION   CAUSE  FAILURES  FAILED (UTC)         NEXT TRY (UTC)\n",
 		"main      1   public.p  7    c.p_id -> p  P0001  3         2026-01-02 01:02:03  2126-01-01 01:02:03\n",
 		"main      2   public.p  8    c.p_id -> p  -      3         2026-01-02 01:02:03  now\n")
-	sh.want(1, "lfk retry --table p", "failing records are retried automatically. To see when, run `caretaker lfk dead --failing`")
+	sh.want(1, "lfk retry --table p", "failing records are retried automatically: run `caretaker lfk dead "+
+		"--failing` to see the next attempts")
 	sh.want(0, "lfk dead --failing", "other.q")
 	sh.want(0, "lfk dead --failing --table other.q --output json", `"key": 9`, `"setbacks": 4`, `"next_try": "`)
 }
@@ -123,8 +124,10 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 		"c: [{table: p, column: p_id, on_delete: async_delete}]")
 	execute(t, sql, "CREATE TABLE c (p_id bigint)")
 	sh.want(0, "lfk accept-absent --list", "no child table is accepted as absent\n")
-	sh.want(2, "lfk accept-absent a x", "no definition has a child table x: run `caretaker lfk lint` to list the missing child tables")
-	sh.want(1, "lfk accept-absent a c", "c is in main, where its rows are cleaned")
+	sh.want(2, "lfk accept-absent a x", "no definition has the child table x: run `caretaker lfk lint` to list "+
+		"the missing child tables")
+	sh.want(1, "lfk accept-absent a c", "c cannot be accepted as absent, because it is in main, where its rows "+
+		"are cleaned")
 	assert.Equal(t, sh.want(0, "lfk accept-absent a"), "accepted as absent: a (a.p_id -> p)\n")
 	assert.Equal(t, sh.want(0, "lfk accept-absent --all"), "accepted as absent: b (b.p_id -> p)\n")
 	sh.want(0, "lfk accept-absent --all", "nothing new to accept\n")
@@ -134,8 +137,8 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 	sh.want(2, "lfk accept-absent --revoke a x", "x is not accepted as absent: run `caretaker lfk accept-absent --list` to list the accepted child tables")
 	sh.want(0, "lfk accept-absent --revoke a", "no longer accepted as absent: a\n")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
-	sh.want(1, "lfk accept-absent a", "cannot check which tables are absent unless every configured database "+
-		"answers: ", "ci: unreachable")
+	sh.want(1, "lfk accept-absent a", "cannot check which tables are absent, because a configured database does "+
+		"not answer: ", "ci: unreachable")
 	sh.want(0, "lfk accept-absent --list", "CHILD  DATABASE  ACCEPTED ")
 }
 
@@ -149,15 +152,16 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 	} {
 		sh.want(2, command)
 	}
-	sh.want(2, "lfk install --database nowhere", `unknown database "nowhere": configured are main`)
-	sh.want(2, "lfk install --database mian", `unknown database "mian": configured are main (did you mean main?)`)
+	sh.want(2, "lfk install --database nowhere", `unknown database "nowhere": configured databases are main`)
+	sh.want(2, "lfk install --database mian", `unknown database "mian": configured databases are main (did you mean main?)`)
 	sh.want(2, "doctor --grants --database mian", `"mian" is not in the configuration: the configured databases are main, did you mean main?`)
 	assert.Lacks(t, sh.want(0, "lfk accept-absent --help"), "--database")
 	sh.want(0, "lfk lint --help", "--database")
 	// Malformed definitions are fatal where they are needed.
 	file := sh.defined("c: [{table: p, column: p_id, on_delete: async_drop}]\nd: 1")
 	for _, command := range []string{"lint", "accept-absent --all", "orphans", "adopt c.p_id"} {
-		sh.want(1, "lfk "+command, file+":1: c[0].on_delete: is the string \"async_drop\": allowed are async_delete, async_nullify, update_column_to\n",
+		sh.want(1, "lfk "+command, file+":1: c[0].on_delete: is the string \"async_drop\": use one of "+
+			"async_delete, async_nullify, update_column_to\n",
 			file+":2: d: is the integer \"1\"")
 	}
 }
@@ -178,8 +182,9 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 		"track n --column nix --database ci": "public.n has no column nix", "track n --column id,id --database ci": "the column id is specified twice",
 		"track n --column a,b,c,d,e --database ci": "the key (a, b, c, d, e) of public.n has too many columns: specify at most 4 columns",
 		"track a.b.c": "has more than one dot", "untrack a.b.c": "has more than one dot", `dead --table "p`: "a quote that is not closed", `track "p`: "a quote that is not closed",
-		"adopt n.nix --plan": "unknown foreign key n.nix", "revert n.nix": "caretaker has never adopted it",
-		"adopt n.id --on-delete drop": "--on-delete drop: allowed are",
+		"adopt n.nix --plan": "unknown foreign key n.nix", "revert n.nix": "caretaker has never adopted this " +
+			"foreign key",
+		"adopt n.id --on-delete drop": "--on-delete drop: use",
 	} {
 		sh.want(2, "lfk "+command, words)
 	}
@@ -191,7 +196,7 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.want(0, "lfk dead --table n", "no dead records")
 	sh.want(1, "lfk untrack p", "main: public.p is not tracked")
 	sh.want(1, "lfk track p", "caretaker: main: the key id of public.p is of type numeric")
-	sh.want(1, "lfk track q", "q is in main, ci: name one with --database")
+	sh.want(1, "lfk track q", "q is in main, ci: select a database with --database")
 	sh.want(0, "lfk track q --database ci", "ci: trigger q_loose_fk_trigger on public.q")
 	sh.want(1, "lfk track q --database ci --column code", "code of public.q is not a unique key",
 		"(valid, not partial, not deferrable), or specify a unique key with --column\n")

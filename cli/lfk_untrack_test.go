@@ -22,12 +22,16 @@ func TestLfkUntrack_DeletesRecordsThatNoDefinitionNeeds(t *testing.T) {
 	// Without its definition, an adopted foreign key still needs the records.
 	before := fileText(t, file)
 	sh.defined("")
-	const key = "adopted_without_definition  main  public.lines.account,number: is an adopted foreign key to public.invoices without a definition"
+	const key = "adopted_without_definition  main  public.lines.account,number: this adopted foreign key to " +
+		"public.invoices has no definition"
 	sh.want(1, "lfk lint", "error    "+key, "1 error, 0 warnings", "or run `caretaker lfk revert public.lines.account,number`")
-	sh.want(1, "doctor", "definitions: adopted_without_definition:", "public.lines.account,number: is an adopted foreign key")
+	sh.want(1, "doctor", "definitions: adopted_without_definition:", "public.lines.account,number: this adopted "+
+		"foreign key")
 	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "")
-	sh.want(1, "lfk lint", key, "set workers.loose_foreign_keys_cleanup.definitions to the file that has its definition")
-	sh.want(1, "doctor", "definitions: adopted_without_definition:", "public.lines.account,number: is an adopted foreign key")
+	sh.want(1, "lfk lint", key, "set workers.loose_foreign_keys_cleanup.definitions to the file that contains its "+
+		"definition")
+	sh.want(1, "doctor", "definitions: adopted_without_definition:", "public.lines.account,number: this adopted "+
+		"foreign key")
 	sh.defined("")
 	sh.want(1, "lfk untrack invoices --yes", "public.invoices has pending or dead records, and without its trigger")
 	sh.defined(before)

@@ -207,13 +207,14 @@ func TestRequests_NamesThatAreUnknownAreInTheMetadata(t *testing.T) {
 		ids = append(ids, math.MaxInt64-n)
 	}
 	s := f.failure(second(f.AckOutside(ctx, &pb.AckOutsideRequest{Ids: ids})), codes.NotFound, "UNKNOWN_PATH")
-	assert.That(t, proto.Size(s.Proto()) < 2000 && strings.Contains(s.Message(), " and 990 more, nothing was marked"), "%v", s)
+	assert.That(t, proto.Size(s.Proto()) < 2000 && strings.Contains(s.Message(), " and 990 more, so no path was "+
+		"marked"), "%v", s)
 	// A flag that is not ours, but in the table, can be set.
 	set := func(name string) error {
 		return second(f.SetFeatureFlag(ctx, &pb.SetFeatureFlagRequest{Name: name}))
 	}
 	s = f.failure(set("loose_foreign_keys_turbo_mode_mian"), codes.NotFound, "UNKNOWN_FLAG")
-	if want := `unknown flag "loose_foreign_keys_turbo_mode_mian": known are loose_foreign_keys_turbo_mode_main`; s.Message() != want {
+	if want := `unknown flag "loose_foreign_keys_turbo_mode_mian": known flags are loose_foreign_keys_turbo_mode_main`; s.Message() != want {
 		t.Errorf("got %s, want %s", s.Message(), want)
 	}
 	f.exec(`INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('of_a_newer_server', true)`)

@@ -23,7 +23,8 @@ func (s *Service) AcceptAbsent(
 	ctx context.Context, children []string, by string,
 ) ([]admin.AcceptedChild, error) {
 	if len(children) == 0 || len(children) > MaxAbsent {
-		text := fmt.Sprintf("from 1 to %d child tables: `caretaker lfk lint` lists them as child_missing", MaxAbsent)
+		text := fmt.Sprintf("must name 1 to %d child tables: run `caretaker lfk lint` to list the missing child "+
+			"tables", MaxAbsent)
 		return nil, &fault.InvalidArgumentError{Field: "children", Description: text}
 	}
 	keys := s.looseForeignKeys()

@@ -60,7 +60,7 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 	g.due = g.number("backlog.due", "Due items.")
 	g.dead = g.number("backlog.dead", "Dead or held items.")
 	g.age = g.seconds("backlog.oldest.age", "Age of the oldest pending item, 0 without one.")
-	g.measured = g.seconds("backlog.measured.age", "Age of the figures of the backlog.")
+	g.measured = g.seconds("backlog.measured.age", "Age of the backlog figures.")
 	g.partitions = g.number("backlog.partitions", "Partitions of the queue of deleted parents.")
 	g.untracked = g.number("untracked.parents", "Parents of loose foreign keys whose deletions are not recorded.")
 	g.held = g.number("lease.held", "1 while the lease is held.")
@@ -74,8 +74,9 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 	g.paused = g.seconds("paused", "Age of the current pause, 0 without one.")
 	g.overdue = g.seconds("fires.overdue", "Age of the oldest fire that no scheduler has claimed, "+
 		"0 without one.")
-	g.unsuccessful = g.number("fires.unsuccessful", "Fires since the last success on any database that failed, were missed or found the lease held, of the newest 100.")
-	g.jobs = g.number("queue.jobs", "Deferred jobs that have not ended well, by state.")
+	g.unsuccessful = g.number("fires.unsuccessful", "Number of fires that failed, were missed or found the lease "+
+		"held since the last success on any database, among the newest 100 fires.")
+	g.jobs = g.number("queue.jobs", "Deferred jobs that have not succeeded, by state.")
 	g.load = g.ratio("load.excess", "Highest ratio of load to limit, 0 if no load exceeds its "+
 		"limit. Missing while the load cannot be measured.")
 	g.jobsOverdue = g.seconds("queue.oldest.age", "Time since the oldest due job became due, 0 "+

@@ -18,7 +18,7 @@ import (
 const minPause, maxPause = time.Second, 365 * 24 * time.Hour
 
 // AllowedTTL describes the valid ttl of a pause.
-const AllowedTTL = "must be from 1s to 8760h (365 days): leave it out for a pause without an end"
+const AllowedTTL = "must be from 1s to 8760h (365 days): omit the duration for a pause without an end"
 
 // PauseWorker keeps a worker, or every worker with the name [AllWorkers], from starting runs on any
 // replica. The pause lasts for ttl or, if ttl is 0, until ResumeWorker. Running runs end after

@@ -49,7 +49,7 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	for _, w := range all {
 		assert.Equal(t, pausedBy(t, replica, w.Worker), fault.AllWorkers, w.Worker+" is paused by")
 		since := "since " + w.Paused.Since.UTC().Format(time.RFC3339)
-		if w.Condition != status.ConditionPaused || w.Paused.By != "alice" || !strings.Contains(w.ConditionDetail, "all workers are paused by alice "+since+": an incident") ||
+		if w.Condition != status.ConditionPaused || w.Paused.By != "alice" || !strings.Contains(w.ConditionDetail, "all workers are paused by alice "+since+" (an incident)") ||
 			!strings.Contains(w.ConditionDetail, "caretaker resume --all") {
 			t.Errorf("%s: %s, %s", w.Worker, w.Condition, w.ConditionDetail)
 		}

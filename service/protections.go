@@ -26,8 +26,7 @@ var ErrUnknownProtection = errors.New("unknown protection")
 const maxProtection = 10 * 365 * 24 * time.Hour
 
 // AllowedProtection describes the valid ttl of a protection.
-const AllowedProtection = "must be from 1s to 87600h (ten years): leave it out to protect " +
-	"permanently"
+const AllowedProtection = "must be from 1s to 87600h (ten years): omit the duration to protect permanently"
 
 // Protect keeps a user or group and every group above it from being deleted for ttl, or permanently
 // if ttl is 0. See docs/guides/protect-and-audit.md. Only a longer protection replaces one in
@@ -51,8 +50,8 @@ func (s *Service) Protect(
 	if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.Class() == dberr.ClassLock {
 		busy := &fault.RefusedError{
 			Reason: fault.ReasonTargetBusy, Retry: time.Second, Metadata: map[string]string{"kind": p.Kind},
-			Text: "another transaction is changing the " + p.Kind +
-				", perhaps one that deletes it: try again in a moment",
+			Text: "another transaction is changing or deleting the " + p.Kind +
+				": try again in a moment",
 		}
 		return Protection{}, errors.Join(busy, err)
 	}
@@ -82,7 +81,7 @@ func (s *Service) Unprotect(
 	ended, err := s.Main.Protections.Unprotect(ctx, kind, id)
 	if errors.Is(err, dberr.ErrNotFound) {
 		return Protection{}, fault.Unknown(ErrUnknownProtection, "target", fmt.Sprintf("%s %d", kind, id),
-			"no protection has this kind and id: find it in the list of protections")
+			"no protection has this kind and id: check the list of protections")
 	}
 	if err != nil {
 		return Protection{}, err
@@ -119,7 +118,7 @@ func checkKind(kind string) error {
 func checkTarget(kind string, id int64) error {
 	err := checkKind(kind)
 	if err == nil && id < 1 {
-		err = &fault.InvalidArgumentError{Field: "id", Description: "is required, a positive number"}
+		err = &fault.InvalidArgumentError{Field: "id", Description: "must be a positive number"}
 	}
 	return err
 }

@@ -42,36 +42,37 @@ func TestVerifyReceipts_FindsEveryTampering(t *testing.T) {
 		SELECT %s, at, run_id, worker, "table", action, rule, rows, lowest_key, highest_key, keys_digest, keys, requested_by, hash FROM maintenance.receipts WHERE sequence = 5`
 	tampering := map[string]string{
 		`SELECT 1`: "",
-		`DELETE FROM maintenance.receipts WHERE sequence = 1`:                     "receipt 1 is missing",
-		`DELETE FROM maintenance.receipts WHERE sequence BETWEEN 3 AND 6`:         "receipts 3 to 6 are missing",
-		`DELETE FROM maintenance.receipts WHERE sequence > 7`:                     "receipts 8 to 9 are missing at the end",
-		`TRUNCATE maintenance.receipts`:                                           "receipts 1 to 9 are missing at the end",
-		`DELETE FROM maintenance.receipt_head`:                                    "the head is missing",
-		`UPDATE maintenance.receipt_head SET sequence = 12`:                       "receipts 10 to 12 are missing at the end",
-		`UPDATE maintenance.receipt_head SET sequence = 8`:                        "the head names receipt 8, but the last receipt is 9",
-		`UPDATE maintenance.receipt_head SET hash = 'x'`:                          "the hash of the head",
-		`UPDATE maintenance.receipt_head SET pruned_sequence = 2`:                 "receipt 1 was inserted",
-		`UPDATE maintenance.receipt_head SET pruned_hash = 'x'`:                   "receipt 1, or the one before it, was changed",
-		fmt.Sprintf(insert, "10"):                                                 "receipt 10, or the one before it, was changed",
-		fmt.Sprintf(insert, "0"):                                                  "receipt 0 was inserted",
-		fmt.Sprintf(insert, "-9223372036854775808"):                               "receipt -9223372036854775808 was inserted: the first one is 1",
+		`DELETE FROM maintenance.receipts WHERE sequence = 1`:             "receipt 1 is missing",
+		`DELETE FROM maintenance.receipts WHERE sequence BETWEEN 3 AND 6`: "receipts 3 to 6 are missing",
+		`DELETE FROM maintenance.receipts WHERE sequence > 7`:             "receipts 8 to 9 are missing at the end",
+		`TRUNCATE maintenance.receipts`:                                   "receipts 1 to 9 are missing at the end",
+		`DELETE FROM maintenance.receipt_head`:                            "the head is missing",
+		`UPDATE maintenance.receipt_head SET sequence = 12`:               "receipts 10 to 12 are missing at the end",
+		`UPDATE maintenance.receipt_head SET sequence = 8`:                "the head names receipt 8, but the last receipt is 9",
+		`UPDATE maintenance.receipt_head SET hash = 'x'`:                  "the hash of the head",
+		`UPDATE maintenance.receipt_head SET pruned_sequence = 2`:         "receipt 1 was inserted",
+		`UPDATE maintenance.receipt_head SET pruned_hash = 'x'`:           "receipt 1 or the previous receipt was changed",
+		fmt.Sprintf(insert, "10"):                                         "receipt 10 or the previous receipt was changed",
+		fmt.Sprintf(insert, "0"):                                          "receipt 0 was inserted",
+		fmt.Sprintf(insert, "-9223372036854775808"): "receipt -9223372036854775808 " +
+			"was inserted before the first receipt 1",
 		fmt.Sprintf(insert, "9223372036854775807"):                                "receipts 10 to 9223372036854775806 are missing",
 		`UPDATE maintenance.receipts SET sequence = -sequence WHERE sequence = 4`: "receipt -4 was inserted",
 		`UPDATE maintenance.receipts SET keys = '{7}' WHERE sequence = 4`:         "the keys of receipt 4",
-		`UPDATE maintenance.receipts SET hash = 'x' WHERE sequence = 9`:           "receipt 9, or the one before it, was changed",
+		`UPDATE maintenance.receipts SET hash = 'x' WHERE sequence = 9`:           "receipt 9 or the previous receipt was changed",
 		`WITH two AS (DELETE FROM maintenance.receipts WHERE sequence IN (3, 4) RETURNING *)
 			SELECT count(*) FROM two`: "receipts 3 to 4 are missing",
 		`UPDATE maintenance.receipts SET sequence = 70 - sequence WHERE sequence IN (3, 4);
-			UPDATE maintenance.receipts SET sequence = sequence - 63 WHERE sequence > 60`: "receipt 3, or the one before it, was changed",
-		`UPDATE maintenance.receipt_head SET pruned_sequence = 20`:                                                     "receipt 1 was inserted: the first one is 21",
+			UPDATE maintenance.receipts SET sequence = sequence - 63 WHERE sequence > 60`: "receipt 3 or the previous receipt was changed",
+		`UPDATE maintenance.receipt_head SET pruned_sequence = 20`:                                                     "receipt 1 was inserted before the first receipt 21",
 		`UPDATE maintenance.receipt_head SET pruned_sequence = -5`:                                                     "receipts -4 to 0 are missing",
-		`DELETE FROM maintenance.receipts WHERE sequence < 4; UPDATE maintenance.receipt_head SET pruned_sequence = 3`: "receipt 4, or the one before it, was changed after it was written",
+		`DELETE FROM maintenance.receipts WHERE sequence < 4; UPDATE maintenance.receipt_head SET pruned_sequence = 3`: "receipt 4 or the previous receipt was changed after it was written",
 		`UPDATE maintenance.receipts SET sequence = sequence + 1 WHERE sequence = 9`:                                   "receipt 9 is missing",
-		`UPDATE maintenance.receipts SET keys = '{9}', keys_digest = sha256('{9}') WHERE sequence = 3`:                 "receipt 3, or the one before it, was changed after it was written",
-		`UPDATE maintenance.receipts SET run_id = NULL, job_id = 5, requested_by = run_id WHERE sequence = 3`:          "receipt 3, or the one before it, was changed after it was written",
-		`UPDATE maintenance.receipts SET at = at AT TIME ZONE 'UTC' AT TIME ZONE 'Asia/Kathmandu' WHERE sequence = 3`:  "receipt 3, or the one before it, was changed after it was written",
-		`UPDATE maintenance.receipts SET lowest_key = highest_key || ',', highest_key = '' WHERE sequence = 3`:         "receipt 3, or the one before it, was changed after it was written",
-		`UPDATE maintenance.receipts SET hash = NULL`:                                                                  "receipt 1, or the one before it, was changed after it was written",
+		`UPDATE maintenance.receipts SET keys = '{9}', keys_digest = sha256('{9}') WHERE sequence = 3`:                 "receipt 3 or the previous receipt was changed after it was written",
+		`UPDATE maintenance.receipts SET run_id = NULL, job_id = 5, requested_by = run_id WHERE sequence = 3`:          "receipt 3 or the previous receipt was changed after it was written",
+		`UPDATE maintenance.receipts SET at = at AT TIME ZONE 'UTC' AT TIME ZONE 'Asia/Kathmandu' WHERE sequence = 3`:  "receipt 3 or the previous receipt was changed after it was written",
+		`UPDATE maintenance.receipts SET lowest_key = highest_key || ',', highest_key = '' WHERE sequence = 3`:         "receipt 3 or the previous receipt was changed after it was written",
+		`UPDATE maintenance.receipts SET hash = NULL`:                                                                  "receipt 1 or the previous receipt was changed after it was written",
 		`INSERT INTO maintenance.receipts SELECT * FROM maintenance.receipts WHERE sequence = 3`:                       "receipt 3 was inserted",
 	}
 	for _, set := range []string{
@@ -79,7 +80,8 @@ func TestVerifyReceipts_FindsEveryTampering(t *testing.T) {
 		"action = 'updated'", "rule = ''", "worker = worker || action, action = ''", "rows = 2", "lowest_key = '3'",
 		"highest_key = NULL", "keys_digest = 'x'", "keys = NULL", "requested_by = 'bob'",
 	} {
-		tampering["UPDATE maintenance.receipts SET "+set+" WHERE sequence = 4"] = "receipt 4, or the one before it, was changed"
+		tampering["UPDATE maintenance.receipts SET "+set+" WHERE sequence = 4"] = "receipt 4 or the previous " +
+			"receipt was changed"
 	}
 	// Without its constraints the table takes what a forger writes.
 	e.Exec("main", `ALTER TABLE maintenance.receipts DROP CONSTRAINT receipts_pkey, ALTER hash DROP NOT NULL`)
@@ -108,30 +110,30 @@ func verifyReceiptsHeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(e *servicetest.Es
 	second := func(h *service.ReceiptHead) { h.Sequence, h.Hash = 2, "ab" }
 	verify("", same)
 	verify("", func(h *service.ReceiptHead) { h.Database = "ci" })
-	verify("receipt 5 differs from the given head: the chain was rewritten",
+	verify("receipt 5 differs from the given head, so the chain was rewritten",
 		func(h *service.ReceiptHead) { h.Hash = strings.Repeat("0", 64) })
 	// A checkpoint that fits is what pruning leaves, unless it came too early.
 	e.Exec("main", copyReceipts)
 	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 5, pruned_hash = hash; DELETE FROM maintenance.receipts`)
 	until := head.Until.Format(time.RFC3339)
-	verify("receipt 5, which the given head names, was pruned before "+until+", the end of its "+
-		"time", same)
+	verify("receipt 5, which the given head names, was pruned before "+until+", the end of its retention "+
+		"period", same)
 	verify("", func(h *service.ReceiptHead) { h.Until = time.Now().Add(-time.Second) })
 	e.Exec("main", restoreReceipts)
 	// An attacker who cuts off the end and sets the head back leaves a chain that is whole.
 	e.Exec("main", `DELETE FROM maintenance.receipts WHERE sequence > 3;
 		UPDATE maintenance.receipt_head SET sequence = 3, hash = (SELECT hash FROM maintenance.receipts WHERE sequence = 3)`)
 	verify("", func(h *service.ReceiptHead) { *h = service.ReceiptHead{Database: "main"} })
-	verify("receipt 5, which the given head names, is missing: the end was cut off at 3", same)
+	verify("receipt 5, which the given head names, is missing, because the chain was cut off after receipt 3", same)
 	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 3, pruned_hash = hash; DELETE FROM maintenance.receipts`)
 	verify("receipt 2, which a given head names, has been pruned "+
 		"since", func(h *service.ReceiptHead) {
 		*h = service.ReceiptHead{Database: "main", Sequence: 2, Hash: "ab"}
 	})
 	// Receipts to be kept longer were not pruned: an attacker has moved the checkpoint.
-	verify("receipt 5, which the given head names, is missing: the end was cut off at 3", same)
-	verify("receipt 2, which the given head names, was pruned before "+until+", the end of its "+
-		"time", second)
+	verify("receipt 5, which the given head names, is missing, because the chain was cut off after receipt 3", same)
+	verify("receipt 2, which the given head names, was pruned before "+until+", the end of its retention "+
+		"period", second)
 	head.Until = time.Now().Add(-time.Second)
 	verify("receipt 2, which a given head names, has been pruned since", second)
 }
@@ -204,13 +206,14 @@ func verifyReceiptsARestoredBackupIsSeenByTheHeadsOfAfterIt(e *servicetest.Estat
 	late := headOf(t, d)
 	e.Exec("main", restoreReceipts)
 	wantVerified(t, d, "", early)
-	wantVerified(t, d, "receipt 7, which the given head names, is missing: the end was cut off at "+
+	wantVerified(t, d, "receipt 7, which the given head names, is missing, because the chain was cut off after "+
+		"receipt "+
 		"5", late)
 	for range 3 {
 		assert.NoError(t, sweepRow(d, "t", 1, aJob))
 	}
 	wantVerified(t, d, "", early, headOf(t, d))
-	wantVerified(t, d, "receipt 7 differs from the given head: the chain was rewritten", early, late)
+	wantVerified(t, d, "receipt 7 differs from the given head, so the chain was rewritten", early, late)
 }
 
 func TestVerifyReceipts_ChainsOfTwoDatabasesAreNotExchanged(t *testing.T) {
@@ -225,15 +228,14 @@ func TestVerifyReceipts_ChainsOfTwoDatabasesAreNotExchanged(t *testing.T) {
 	}
 	one.Exec("main", copyReceipts)
 	move(other, one, "sequence = 2")
-	wantVerified(t, one.Open[0], "receipt 2, or the one before it, was changed after it was "+
-		"written\nreceipt 3, or the one before it, was changed after it was written")
+	wantVerified(t, one.Open[0], "receipt 2 or the previous receipt was changed after it was written\nreceipt 3 "+
+		"or the previous receipt was changed after it was written")
 	move(other, one, "true")
-	wantVerified(t, one.Open[0], "the hash of the head differs from that of receipt 4")
+	wantVerified(t, one.Open[0], "the hash of the head differs from the hash of receipt 4")
 	// With the head it is a chain. It is the heads kept elsewhere that say whose.
 	one.Exec("main", `UPDATE maintenance.receipt_head SET hash = (SELECT hash FROM maintenance.receipts WHERE sequence = 4)`)
 	wantVerified(t, one.Open[0], "", second)
-	wantVerified(t, one.Open[0], "receipt 4 differs from the given head: the chain was "+
-		"rewritten", first)
+	wantVerified(t, one.Open[0], "receipt 4 differs from the given head, so the chain was rewritten", first)
 	one.Exec("main", restoreReceipts)
 	wantVerified(t, one.Open[0], "", first)
 }

@@ -63,7 +63,7 @@ func VerifyReceipts(
 		begin, err := d.Receipts.ReceiptHead(ctx)
 		if errors.Is(err, dberr.ErrNotFound) {
 			check := ReceiptCheck{ReceiptHead: ReceiptHead{Database: d.Name}}
-			check.find("the head is missing from maintenance.receipt_head: nothing can be changed without it")
+			check.find("the head is missing from maintenance.receipt_head, so caretaker cannot change any rows")
 			return check, nil
 		}
 		if err != nil {
@@ -135,14 +135,14 @@ func (v *verification) check(r control.CheckedReceipt) {
 	v.Receipts++
 	switch expected := v.Sequence + 1; {
 	case r.Sequence < expected:
-		v.find("receipt %d was inserted: the first one is %d", r.Sequence, v.Pruned+1)
+		v.find("receipt %d was inserted before the first receipt %d", r.Sequence, v.Pruned+1)
 		return
 	case r.Sequence > expected+1:
 		v.find("receipts %d to %d are missing", expected, r.Sequence-1)
 	case r.Sequence > expected:
 		v.find("receipt %d is missing", expected)
 	case !r.Intact:
-		v.find("receipt %d, or the one before it, was changed after it was written", r.Sequence)
+		v.find("receipt %d or the previous receipt was changed after it was written", r.Sequence)
 	}
 	if !r.KeysIntact {
 		v.find("the keys of receipt %d do not match its digest", r.Sequence)
@@ -155,7 +155,7 @@ func (v *verification) check(r control.CheckedReceipt) {
 func (v *verification) checkKnown(sequence int64, hash string) {
 	for _, k := range v.known {
 		if k.Database == v.Database && k.Sequence == sequence && k.Hash != hash {
-			v.find("receipt %d differs from the given head: the chain was rewritten",
+			v.find("receipt %d differs from the given head, so the chain was rewritten",
 				sequence)
 		}
 	}
@@ -167,19 +167,19 @@ func (v *verification) checkEnd(end control.ReceiptHead) {
 	case end.Sequence > v.Sequence:
 		v.find("receipts %d to %d are missing at the end", v.Sequence+1, end.Sequence)
 	case end.Sequence < v.Sequence:
-		v.find("the head names receipt %d, but the last receipt is %d: one of them was changed",
+		v.find("the head names receipt %d, but the last receipt is %d, so the head or the receipts were changed",
 			end.Sequence, v.Sequence)
 	case end.Hash != v.Hash:
-		v.find("the hash of the head differs from that of receipt %d", v.Sequence)
+		v.find("the hash of the head differs from the hash of receipt %d", v.Sequence)
 	}
 	for _, k := range v.known {
 		switch {
 		case k.Database != v.Database:
 		case k.Sequence > v.Sequence:
-			v.find("receipt %d, which the given head names, is missing: the end was cut off at %d",
+			v.find("receipt %d, which the given head names, is missing, because the chain was cut off after receipt %d",
 				k.Sequence, v.Sequence)
 		case k.Sequence <= v.Pruned && k.Until.After(time.Now()):
-			v.find("receipt %d, which the given head names, was pruned before %s, the end of its time",
+			v.find("receipt %d, which the given head names, was pruned before %s, the end of its retention period",
 				k.Sequence, k.Until.UTC().Format(time.RFC3339))
 		case k.Sequence < v.Pruned && k.Sequence > 0:
 			v.Unchecked = append(v.Unchecked,

@@ -44,11 +44,11 @@ func (s *Service) DecideRecords(ctx context.Context, d RecordDecision) ([]admin.
 	}
 	switch {
 	case d.Decision == "":
-		return nil, invalid("decision", "is required: retry, clean or keep")
+		return nil, invalid("decision", "must be retry, clean or keep")
 	case (d.Table == "") == (d.ID == 0):
-		return nil, invalid("table", "is required: a table, * for all, or the id of a dead record instead")
+		return nil, invalid("table", "must be a table or * for all tables, or be omitted with the id of a dead record")
 	case d.Decision != DecisionRetry && (d.ID != 0 || d.Table == AllTables):
-		return nil, invalid("table", "is required: one table decides on all its reused keys")
+		return nil, invalid("table", "must name one table, because clean and keep apply to all reused keys of a table")
 	}
 	of := admin.Admin{Databases: s.Databases, Only: d.Database}
 	var done []admin.Retried

@@ -133,7 +133,7 @@ func TestNew_WarnsOfRunsOfLessThanASecondAndOfDatabasesThatHaveNoTurn(t *testing
 	odd := servicetest.With(func(c *lfk.Config) { c.Schedule = "*/2 * * * *" })
 	s, said := made(odd)
 	servicetest.WantCondition(t, s, status.ConditionIdle,
-		"the schedule */2 * * * * never starts a run in a minute in which it is the turn of ci, so runs start there only on request: use ")
+		"the schedule */2 * * * * never starts a run during the turn of ci, so runs start there only on request: use ")
 	assert.That(t, strings.Contains(said, "database=ci"), "logged %q", said)
 	for _, change := range [][]func(*service.Config){nil, {odd, rotateAll}} {
 		s, said := made(change...)
@@ -199,7 +199,7 @@ func TestStatus_TellsTheNextFireAndThoseThatWereMissed(t *testing.T) {
 	const (
 		next   = "waiting for 2026-11-20T12:"
 		late   = "no scheduler has claimed the scheduled run of 2026-11-20T12:10:00Z"
-		missed = "the last 3 scheduled runs were missed, since 2026-11-20T12:10:00Z"
+		missed = "the last 3 scheduled runs were missed since 2026-11-20T12:10:00Z"
 	)
 	for _, step := range []struct {
 		at, next     string

@@ -252,7 +252,8 @@ func TestUse_SettingsOfWorkersThatAreLeftOutAreMistakes(t *testing.T) {
 	t.Parallel()
 	c, err := configured(t, "use: loose_foreign_keys\nworkers:\n  ghost_user_migration: {limit: 7}\n"+
 		"  loose_foreign_keys_cleanup: {batch_size: 7}\n")
-	want := "c.yml:3: workers.ghost_user_migration.limit: worker ghost_user_migration is not available with use: loose_foreign_keys"
+	want := "c.yml:3: workers.ghost_user_migration.limit: worker ghost_user_migration is not available with `use: " +
+		"loose_foreign_keys`"
 	assert.That(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "batch_size"), "got %v", err)
 	names := c.Workers()
 	assert.That(t, names[0] == servicetest.LooseForeignKeys && !slices.Contains(names, "ghost_user_migration"), "workers %v", names)

@@ -59,9 +59,8 @@ func statusIdleSaysWhenItGoesOnAndWhatTheLastRunWas(e *servicetest.Estate) {
 		st.LastSuccessAt.Equal(r.FinishedAt) && len(st.Leases) == 1 && st.Leases[0].Expired, "%+v", st)
 	off := e.Service(servicetest.OneChild, servicetest.With(func(c *lfk.Config) { c.Enabled = new(false) }))
 	st = servicetest.WantCondition(t, off, status.ConditionSchedulerOff,
-		"disabled in the configuration of this server: "+
-			"workers.loose_foreign_keys_cleanup.enabled is false: on this server, runs start only on "+
-			"request")
+		"disabled in the configuration of this server (workers.loose_foreign_keys_cleanup.enabled is false), so "+
+			"runs start on this server only on request")
 	assert.That(t, st.NextRunAt.IsZero(), "next run at %s", st.NextRunAt)
 }
 
@@ -89,7 +88,7 @@ func statusTheFirstConditionThatHoldsIsSaid(e *servicetest.Estate) {
 
 	assert.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "because", "alice", 0))(t)
 	servicetest.WantCondition(t, s, status.ConditionPaused, "alice", "because")
-	servicetest.WantCondition(t, unconfigured, status.ConditionPaused, "alice", "; not configured: no definitions")
+	servicetest.WantCondition(t, unconfigured, status.ConditionPaused, "alice", "; not configured: set workers.loose_foreign_keys_cleanup.definitions")
 
 	// The operator resumes, a run begins, the operator pauses again: until the run sees the pause, it
 	// is running.
@@ -204,7 +203,7 @@ func featureFlagsAreOffUntilSet(e *servicetest.Estate) {
 	assert.Equal(t, flags(), "loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main", "flags")
 	err := s.SetFeatureFlag(context.Background(), "last", true)
 	isError(t, "a flag that nobody knows", err, fault.ErrUnknownFlag)
-	servicetest.WantError(t, err, `"last": known are loose_foreign_keys_turbo_mode_ci, loose_foreign_keys_turbo_mode_main`)
+	servicetest.WantError(t, err, `"last": known flags are loose_foreign_keys_turbo_mode_ci, loose_foreign_keys_turbo_mode_main`)
 	// Settings of an earlier version, or of SQL, are known.
 	e.Exec("main", `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('another_1', false), ('last', true)`)
 	for name, on := range map[string]bool{"loose_foreign_keys_turbo_mode_main": true, "another_1": true, "last": false} {
@@ -308,7 +307,7 @@ func statusATableThatSomebodyHasLocked(e *servicetest.Estate) {
 	release := e.Hold(`LOCK TABLE import_placeholder_user_details`)
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 	assert.That(t, st.BacklogUnknown, "backlog %+v, want that it is not known", st.Backlog)
-	servicetest.WantDetail(t, st, "backlog of main unknown: not read since this server started")
+	servicetest.WantDetail(t, st, "backlog of main unknown, because it could not be read since this server started")
 	r := servicetest.RunPlaceholders(t, s, false)
 	servicetest.WantState(t, r, control.RunFailed)
 	if !strings.Contains(r.Error, "55P03 lock_not_available: another transaction holds a lock on a table or row") || !strings.Contains(r.Error, "pg_stat_activity") {
@@ -349,15 +348,15 @@ func statusSaysWhichJobsOfAWorkerFail(e *servicetest.Estate) {
 	e.EndJob(3, "discarded")
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 	servicetest.WantDetail(t, st, "waiting for ", "2 delete_placeholder_user jobs failed and will be retried (caretaker jobs --kind delete_placeholder_user --state retryable)",
-		"1 delete_placeholder_user job given up (")
+		"1 delete_placeholder_user job discarded (")
 	assert.That(t, !strings.Contains(st.ConditionDetail, "delete_user"), "%q speaks of the jobs of another worker", st.ConditionDetail)
 	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "1 delete_user job failed and will be retried (")
 
 	// They are counted again each time, up to a thousand.
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 	for _, c := range []struct{ change, shown string }{
-		{fmt.Sprintf(failedJobsSQL, 3), "3 delete_placeholder_user jobs given up ("},
-		{fmt.Sprintf(failedJobsSQL, 998), "1,001 delete_placeholder_user jobs or more given up ("},
+		{fmt.Sprintf(failedJobsSQL, 3), "3 delete_placeholder_user jobs discarded ("},
+		{fmt.Sprintf(failedJobsSQL, 998), "1,001 delete_placeholder_user jobs or more discarded ("},
 	} {
 		e.Exec("main", c.change)
 		servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers), c.shown)

@@ -15,8 +15,8 @@ import (
 // that was never set is probably a typo: [ErrUnknownFlag].
 func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool) error {
 	if len(name) > 128 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || strings.TrimLeft(name, "0123456789_") != name || name == "" {
-		return &fault.InvalidArgumentError{Field: "name", Description: "must be up to 128 " +
-			"lower-case letters, digits and underscores, beginning with a letter"}
+		return &fault.InvalidArgumentError{Field: "name", Description: "must have at most 128 lower-case letters, " +
+			"digits and underscores, and start with a letter"}
 	}
 	known, err := s.FeatureFlags(ctx)
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 			read = append(read, w.Flags...)
 		}
 		slices.Sort(read)
-		text := fmt.Sprintf("%s %q: known are %s", fault.ErrUnknownFlag, name, format.List(read))
+		text := fmt.Sprintf("%s %q: known flags are %s", fault.ErrUnknownFlag, name, format.List(read))
 		return fault.Unknown(fault.ErrUnknownFlag, "flag", name, text)
 	}
 	if err := s.Main.Flags.SetFeatureFlag(ctx, name, enabled); err != nil {

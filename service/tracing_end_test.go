@@ -38,7 +38,8 @@ func noFailures() map[string]noFailure {
 			g.Doomed(10)
 			g.SlowIssues(10, 10_000)
 			g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), "")
-		}, [][]string{{"maintenance.batch", "outcome=deferred", "reason=the run's time is used up", "count.deferred_users=1"}}},
+		}, [][]string{{"maintenance.batch", "outcome=deferred", "reason=the run reached its time " +
+			"limit", "count.deferred_users=1"}}},
 		"a run that is cancelled": {func(t *testing.T) {
 			t.Helper()
 			e := servicetest.NewDeletedParents(t, 2000)
@@ -77,8 +78,8 @@ func noFailures() map[string]noFailure {
 			g.DryRun("held_groups=2")
 			g.Run("held_groups=2")
 			servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups),
-				"2 groups held until the operator decides (caretaker run adjourned_group_deletion "+
-					"--dry-run lists them)")
+				"2 groups held until the operator decides (to list the groups, run caretaker run "+
+					"adjourned_group_deletion --dry-run)")
 		}, [][]string{
 			{"maintenance.run", "dry_run=true", `held=["1 DELETING_USER_MISSING","1 SCHEDULE_LOST"]`},
 			{"maintenance.run", "dry_run=false", `held=["1 DELETING_USER_MISSING","1 SCHEDULE_LOST"]`},
@@ -170,10 +171,10 @@ func TestTrace_WhyARunStoppedIsNotItsReasonAndAUserWhoFailedIsAFailure(t *testin
 	due := e.Value("main", `SELECT to_char(scheduled_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`)
 	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "the unfinished bot check resumes at "+due)
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE kind = 'continue_inactive_token_deletion'`)
-	servicetest.WantDetail(t, servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.InactiveTokens), "resumes when a server runs its job")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.InactiveTokens), "resumes when a server runs the job")
 	e.Work(s, "continue_inactive_token_deletion")
 	devdb.Eventually(t, "the run of the continuation", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 2 })
-	servicetest.WantSpan(t, spans, "maintenance.run", "reason=continuation", "over_limit=true", "stopped_because=limit reached: max_runtime; more is left")
+	servicetest.WantSpan(t, spans, "maintenance.run", "reason=continuation", "over_limit=true", "stopped_because=limit reached: max_runtime; more work remains")
 
 	g := servicetest.NewGhosts(t)
 	g.Doomed(10, 11)
@@ -181,7 +182,7 @@ func TestTrace_WhyARunStoppedIsNotItsReasonAndAUserWhoFailedIsAFailure(t *testin
 	g.Hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE`)
 	g.Run(g.Service(), "deferred_users=1 failed_users=1 deleted_rows=3")
 	servicetest.WantSpan(t, spans, "maintenance.run", "reason=1 user deferred; 1 user failed",
-		"stopped_because=all due work was processed, 1 user deferred; more is left")
+		"stopped_because=all due work was processed, 1 user deferred; more work remains")
 	failed := servicetest.WantSpan(t, spans, "maintenance.batch", "outcome=failed", "reason=INTERNAL_USER", "error.type=INTERNAL_USER", "count.failed_users=1")
 	assert.Equal(t, failed.Status().Code.String(), "Error", "the status of its batch")
 }

@@ -46,7 +46,7 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	root := servicetest.Named(recorder, "maintenance.run")[0]
 	assert.Equal(t, root.Parent().SpanID(), client.SpanContext().SpanID(), "the span above the run")
 	servicetest.WantSpan(t, recorder, "maintenance.run", "worker="+servicetest.LooseForeignKeys, "run_id="+r.ID, "database=main", "trigger=request",
-		"lease_epoch=1", "outcome="+control.RunSucceeded, "over_limit=true", "reason="+r.Reason, "stopped_because=limit reached: max_deletes; more is left",
+		"lease_epoch=1", "outcome="+control.RunSucceeded, "over_limit=true", "reason="+r.Reason, "stopped_because=limit reached: max_deletes; more work remains",
 		"count.deleted_rows=7", `tables=["c: 7 deleted, 0 updated"]`, `databases=["main"]`)
 	batch := servicetest.WantSpan(t, recorder, "maintenance.batch", "count.deleted_rows=7", "database=main", "parent=public.p")
 	assert.Equal(t, servicetest.Named(recorder, "maintenance.lease.acquire")[0].Parent().SpanID(), root.SpanContext().SpanID(), "above the lease")

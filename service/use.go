@@ -39,8 +39,8 @@ func (c *Config) Workers() (names []string) {
 func (c *Config) Unused(key string) string {
 	for _, name := range c.unused() {
 		if strings.HasPrefix(key, "workers."+name+".") {
-			return "worker " + name + " is not available with use: " + UseLooseForeignKeys +
-				": remove the key, or set use: " + UseGitLab
+			return "worker " + name + " is not available with `use: " + UseLooseForeignKeys +
+				"`: remove the key, or set `use: " + UseGitLab + "`"
 		}
 	}
 	return ""

@@ -127,8 +127,8 @@ func (s *Service) ReloadDefinitions() (n int, err error) {
 	}
 	keys, err := lfk.Config{DefinitionsFile: s.definitionsFile}.Keys()
 	if err != nil {
-		refused := fmt.Sprintf("the definitions file was refused at the reload of %s, the previous definitions "+
-			"stay in use: %s", time.Now().UTC().Format(time.RFC3339), strings.ReplaceAll(err.Error(), "\n", "; "))
+		refused := fmt.Sprintf("the definitions file was rejected at the reload of %s, so the previous "+
+			"definitions stay in use: %s", time.Now().UTC().Format(time.RFC3339), strings.ReplaceAll(err.Error(), "\n", "; "))
 		s.definitionsRefused.Store(&refused)
 		return 0, err
 	}

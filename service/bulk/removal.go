@@ -29,8 +29,8 @@ type StillReferencedError struct {
 func (e *StillReferencedError) Error() string {
 	column := fmt.Sprintf("%s: %s.%s", fault.ReasonStillReferenced, e.Table, e.Column)
 	if e.Missing != "" {
-		return fmt.Sprintf("%s may still refer to the target, but %s has no column %s to tell: check "+
-			"these rows, then retry the job", column, e.Table, e.Missing)
+		return fmt.Sprintf("%s may still refer to the target, but %s has no column %s to confirm the reference: "+
+			"check the rows of %[2]s, then retry the job", column, e.Table, e.Missing)
 	}
 	return column + " still refers to the target"
 }
@@ -61,7 +61,7 @@ func Deleted(c *catalog.Catalog, err error) error {
 
 // RequiredError returns the error that a reference cannot be set to NULL.
 func RequiredError(table, column string) error {
-	return &fault.FailedError{Text: table + "." + column + " is NOT NULL: it cannot be cleared"}
+	return &fault.FailedError{Text: table + "." + column + " cannot be cleared, because the column is NOT NULL"}
 }
 
 // Removal removes rows of one table with all dependants.

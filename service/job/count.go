@@ -40,7 +40,7 @@ func (p *Pool) FailedJobs(w *run.Worker, all []jobqueue.FailedJobs) (remarks []s
 				format.Pluralize(f.Waiting, f.Kind+" job"), more, f.Kind))
 		}
 		if f.Discarded > 0 {
-			remarks = append(remarks, fmt.Sprintf("%s%s given up "+
+			remarks = append(remarks, fmt.Sprintf("%s%s discarded "+
 				"(caretaker jobs --kind %[3]s --state discarded)",
 				format.Pluralize(f.Discarded, f.Kind+" job"), more, f.Kind))
 		}

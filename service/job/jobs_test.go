@@ -163,7 +163,7 @@ func everyKindCanBeWorkedAndOneThatThisVersionDoesNotKnowFailsAndWaits(e *servic
 	n := e.Work(s, "unknown")
 	assert.Require(e.T, n == 1, "%d jobs worked, want 1", n)
 	e.Want("main", `SELECT concat_ws(': ', metadata ->> 'outcome', errors[1] ->> 'error') FROM maintenance.river_job`,
-		`failed: this version of caretaker does not know the kind "unknown"`)
+		`failed: this version of caretaker does not know the job kind "unknown"`)
 }
 
 type unknownArgs struct{}

@@ -59,7 +59,7 @@ func oneOf(field, value string, allowed []string) error {
 		return nil
 	}
 	return &fault.InvalidArgumentError{Field: field, Description: fmt.Sprintf("%q is not one of "+
-		"%s: leave it empty for all", value, strings.Join(allowed, ", "))}
+		"%s: omit the filter to list all jobs", value, strings.Join(allowed, ", "))}
 }
 
 // RetryJob makes a job run now, with one more attempt if it has used up its own. The job checks
@@ -96,7 +96,7 @@ func (p *Pool) CancelJob(ctx context.Context, id int64, reason, by string) (Job,
 // errNoJobID returns the error of a request without a valid job id.
 func errNoJobID() error {
 	return &fault.InvalidArgumentError{
-		Field: "id", Description: "is required, a positive number: find it in the list of jobs",
+		Field: "id", Description: "must be a positive number: find the job ID in the list of jobs",
 	}
 }
 

@@ -227,7 +227,8 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err error) {
 	work := p.Kinds[j.Kind].Work
 	if work == nil {
-		return Result{}, &fault.FailedError{Text: fmt.Sprintf("this version of caretaker does not know the kind %q", j.Kind)}
+		return Result{}, &fault.FailedError{Text: fmt.Sprintf("this version of caretaker does not know the job "+
+			"kind %q", j.Kind)}
 	}
 	defer func() {
 		if p := recover(); p != nil {

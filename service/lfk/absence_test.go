@@ -62,7 +62,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 			assert.That(t, !r.OverLimit && r.Error == "" && r.Counts["processed_records"] == 0 &&
 				r.Counts["rescheduled_records"] == 1 && r.Reason == dry.Reason, "%+v", r)
 		}
-		assert.Contains(t, r.Reason, "1 record held, no configured database has their child tables "+
+		assert.Contains(t, r.Reason, "1 record held, because no configured database has the child tables "+
 			"absent: ", "caretaker lfk accept-absent absent")
 		e.Want("main", postponedBy, want+", attempts 0")
 		dueAgain(e, "main")
@@ -72,7 +72,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	// The status reports it once, also that of a server that has not run.
 	for _, server := range []*service.Service{s, e.Service(oneAbsent)} {
 		detail := servicetest.Status(t, server).ConditionDetail
-		assert.Contains(t, detail, "records are held, no configured database has their child tables "+
+		assert.Contains(t, detail, "records are held, because no configured database has the child tables "+
 			"absent: ", "caretaker lfk accept-absent absent")
 		assert.That(t, strings.Count(detail, "no configured database") == 1, "detail %q, want that it says once why records are held", detail)
 	}
@@ -121,7 +121,7 @@ func TestAbsentChild_TypingErrorGetsASuggestion(t *testing.T) {
 	e := newAbsence(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE orders (p_id bigint)`)
 	s := e.Service("ordrs: [{table: p, column: p_id, on_delete: async_delete}]\n")
-	const text = "no configured database has their child tables ordrs (did you mean orders?): configure the database"
+	const text = "no configured database has the child tables ordrs (did you mean orders?): configure the database"
 	for range 2 {
 		assert.Contains(t, servicetest.RunBatch(t, s, "main").Reason, text)
 		assert.Contains(t, servicetest.Status(t, s).ConditionDetail, text)
@@ -140,7 +140,7 @@ d: [{table: q, column: q_id, on_delete: async_delete}]
 gone: [{table: only, column: o_id, on_delete: async_nullify}]
 `, servicetest.Batches(10, 0))
 	r := wantRun(t, s, "processed_records=50 deleted_rows=52 rescheduled_records=1400")
-	assert.Contains(t, r.Reason, "1,400 records held, no configured database has their child "+
+	assert.Contains(t, r.Reason, "1,400 records held, because no configured database has the child "+
 		"tables absent, gone: ")
 	assert.That(t, !r.OverLimit, "over_limit, though nothing is left but what is held")
 	wantRun(t, s, "")
@@ -215,7 +215,7 @@ func TestAbsentChild_ThatADatabaseNoLongerHasHoldsTheRecords(t *testing.T) {
 				wantRun(t, s, "processed_records=1 deleted_rows=1")
 				return
 			}
-			const reason = "1 record held, ci no longer has the child table c: "
+			const reason = "1 record held, because ci no longer has the child table c: "
 			dry := servicetest.DryRun(t, s)
 			assert.Contains(t, dry.Reason, reason)
 			servicetest.WantCounts(t, dry, "rescheduled_records=1 deleted_rows=1")
@@ -223,7 +223,8 @@ func TestAbsentChild_ThatADatabaseNoLongerHasHoldsTheRecords(t *testing.T) {
 			dueAgain(e, "main")
 			s = e.Service(servicetest.OneChild, log.Keep) // another server
 			assert.Contains(t, wantRun(t, s, "rescheduled_records=1").Reason, reason)
-			assert.Contains(t, servicetest.Status(t, s).ConditionDetail, "records are held, ci no longer has the child table c: ")
+			assert.Contains(t, servicetest.Status(t, s).ConditionDetail, "records are held, because ci no longer "+
+				"has the child table c: ")
 			e.Exec("ci", `CREATE SCHEMA caretaker`) // the name of the role: ci does not show its tables
 			dueAgain(e, "main")
 			assert.Contains(t, servicetest.RunBatch(t, s, "main").Error, "c.p_id -> p on ci")
@@ -278,8 +279,9 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 	const definitions = oneAbsent + "v: [{table: p, column: p_id, on_delete: async_delete}]\n" + "gone: [{table: p, column: p_id, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}]"
 	keys := e.Keys(definitions)
 	for _, mistake := range []struct{ child, words string }{
-		{"c", "c is in main, ci, where its rows are cleaned"}, {"v", "v is a view in database ci: use its " +
-			"underlying table"}, {"nobodys", "no definition has a child table nobodys: "},
+		{"c", "c cannot be accepted as absent, because it is in main, ci, where its rows are cleaned"},
+		{"v", "v is a view in database ci: use its underlying table"},
+		{"nobodys", "no definition has the child table nobodys: "},
 	} {
 		_, err := keys.AcceptAbsent(context.Background(), []string{"absent", mistake.child}, "me")
 		assert.That(t, err != nil && strings.Contains(err.Error(), mistake.words), "%s: %v, want %q", mistake.child, err, mistake.words)

@@ -143,9 +143,9 @@ func (k *worker) absentText(children []string) string {
 	for _, child := range none {
 		named = append(named, child+Parenthesized(k.similar[child]))
 	}
-	return strings.Join(append(texts, "no configured database has their child tables "+
-		strings.Join(named, ", ")+more+": configure the database that has them, or run caretaker "+
-		"lfk accept-absent "+which), "; ")
+	return strings.Join(append(texts, "no configured database has the child tables "+
+		strings.Join(named, ", ")+more+": configure the database that contains the tables, or run caretaker lfk "+
+		"accept-absent "+which), "; ")
 }
 
 // stateAbsent replaces the SQLSTATE in failures of records that are held for an absent child.

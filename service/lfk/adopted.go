@@ -19,8 +19,8 @@ import (
 // leftText reports the adopted keys that a server does not know, and what to do.
 func leftText(keys []string) string {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
-	return "the definitions of this server are missing the adopted foreign keys " + format.List(keys) +
-		": add them to its file and send SIGHUP to it, or run caretaker lfk revert"
+	return "this server's definitions file has no definitions of the adopted foreign keys " + format.List(keys) +
+		": add the definitions to the file and send SIGHUP to the server, or run caretaker lfk revert"
 }
 
 // reportMissingDefinitions adds to the run's reason that due records are skipped.
@@ -32,7 +32,7 @@ func (c *cleanup) reportMissingDefinitions(missing map[string]string, due []stri
 		}
 	}
 	if len(keys) > 0 {
-		text := "records are left, " + leftText(keys)
+		text := "records are skipped, because " + leftText(keys)
 		c.x.Report(func(r *run.Run) { r.Reason = format.Join(r.Reason, text) })
 	}
 }
@@ -52,7 +52,7 @@ func (k *worker) missingDefinitionsRemark(
 	if len(keys) == 0 {
 		return nil
 	}
-	return []string{"records on " + d.Name + " are left, " + leftText(keys)}
+	return []string{"records on " + d.Name + " are skipped, because " + leftText(keys)}
 }
 
 // missingDefinitions returns the recorded names of parents with adopted keys that have no

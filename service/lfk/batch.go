@@ -299,7 +299,7 @@ func (c *cleanup) report(ctx context.Context, b *batch, locked map[string]int) {
 		places := strings.Join(slices.Sorted(maps.Keys(locked)), ", ")
 		spans.RecordOutcome(ctx, spans.OutcomeDeferred, "locked: "+places)
 	} else if len(b.absent) > 0 {
-		spans.RecordOutcome(ctx, spans.OutcomeDeferred, "held, "+c.absentText(b.absentChildren()))
+		spans.RecordOutcome(ctx, spans.OutcomeDeferred, "held, because "+c.absentText(b.absentChildren()))
 	}
 }
 

@@ -227,7 +227,7 @@ func TestShards_AServerThatDoesNotKnowTheNewDatabaseYetHoldsTheRecords(t *testin
 	fresh := e.Service(orders)
 
 	r := servicetest.RunBatch(t, old, "main")
-	assert.Contains(t, r.Reason, "1 record held, no configured database has their child tables orders")
+	assert.Contains(t, r.Reason, "1 record held, because no configured database has the child tables orders")
 	e.WantQueue("main", "1")
 	_, err := old.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "shop_eu"})
 	assert.That(t, errors.Is(err, fault.ErrUnknownDatabase), "got %v", err)

@@ -110,7 +110,7 @@ func (f *definitionsFile) read(content []byte) {
 	}
 	if err == nil {
 		if err = decoder.Decode(&more); err == nil {
-			f.problem(more.Line, "", "a second document begins: write all definitions into one")
+			f.problem(more.Line, "", "the file has a second YAML document: put all definitions into one document")
 			return
 		}
 	}
@@ -147,7 +147,7 @@ func (f *definitionsFile) children(root *yaml.Node) {
 			continue
 		}
 		if seen[child] {
-			f.problem(name.Line, child, "is given twice: write all its entries into one list")
+			f.problem(name.Line, child, "occurs twice: put all entries of the table into one list")
 			continue
 		}
 		seen[child] = true
@@ -158,7 +158,7 @@ func (f *definitionsFile) children(root *yaml.Node) {
 		f.entries(child, followed(value))
 	}
 	if unsorted != "" {
-		f.warn("not_sorted", unsorted, "sort the child tables of "+f.File+" by name, from here on")
+		f.warn("not_sorted", unsorted, "sort the child tables in "+f.File+" by name, starting with this table")
 	}
 }
 
@@ -175,11 +175,11 @@ func (f *definitionsFile) childName(node *yaml.Node) (string, bool) {
 		return "", false
 	}
 	if node.Kind != yaml.ScalarNode || node.ShortTag() != "!!str" {
-		f.problem(node.Line, place, "is %s: a table's name must be a string, put it in quotes", kind(node))
+		f.problem(node.Line, place, "is %s, but a table name must be a string: put the name in quotes", kind(node))
 		return "", false
 	}
 	if wrong := wrongTable(node.Value); wrong != "" {
-		f.problem(node.Line, place, "a table's name %s", wrong)
+		f.problem(node.Line, place, "the table name %s", wrong)
 		return "", false
 	}
 	return node.Value, true
@@ -203,8 +203,7 @@ func (f *definitionsFile) entries(child string, list *yaml.Node) {
 			return reflect.DeepEqual(k,
 				e.key)
 		}) {
-			f.warn("duplicate_definition", e.key.String(), "remove "+place+" from "+f.File+": it repeats "+
-				"an entry above and is ignored")
+			f.warn("duplicate_definition", e.key.String(), place+" repeats a previous entry and is ignored: remove "+place+" from "+f.File)
 			continue
 		}
 		known = append(known, e.key)
@@ -245,12 +244,12 @@ func wrongTable(name string) string {
 func wrongName(name string) string {
 	switch {
 	case name == "":
-		return "must not be empty"
+		return "is empty"
 	case len(name) > maxNameBytes:
-		return fmt.Sprintf("has %d bytes: PostgreSQL has no names of more than %d", len(name),
+		return fmt.Sprintf("has %d bytes, but PostgreSQL allows at most %d", len(name),
 			maxNameBytes)
 	case strings.ContainsRune(name, 0) || !utf8.ValidString(name):
-		return "has characters that no name in PostgreSQL can have"
+		return "has characters that PostgreSQL does not allow in names"
 	}
 	return ""
 }

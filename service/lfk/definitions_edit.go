@@ -81,7 +81,7 @@ func marshal(document *yaml.Node) ([]byte, error) {
 }
 
 // errNotEditable: this code does not edit a file of this form.
-var errNotEditable = errors.New("the command cannot edit a file of this form")
+var errNotEditable = errors.New("this command cannot edit a definitions file with this layout")
 
 // Add adds a definition to the file: after the others of its child, or where its child belongs by
 // name.
@@ -248,9 +248,8 @@ func KeepOwner(file *os.File, old os.FileInfo) error {
 		return nil
 	}
 	if err := file.Chown(int(was.Uid), int(was.Gid)); err != nil {
-		return fmt.Errorf("%s was not changed, because a new file cannot have its owner %d and "+
-			"group %d (%w): run the command as that user, or as "+
-			"root", old.Name(), was.Uid, was.Gid, reason(err))
+		return fmt.Errorf("%s was not changed, because a new file cannot get owner %d and group %d (%w): run the "+
+			"command as this owner or as root", old.Name(), was.Uid, was.Gid, reason(err))
 	}
 	return nil
 }

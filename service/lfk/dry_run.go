@@ -223,11 +223,11 @@ func (d *dryRun) report(ctx context.Context) {
 	var why []string
 	if len(d.capped) > 0 {
 		why = append(why,
-			fmt.Sprintf("counted up to %d rows: %s", dryRunRows, strings.Join(d.capped, ", ")))
+			fmt.Sprintf("counts stopped at %d rows: %s", dryRunRows, strings.Join(d.capped, ", ")))
 	}
 	if len(d.unfinished) > 0 {
 		why = append(why,
-			"max_runtime reached before all records were seen: "+strings.Join(d.unfinished, ", "))
+			"max_runtime reached before all records were checked: "+strings.Join(d.unfinished, ", "))
 	}
 	if reason := strings.Join(why, "; "); reason != "" {
 		d.x.Limit(reason, reason)

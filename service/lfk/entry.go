@@ -73,10 +73,10 @@ func (e *entry) fields(
 				e.file.problem(name.Line, where, "merge keys are not supported: write the keys out")
 			case name.Kind != yaml.ScalarNode || name.ShortTag() != "!!str" || !slices.Contains(allowed,
 				name.Value):
-				e.file.problem(name.Line, where, "is not a key of this mapping: allowed are %s",
+				e.file.problem(name.Line, where, "is an unknown key: use one of %s",
 					strings.Join(allowed, ", "))
 			case slices.Contains(seen, name.Value):
-				e.file.problem(name.Line, where, "is given twice")
+				e.file.problem(name.Line, where, "occurs twice")
 			default:
 				seen = append(seen, name.Value)
 				if !yield(name.Value, followed(value)) {
@@ -126,7 +126,7 @@ func (e *entry) columns(key string, value *yaml.Node) (names []string) {
 		return []string{e.name(key, value)}
 	}
 	if n := len(value.Content); n < 2 || n > lfk.MaxKeyColumns {
-		e.problem(value.Line, key, "is a list of %d: write two to %d columns, or the name of one", n,
+		e.problem(value.Line, key, "is a list of length %d: list 2 to %d columns, or write the name of one column", n,
 			lfk.MaxKeyColumns)
 	}
 	for i, item := range value.Content {
@@ -142,7 +142,7 @@ func (e *entry) columns(key string, value *yaml.Node) (names []string) {
 // checkKey checks that the columns of a list refer one by one to those of the key.
 func (e *entry) checkKey() {
 	if e.key.Key != nil && e.key.Columns != nil && len(e.key.Key) != len(e.key.Columns) {
-		e.problem(e.given["key"], "key", "has %s, but column has %d: each column needs one key",
+		e.problem(e.given["key"], "key", "has %s, but column has %d: list one key column for each column",
 			format.Pluralize(len(e.key.Key), "column"), len(e.key.Columns))
 	}
 }
@@ -155,7 +155,7 @@ func (e *entry) name(key string, value *yaml.Node) string {
 // text reads a name. wrong returns what is wrong with it, or "".
 func (e *entry) text(key string, value *yaml.Node, wrong func(string) string) string {
 	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" {
-		e.problem(value.Line, key, "is %s: a name must be a string, put it in quotes", kind(value))
+		e.problem(value.Line, key, "is %s, but a name must be a string: put the name in quotes", kind(value))
 		return ""
 	}
 	if fault := wrong(value.Value); fault != "" {
@@ -169,7 +169,7 @@ func (e *entry) action(value *yaml.Node) string {
 	allowed := []string{lfk.AsyncDelete, lfk.AsyncNullify, lfk.UpdateColumnTo}
 	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" || !slices.Contains(allowed,
 		value.Value) {
-		e.problem(value.Line, "on_delete", "is %s: allowed are %s", kind(value), strings.Join(allowed, ", "))
+		e.problem(value.Line, "on_delete", "is %s: use one of %s", kind(value), strings.Join(allowed, ", "))
 		return ""
 	}
 	return value.Value
@@ -201,7 +201,7 @@ func (e *entry) value(key string, value *yaml.Node) string {
 			}
 		}
 	}
-	e.problem(value.Line, key, "is %s: write a string, an integer or a boolean; anything else in quotes",
+	e.problem(value.Line, key, "is %s: write a string, an integer or a boolean, or put other values in quotes",
 		kind(value))
 	return ""
 }
@@ -244,9 +244,9 @@ func (e *entry) checkTarget() {
 		line := e.given[name]
 		switch {
 		case line > 0 && e.key.OnDelete != lfk.UpdateColumnTo && e.key.OnDelete != "":
-			e.problem(line, name, "is only for on_delete: %s", lfk.UpdateColumnTo)
+			e.problem(line, name, "is allowed only with on_delete: %s", lfk.UpdateColumnTo)
 		case line == 0 && e.key.OnDelete == lfk.UpdateColumnTo:
-			e.problem(e.line, name, "is required for on_delete: %s", lfk.UpdateColumnTo)
+			e.problem(e.line, name, "is required with on_delete: %s", lfk.UpdateColumnTo)
 		}
 	}
 }

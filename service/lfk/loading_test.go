@@ -266,8 +266,9 @@ func TestReload_ARunKeepsItsDefinitionsAndAMistakeThoseOfTheServer(t *testing.T)
 	assert.NoError(t, os.WriteFile(file, []byte("c: 1"), 0o600))
 	_, err := s.ReloadDefinitions()
 	assert.Contains(t, err.Error(), file+":1: c")
-	const refused = ", the previous definitions stay in use: "
-	servicetest.WantDetail(t, servicetest.Status(t, s), "the definitions file was refused at the reload of 20", refused+file+":1: c")
+	const refused = ", so the previous definitions stay in use: "
+	servicetest.WantDetail(t, servicetest.Status(t, s), "the definitions file was rejected at the reload of "+
+		"20", refused+file+":1: c")
 	e.Deleted("main", "p", 2, 2)
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
 	assert.NoError(t, os.WriteFile(file, []byte(ofC), 0o600))

@@ -213,7 +213,7 @@ func (o *outcome) with(err error) error {
 // maxPlaces is the maximum number of places in a run's reason and log: those with the most records.
 const maxPlaces = 5
 
-// lockedText returns a text for people: "4 records postponed, locked by other transactions: ci_builds on ci
+// lockedText returns a text for people: "4 records postponed, because other transactions lock rows of ci_builds on ci
 // (4)"; or "".
 func (o *outcome) lockedText() string {
 	total, named := 0, []string{}
@@ -232,8 +232,8 @@ func (o *outcome) lockedText() string {
 	if len(places) > maxPlaces {
 		named = append(named, "and "+format.Pluralize(len(places)-maxPlaces, "more table"))
 	}
-	return format.Pluralize(total, "record") + " postponed, locked by other " +
-		"transactions: " + strings.Join(named, ", ")
+	return format.Pluralize(total, "record") + " postponed, because other transactions lock rows of " +
+		strings.Join(named, ", ")
 }
 
 // reportLocked reports the records postponed for locks, in one line and, unless the run has another
@@ -255,7 +255,7 @@ func (c *cleanup) reportHeld() {
 		return
 	}
 	slices.Sort(c.outcome.heldBy)
-	text := format.Pluralize(c.outcome.held, "record") + " held, " + c.absentText(c.outcome.heldBy)
+	text := format.Pluralize(c.outcome.held, "record") + " held, because " + c.absentText(c.outcome.heldBy)
 	c.x.Report(func(r *run.Run) { r.Reason = format.Join(r.Reason, text) })
 }
 

@@ -190,7 +190,7 @@ func (k *worker) absentRemark(
 	if len(absent) == 0 {
 		return nil
 	}
-	return []string{"records are held, " + k.absentText(absent)}
+	return []string{"records are held, because " + k.absentText(absent)}
 }
 
 // holders returns the child tables that records are held for, by name.
@@ -209,5 +209,5 @@ func (k *worker) holders(failing []lfk.FailingRecord) (children []string) {
 // withoutHeld returns the reason of a run without the part on held or skipped records: the status
 // has its own, newer remarks about them.
 func withoutHeld(reason string) string {
-	return regexp.MustCompile(`(^|; )(\d+ records? held|records are left), .*$`).ReplaceAllString(reason, "")
+	return regexp.MustCompile(`(^|; )(\d+ records? held|records are skipped), .*$`).ReplaceAllString(reason, "")
 }

@@ -180,7 +180,7 @@ func (k *worker) maxRows(turbo bool) (deletes, updates int64) {
 // missing returns the setting to make if no definitions are loaded, else "".
 func (k *worker) missing(context.Context) (string, error) {
 	if k.LooseForeignKeys() == nil {
-		return "no definitions: set workers.loose_foreign_keys_cleanup.definitions to a file in the " +
+		return "set workers.loose_foreign_keys_cleanup.definitions to a file in the " +
 			"format of GitLab's config/gitlab_loose_foreign_keys.yml", nil
 	}
 	return "", nil
@@ -196,8 +196,8 @@ func (k *worker) warnOfStarvation() (remark string) {
 		return ""
 	}
 	k.Logger.Warn("schedule never starts runs on a database", "worker", Name, "database", format.List(names), "schedule", k.config.Schedule)
-	return fmt.Sprintf("the schedule %s never starts a run in a minute in which it is the turn "+
-		"of %s, so runs start there only on request: use a schedule that runs every minute, or "+
+	return fmt.Sprintf("the schedule %s never starts a run during the turn of %s, so runs start there only on "+
+		"request: use a schedule that runs every minute, or "+
 		"set "+
 		"workers.loose_foreign_keys_cleanup.rotation to all",
 		k.config.Schedule, format.List(names))

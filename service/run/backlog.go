@@ -100,10 +100,10 @@ func (b *backlogs) Get(
 	}
 	known := e.KnownBacklog
 	if err := cmp.Or(failure, e.failure); err != nil && known.Known {
-		known.Remark = fmt.Sprintf("backlog of %s not read (%s), last known figures",
+		known.Remark = fmt.Sprintf("backlog of %s could not be read (%s), so the last known figures are shown",
 			d.Name, fault.BriefText(err))
 	} else if err != nil {
-		known.Remark = fmt.Sprintf("backlog of %s unknown: not read since this server started (%s)",
+		known.Remark = fmt.Sprintf("backlog of %s unknown, because it could not be read since this server started (%s)",
 			d.Name, fault.BriefText(err))
 	}
 	return known

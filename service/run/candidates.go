@@ -179,9 +179,9 @@ func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 		run.CandidatesDigest = found.CandidatesDigest
 	})
 	const changed = "the candidates do not match expected_digest: use the candidates_digest of a " +
-		"new dry run (run %s has the current candidates)"
-	const unknown = "the time limit of a run is too short to check all candidates: try again " +
-		"later, or without expected_digest (run %s has the checked candidates)"
+		"new dry run (run %s lists the current candidates)"
+	const unknown = "the time limit of a run is too short to check all candidates: try again later, or omit " +
+		"expected_digest (run %s lists the checked candidates)"
 	text := changed
 	if found.CandidatesDigest == "" {
 		text = unknown
@@ -218,12 +218,14 @@ func validDigest(w *Worker, req Request) error {
 	case req.ExpectedDigest == "":
 		return nil
 	case !w.Candidates:
-		return &fault.InvalidArgumentError{Field: field, Description: w.Name + " has no candidates: leave it empty"}
+		return &fault.InvalidArgumentError{Field: field, Description: "cannot be used with " + w.Name + ", which " +
+			"has no candidates: omit the digest"}
 	case req.DryRun:
-		return &fault.InvalidArgumentError{Field: field, Description: "not for a dry run: compare it with its candidates_digest"}
+		return &fault.InvalidArgumentError{Field: field, Description: "cannot be used with a dry run: compare the " +
+			"digest with the candidates_digest of the dry run"}
 	case !digestForm.MatchString(req.ExpectedDigest):
-		return &fault.InvalidArgumentError{Field: field, Description: "is not a candidates_digest: " +
-			"64 characters 0-9, a-f"}
+		return &fault.InvalidArgumentError{Field: field, Description: "must be a candidates_digest of 64 " +
+			"characters (0-9, a-f)"}
 	}
 	return nil
 }

@@ -136,7 +136,7 @@ func conclude(run *Run, workErr error) {
 	switch {
 	case errors.Is(workErr, dberr.ErrLeaseLost):
 		run.State, run.Reason = control.RunFailed, fault.ReasonLeaseLost
-		run.Error = "the lease was lost: committed changes are kept, and the next run resumes"
+		run.Error = "the lease was lost, but committed changes are kept and the next run resumes"
 	case errors.As(workErr, &skipped):
 		run.State, run.Reason, run.Error = control.RunSkipped, skipped.Reason, skipped.Text
 	case errors.As(workErr, &stopped) && stopped.Early && !hasFailed:

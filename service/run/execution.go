@@ -73,7 +73,7 @@ type Execution struct {
 
 // errNoHeartbeat: main is too busy for heartbeats, so no pause or cancel could stop the run.
 var errNoHeartbeat = fault.StopError{Early: true, Reason: reasons.Reason{
-	Code: fault.ReasonThrottled, Detail: "main has not taken the run's heartbeats for " + heartbeatTimeout.String(),
+	Code: fault.ReasonThrottled, Detail: "main has not accepted the run's heartbeats for " + heartbeatTimeout.String(),
 }}
 
 // cancelled stops a run for CancelRun. The message names the caller.

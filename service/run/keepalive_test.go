@@ -121,7 +121,7 @@ func TestAbandonedRun_WhoseProcessOnlyStoodStillIsToldOnce(t *testing.T) {
 	e.Lift("main", servicetest.App)
 	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "record corrected") })
 	wantToldOnce(t, m, spans, log)
-	e.Want("main", `SELECT error FROM maintenance.runs`, "the lease was lost: committed changes are kept, and the next run resumes")
+	e.Want("main", `SELECT error FROM maintenance.runs`, "the lease was lost, but committed changes are kept and the next run resumes")
 }
 
 func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {

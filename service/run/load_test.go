@@ -32,13 +32,14 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	careless := e.Service(servicetest.OneChild, servicetest.LoadLimits(lag))
 	assert.Must(replica.Exec(context.Background(), `SELECT pg_wal_replay_pause()`))(t)
 	e.Exec("main", `CREATE TABLE something ()`)
-	servicetest.WaitThrottled(t, s, "replica standby of main is late: ")
+	servicetest.WaitThrottled(t, s, "lag of replica standby of main: ")
 	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantEarly(t, r, "THROTTLED: replica standby of main is late: ")
+	servicetest.WantEarly(t, r, "THROTTLED: lag of replica standby of main: ")
 	assert.That(t, strings.Contains(r.Reason, "over load.max_replica_lag = 700ms"), "reason %q", r.Reason)
 	servicetest.WantCondition(t, s, status.ConditionThrottled, "load.max_replica_lag")
 	// The other does the remaining work: it may be as late as it likes.
-	servicetest.WantCondition(t, careless, status.ConditionIdle, "the last run ended early, the next one resumes: THROTTLED: ")
+	servicetest.WantCondition(t, careless, status.ConditionIdle, "the last run ended early, and the next run "+
+		"resumes: THROTTLED: ")
 	wantEverything(t, servicetest.RunBatch(t, careless, "main"))
 	servicetest.WantCondition(t, careless, status.ConditionIdle)
 
@@ -76,7 +77,8 @@ func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testi
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (0) TO (1000); INSERT INTO c (p_id) SELECT generate_series(1, 10)`)
 	e.Deleted("main", "p", 1, 10)
 	defer e.LockQueue("c_1", "1 s")()
-	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: a session waits for a lock on public.c_1 of main: ")
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: a session waits for a lock on "+
+		"public.c_1 of main: ")
 }
 
 func TestFault_Load_RestIsInterrupted(t *testing.T) {
@@ -113,7 +115,7 @@ func TestFault_Load_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
 	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`)
 	e.Open = []*repo.Database{e.As("limited")}
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxWALRate: 1 << 50, Timeout: short}))
-	servicetest.WaitThrottled(t, s, "main is too busy for its load to be read")
+	servicetest.WaitThrottled(t, s, "main is too busy to report its load")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
 
@@ -123,7 +125,8 @@ func TestFault_Load_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'running') EXECUTE FUNCTION refuse()`)
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 10 * time.Millisecond, Timeout: time.Hour}))
 	defer e.LockQueue("c", "1 s")()
-	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: main has not taken the run's heartbeats for ")
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: main has not accepted the run's "+
+		"heartbeats for ")
 }
 
 // A limit that cannot be measured slows no run down, and is logged once.
@@ -155,7 +158,8 @@ func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	e.Deleted("main", "p", 1, 10)
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
 	defer e.LockQueue("c", "1 s")()
-	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: a session waits for a lock on public.c of main: ")
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: a session waits for a lock on "+
+		"public.c of main: ")
 }
 
 func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
@@ -182,7 +186,8 @@ func TestFault_Load_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsL
 	s, other := e.Service(servicetest.OneChild, e.WithQueue, limits), e.Service(servicetest.OneChild, e.WithQueue, limits)
 	dissolve := e.LockQueue("import_placeholder_user_details", "1 s")
 	r := servicetest.RunPlaceholders(t, s, false)
-	servicetest.WantEarly(t, r, "THROTTLED: a session waits for a lock on public.import_placeholder_user_details of main: ")
+	servicetest.WantEarly(t, r, "THROTTLED: a session waits for a lock on "+
+		"public.import_placeholder_user_details of main: ")
 	servicetest.WantCounts(t, r, "")
 	for _, replica := range []*service.Service{s, other} {
 		st := servicetest.StatusOf(t, replica, servicetest.PlaceholderUsers)

@@ -44,16 +44,16 @@ func newMetrics() (*Metrics, error) {
 	m.Runs, errs[0] = m.Meter.Int64Counter("maintenance.runs", metric.WithDescription("Runs that ended, by outcome."))
 	m.duration, errs[1] = m.Meter.Float64Histogram("maintenance.run.duration", metric.WithUnit("s"),
 		metric.WithDescription("Duration of runs."), metric.WithExplicitBucketBoundaries(.1, 1, 10, 30, 60, 180, 600))
-	m.rows, errs[2] = m.Meter.Int64Counter("maintenance.rows", metric.WithDescription("Rows worked on, by action."))
-	m.Apdex, errs[3] = m.Meter.Int64Counter("maintenance.sli.apdex", metric.WithDescription("Runs that did not fail; success: within their limits."))
-	m.ErrorRate, errs[4] = m.Meter.Int64Counter("maintenance.sli.error", metric.WithDescription("Runs that succeeded or failed; error: failed."))
+	m.rows, errs[2] = m.Meter.Int64Counter("maintenance.rows", metric.WithDescription("Rows processed, by action."))
+	m.Apdex, errs[3] = m.Meter.Int64Counter("maintenance.sli.apdex", metric.WithDescription("Runs that did not fail. The attribute success is true if a run stayed within its limits."))
+	m.ErrorRate, errs[4] = m.Meter.Int64Counter("maintenance.sli.error", metric.WithDescription("Runs that succeeded or failed. The attribute error is true if a run failed."))
 	m.Jobs, errs[5] = m.Meter.Int64Counter("maintenance.jobs", metric.WithDescription("Attempts of deferred jobs that ended, by outcome."))
-	m.fires, errs[6] = m.Meter.Int64Counter("maintenance.fires", metric.WithDescription("Fires of schedules, by what became of them."))
+	m.fires, errs[6] = m.Meter.Int64Counter("maintenance.fires", metric.WithDescription("Fires of schedules, by outcome."))
 	m.LeasesLost, errs[7] = m.Meter.Int64Counter("maintenance.leases.lost", metric.WithDescription("Runs that failed because their lease was lost."))
-	m.OverLimit, errs[8] = m.Meter.Int64Counter("maintenance.runs.over_limit", metric.WithDescription("Runs that a limit of time or rows stopped before they were done."))
+	m.OverLimit, errs[8] = m.Meter.Int64Counter("maintenance.runs.over_limit", metric.WithDescription("Runs that a time or row limit stopped before all work was done."))
 	m.EndedEarly, errs[9] = m.Meter.Int64Counter("maintenance.runs.ended_early", metric.WithDescription("Runs that ended early because of the load of a database or a full queue."))
-	m.paused, errs[10] = m.Meter.Float64Counter("maintenance.throttled", metric.WithUnit("s"), metric.WithDescription("Time that runs have waited because of the load of a database."))
-	m.JobsHeld, errs[11] = m.Meter.Int64Counter("maintenance.jobs.held", metric.WithDescription("How often a job was postponed because of a pause or the load of a database."))
+	m.paused, errs[10] = m.Meter.Float64Counter("maintenance.throttled", metric.WithUnit("s"), metric.WithDescription("Time that runs have paused because of the load of a database."))
+	m.JobsHeld, errs[11] = m.Meter.Int64Counter("maintenance.jobs.held", metric.WithDescription("Number of times that a job was postponed because of a pause or the load of a database."))
 	return m, errors.Join(errs[:]...)
 }
 

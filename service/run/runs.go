@@ -121,14 +121,14 @@ func (r *Runner) RunID(ctx context.Context, field, text string) (string, error) 
 		ids, more = ids[:shownIDs], " and more"
 	}
 	return "", &fault.InvalidArgumentError{Field: field, Description: fmt.Sprintf(
-		"%s matches several runs, give more characters: %s%s", text, strings.Join(ids, ", "), more)}
+		"%s matches several runs (%s%s): use more characters", text, strings.Join(ids, ", "), more)}
 }
 
 // WithSilence returns a run for display: a running run without heartbeats gets that as its reason.
 func WithSilence(run Run) Run {
 	if !run.SilentSince.IsZero() {
-		run.Reason = fmt.Sprintf("no heartbeat since %s: its process has died, hangs or cannot "+
-			"reach main. Without a heartbeat the run fails at %s",
+		run.Reason = fmt.Sprintf("no heartbeat since %s: the process of the run has died, hangs or cannot reach "+
+			"main. Without a new heartbeat, the run fails at %s",
 			run.SilentSince.UTC().Format(time.RFC3339), run.DeadAt.UTC().Format(time.RFC3339))
 	}
 	return run
@@ -137,10 +137,10 @@ func WithSilence(run Run) Run {
 // ValidRunID returns an [fault.InvalidArgumentError] unless an id has the form of a run id.
 func ValidRunID(id string) error {
 	if id == "" {
-		return &fault.InvalidArgumentError{Field: "id", Description: "is required: the list of runs has the ids"}
+		return &fault.InvalidArgumentError{Field: "id", Description: "is required: find the id in the list of runs"}
 	}
 	if uuid.Validate(id) != nil || len(id) != len(uuid.Nil.String()) {
-		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: the list of runs has the ids")
+		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: find the id in the list of runs")
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func ValidRunID(id string) error {
 // other errors unchanged.
 func unknownRun(id string, err error) error {
 	if errors.Is(err, dberr.ErrNotFound) {
-		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: the list of runs has the ids")
+		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: find the id in the list of runs")
 	}
 	return err
 }
@@ -160,7 +160,7 @@ type Filter = control.RunList
 // Runs lists runs, newest first.
 func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
 	if f.After != "" && uuid.Validate(f.After) != nil {
-		return nil, &fault.InvalidArgumentError{Field: "page_token", Description: "is not one of the list of runs"}
+		return nil, &fault.InvalidArgumentError{Field: "page_token", Description: "does not belong to the list of runs"}
 	}
 	if f.Worker != "" {
 		if _, err := r.Worker(f.Worker); err != nil {
@@ -267,9 +267,10 @@ const maxReason = 500
 func CheckReason(reason string) error {
 	switch n := len([]rune(reason)); {
 	case n == 0:
-		return &fault.InvalidArgumentError{Field: "reason", Description: "is required: give a reason"}
+		return &fault.InvalidArgumentError{Field: "reason", Description: "must not be empty"}
 	case n > maxReason:
-		return &fault.InvalidArgumentError{Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason)}
+		return &fault.InvalidArgumentError{Field: "reason", Description: fmt.Sprintf("must have at most %d "+
+			"characters", maxReason)}
 	}
 	return nil
 }

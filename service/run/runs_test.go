@@ -130,8 +130,7 @@ func TestRun_IsFoundByTheBeginningOfItsID(t *testing.T) {
 	_, err := s.Run(t.Context(), first[:4])
 	invalid, ok := errors.AsType[*fault.InvalidArgumentError](err)
 	assert.Require(t, ok && invalid.Field == "id", "an ambiguous id: %v", err)
-	assert.Equal(t, invalid.Description, first[:4]+" matches several runs, give more "+
-		"characters: "+second+", "+first)
+	assert.Equal(t, invalid.Description, first[:4]+" matches several runs ("+second+", "+first+"): use more characters")
 	for _, unknown := range []string{first[:3], "ffff", "fff-"} {
 		_, err := s.Run(t.Context(), unknown)
 		assert.That(t, errors.Is(err, fault.ErrUnknownRun), "%s: %v", unknown, err)

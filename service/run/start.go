@@ -157,7 +157,8 @@ const maxRequestID = 128
 // validRequest returns the worker of a request, or an error if the request is wrong in any state.
 func (r *Runner) validRequest(req Request) (*Worker, error) {
 	if len([]rune(req.RequestID)) > maxRequestID {
-		return nil, &fault.InvalidArgumentError{Field: "request_id", Description: fmt.Sprintf("at most %d characters", maxRequestID)}
+		return nil, &fault.InvalidArgumentError{Field: "request_id", Description: fmt.Sprintf("must have at most "+
+			"%d characters", maxRequestID)}
 	}
 	w, err := r.Worker(req.Worker)
 	if err == nil {
@@ -377,8 +378,8 @@ func requestReused(first Run) error {
 	}
 	return &fault.RefusedError{
 		Reason: "REQUEST_ID_REUSED",
-		Text: fmt.Sprintf("this request_id has already started run %s of %s: choose a new one for "+
-			"each request", first.ID, what),
+		Text: fmt.Sprintf("this request_id has already started run %s of %s: choose a new request_id for each "+
+			"request", first.ID, what),
 		Metadata: map[string]string{
 			"run_id": first.ID, "worker": first.Worker, "database": first.Database,
 			"dry_run": strconv.FormatBool(first.DryRun),

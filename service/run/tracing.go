@@ -171,9 +171,9 @@ func (x *Execution) whyStopped(run *Run, err error) string {
 	case run.State == control.RunSkipped:
 		return strings.TrimSuffix("skipped: "+run.Reason+": "+run.Error, ": ")
 	case stopped.Early:
-		return stopped.Reason.String() + "; more is left"
+		return stopped.Reason.String() + "; more work remains"
 	case x.limit != "":
-		return x.limit + "; more is left"
+		return x.limit + "; more work remains"
 	}
 	return AllSeen
 }
@@ -195,7 +195,7 @@ func refusedRun(span trace.Span, err error) {
 		spans.SetTexts(span, "maintenance.outcome", control.RunSkipped, "maintenance.reason", reason, "maintenance.stopped_because", why)
 	case errors.As(err, &known):
 		spans.SetTexts(span, "maintenance.outcome", control.RunSkipped, "maintenance.reason", reasonRequestKnown,
-			"maintenance.stopped_because", "its request id has started the run "+known.run.ID)
+			"maintenance.stopped_because", "the request id has already started run "+known.run.ID)
 	default:
 		spans.SetTexts(span, "maintenance.outcome", control.RunFailed)
 		spans.MarkFailed(span, err)

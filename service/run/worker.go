@@ -160,7 +160,8 @@ const renewals = 3
 func (r *Runner) Database(w *Worker, asked string, minute time.Time) (*repo.Database, error) {
 	if w.Databases == nil {
 		if asked != "" {
-			return nil, &fault.InvalidArgumentError{Field: "database", Description: fmt.Sprintf("%s cannot be limited to one database: leave it empty", w.Name)}
+			return nil, &fault.InvalidArgumentError{Field: "database", Description: fmt.Sprintf("%s cannot be "+
+				"limited to one database: omit the database name", w.Name)}
 		}
 		return r.Main, nil
 	}
@@ -306,7 +307,7 @@ func UnknownDatabase(name string, all []*repo.Database) error {
 	for _, d := range all {
 		names = append(names, d.Name)
 	}
-	text := fmt.Sprintf("unknown database %q: configured are %s", name, DatabaseNames(all))
+	text := fmt.Sprintf("unknown database %q: configured databases are %s", name, DatabaseNames(all))
 	if near := format.Nearest(name, names); near != "" {
 		text += " (did you mean " + near + "?)"
 	}

@@ -46,9 +46,9 @@ func Remark(h control.WorkerFigures) string {
 		return fmt.Sprintf("no scheduler has claimed the scheduled run of %s: start a server with "+
 			"scheduler.enabled", fire.Format(time.RFC3339))
 	case h.Missed == 1:
-		return fmt.Sprintf("the last scheduled run, of %s, was missed", since)
+		return fmt.Sprintf("the last scheduled run (%s) was missed", since)
 	case h.Missed > 1:
-		return fmt.Sprintf("the last %d scheduled runs were missed, since %s", h.Missed, since)
+		return fmt.Sprintf("the last %d scheduled runs were missed since %s", h.Missed, since)
 	}
 	return ""
 }

@@ -39,7 +39,7 @@ func (d *Dispatcher) NotUsed(ctx context.Context, w *run.Worker) (why string, er
 
 // NotEnabled returns why a worker that the configuration disables is not used.
 func NotEnabled(worker string) string {
-	return fmt.Sprintf("disabled in the configuration of this server: workers.%s.enabled is false", worker)
+	return fmt.Sprintf("disabled in the configuration of this server (workers.%s.enabled is false)", worker)
 }
 
 // unused has the logged reasons why this replica does not use workers.

@@ -63,10 +63,10 @@ func (r *Reporter) elsewhere(leases []run.Lease) (holding string) {
 func (r *Reporter) off(w *run.Worker) string {
 	switch {
 	case r.config.SchedulerOff:
-		return "the scheduler of this server is disabled (scheduler.enabled): on this server, " +
-			"runs start only on request"
+		return "the scheduler of this server is disabled (scheduler.enabled), so runs start on this server only " +
+			"on request"
 	case w.Config.Disabled():
-		return schedule.NotEnabled(w.Name) + ": on this server, runs start only on request"
+		return schedule.NotEnabled(w.Name) + ", so runs start on this server only on request"
 	}
 	return ""
 }
@@ -117,7 +117,7 @@ func lastRun(w *run.Worker, st Worker) (early, undone string) {
 		return "", ""
 	}
 	if fault.EndedEarly(r.Reason) {
-		return "the last run ended early, the next one resumes: " + r.Reason, ""
+		return "the last run ended early, and the next run resumes: " + r.Reason, ""
 	}
 	reason := r.Reason
 	if w.StatusReason != nil {
@@ -128,5 +128,5 @@ func lastRun(w *run.Worker, st Worker) (early, undone string) {
 		!slices.ContainsFunc(w.FailureCounts, fails) {
 		return "", ""
 	}
-	return "", fmt.Sprintf("of the last run, %s: %s", r.ID, reason)
+	return "", fmt.Sprintf("last run (%s): %s", r.ID, reason)
 }

@@ -80,7 +80,7 @@ func (r *Reporter) problems(
 			add(p)
 		}
 	}
-	return found, summarize(remarks, "runs that failed so")
+	return found, summarize(remarks, "runs that failed in this way")
 }
 
 // describe describes an error of a status call. nil gives the zero value.
@@ -141,7 +141,7 @@ func describeRun(record control.Failure) Problem {
 		p.Class = FailureSchema
 	case fault.ReasonLeaseLost:
 		p.Class = FailureLeaseLost
-		p.Message += ": you can start a run now on request"
+		p.Message += " (a run can be started now on request)"
 	case fault.ReasonSettingInvalid, reasons.SettingOff:
 		p.Class = FailureSetting
 	default:

@@ -95,7 +95,7 @@ func (r *Reporter) read(
 	got.remarks = summarize(got.remarks, "databases with remarks")
 	if err != nil && st.LastRun == nil {
 		got.remarks = slices.Insert(got.remarks, 0,
-			"last run and last success are not known while main does not answer")
+			"last run and last success are unknown while main does not answer")
 	}
 	return st, got
 }

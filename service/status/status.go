@@ -150,7 +150,7 @@ func (r *Reporter) status(ctx context.Context, w *run.Worker, shared func() over
 	st.conclude(slices.Concat(read.remarks, answering, []string{
 		schedule.Remark(fires),
 		r.config.Remark(w.Name),
-		when(st.Backlog.AtLeast, "the backlog is at least as large as the figures say"),
+		when(st.Backlog.AtLeast, "the backlog figures are lower bounds"),
 		when(!st.NextRunAt.IsZero(), w.UnscheduledRemark),
 		when(throttled == "", early),
 		undone,

@@ -211,9 +211,9 @@ func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
 		"references": {
 			{"STILL_REFERENCED: namespaces.parent_id still refers to the target", `INSERT INTO namespaces (id, name, path, type, organization_id, parent_id)
 				VALUES (1000, 'orphan', 'orphan', 'Project', 1, {user})`},
-			{"badges.holder_id is NOT NULL: it cannot be cleared", `CREATE TABLE badges (id bigserial PRIMARY KEY,
+			{"badges.holder_id cannot be cleared, because the column is NOT NULL", `CREATE TABLE badges (id bigserial PRIMARY KEY,
 				holder_id bigint NOT NULL REFERENCES users ON DELETE SET NULL); INSERT INTO badges (holder_id) VALUES ({user})`},
-			{"letters.email_id is NOT NULL: it cannot be cleared", `CREATE TABLE letters (id bigserial PRIMARY KEY,
+			{"letters.email_id cannot be cleared, because the column is NOT NULL", `CREATE TABLE letters (id bigserial PRIMARY KEY,
 				email_id bigint NOT NULL REFERENCES emails ON DELETE SET NULL);
 				INSERT INTO emails (id, user_id, email) VALUES (1, {user}, 'x'); INSERT INTO letters (email_id) VALUES (1)`},
 			// Another row of the same table, and a row that waits for what refers to it.

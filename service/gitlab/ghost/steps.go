@@ -152,7 +152,7 @@ func (u *user) removeNamespace(ctx context.Context) error {
 	return u.removal(main).Remove(ctx, rows[0])
 }
 
-const personalProjects = "a project is left in the personal namespace"
+const personalProjects = "a project remains in the personal namespace"
 
 // hasPersonalProjects reports whether a project remains in the user's namespace.
 func (u *user) hasPersonalProjects(ctx context.Context) (bool, error) {

@@ -27,8 +27,8 @@ import (
 
 // The reasons besides locks for which a user is deferred.
 var (
-	errDeadline  = errors.New("the run's time is used up")
-	errSliceUsed = errors.New("the user's share of the time is used up")
+	errDeadline  = errors.New("the run reached its time limit")
+	errSliceUsed = errors.New("the user's share of the run time is used up")
 )
 
 // minSlice is the minimum time for a user: else a run with a long queue would defer all of its
@@ -113,8 +113,8 @@ func (u *user) work(ctx context.Context) (err error) {
 }
 
 // activeAgain is the message for a user who is no longer blocked.
-const activeAgain = "the user is active again but is deleted, because a queue row requests it: " +
-	"delete the row of the queue to keep the user"
+const activeAgain = "the user is active again, but a queue row requests the deletion: delete the queue row to " +
+	"keep the user"
 
 // candidate records what a run would do with the user.
 func (u *user) candidate(action, reason string) {

@@ -196,10 +196,10 @@ func dryRunNamesTheGroupsAndWhatBecomesOfThem(g *servicetest.Groups) {
 	r := g.DryRun("scheduled_jobs=1 restored_groups=1 held_groups=2")
 	servicetest.WantCandidates(g.T, r,
 		"group 10 g10 queue",
-		"group 11 g10/child delete with a group above it",
+		"group 11 g10/child delete together with a group above it",
 		"group 20 restored restore RIGHTS_MISSING",
 		"group 30 held hold DELETING_USER_MISSING",
-		"group 40 g40 queue JOB_WAITING: a job for it is already waiting",
+		"group 40 g40 queue JOB_WAITING: a job for this candidate is already waiting",
 		"group 50 lost-deletion_scheduled-50 hold SCHEDULE_LOST",
 	)
 	digest := r.CandidatesDigest
@@ -262,9 +262,10 @@ func holdsGroupsWhoseUserIsMissing(g *servicetest.Groups) {
 func holdsWhatIsBeingDeletedByAUserWithoutRights(g *servicetest.Groups) {
 	plant(g, "10 mark=1@15 state=4")
 	r := g.Run("held_groups=1")
-	want := "1 group held: 1 DELETION_IN_PROGRESS (warnings in the log name them)"
+	want := "1 group held: 1 DELETION_IN_PROGRESS (see the warnings in the log)"
 	assert.That(g.T, r.Reason == want, "reason %q, want %q", r.Reason, want)
-	servicetest.WantDetail(g.T, servicetest.StatusOf(g.T, g.Service, servicetest.AdjournedGroups), "of the last run, "+r.ID+": 1 group held: 1 DELETION_IN_PROGRESS")
+	servicetest.WantDetail(g.T, servicetest.StatusOf(g.T, g.Service, servicetest.AdjournedGroups), "last run "+
+		"("+r.ID+"): 1 group held: 1 DELETION_IN_PROGRESS")
 	g.WantMarked("10")
 	g.WantLog(1, "group needs attention", "group_id=10", "reason=DELETION_IN_PROGRESS")
 	g.QueueJob(10, 1)

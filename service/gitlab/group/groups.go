@@ -225,7 +225,7 @@ func (r *workerRun) hold(ctx context.Context, g *group) {
 
 // coveredByParent records a group that is removed with one above it.
 func (r *workerRun) coveredByParent(g *group) {
-	r.candidate(g.ID, run.ActionDelete, "with a group above it")
+	r.candidate(g.ID, run.ActionDelete, "together with a group above it")
 }
 
 // candidate records what a run would do with a group.
@@ -271,7 +271,7 @@ func (r *workerRun) notDone(failed int64) string {
 	if len(texts) == 0 {
 		return ""
 	}
-	return strings.Join(texts, ", ") + " (warnings in the log name them)"
+	return strings.Join(texts, ", ") + " (see the warnings in the log)"
 }
 
 // about returns the keys of the one log line of a group. It has the id twice: as group_id, the key

@@ -228,7 +228,7 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 		"locked notes":   {`SELECT`, `SELECT FROM notes FOR UPDATE`, "", "rows of notes.noteable_id are locked by another transaction: check pg_stat_activity for long transactions"},
 		"bad setting": {
 			`UPDATE application_settings SET deletion_adjourned_period = -1`, "", "SETTING_INVALID",
-			"deletion_adjourned_period in application_settings is -1: set it to a number of days, 0 or more",
+			"deletion_adjourned_period in application_settings is -1: set the period to 0 or more days",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -76,16 +76,17 @@ func (k *worker) judge(ctx context.Context, stores gitlab.GroupStores, p *plan.P
 			return err
 		}
 		if slices.Contains(lost, p.ID) {
-			p.Refuse(reasonScheduleLost, lostMark+": mark it again in the application, or restore it there")
+			p.Refuse(reasonScheduleLost, lostMark+": in the application, mark the group again or restore it")
 		}
-		p.Refuse(reasonNoLongerMarked, "the group is not marked for deletion, or not due yet")
+		p.Refuse(reasonNoLongerMarked, "the group is not marked for deletion, or its deletion is not due yet")
 		return nil
 	}
 	// 3. Decide, with a text for the reader.
 	texts := map[string]string{
-		reasonUserMissing:        "the user who marked the group is missing: the group is held until the operator decides",
+		reasonUserMissing: "the user who marked the group is missing, so the group is held until the " +
+			"operator decides",
 		reasonDeletionInProgress: "the application is deleting the group for a user without permission",
-		reasonRightsMissing:      "permission denied for the user who marked the group: it would be restored",
+		reasonRightsMissing:      "permission denied for the user who marked the group, so the group would be restored",
 	}
 	if outcome, reason := decideGroup(due[0]); outcome != destruction {
 		detail := texts[reason]

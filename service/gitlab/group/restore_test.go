@@ -117,7 +117,8 @@ func restoreIsAllOrNothing(g *servicetest.Groups) {
 	r := g.Run("failed_groups=1")
 	assert.That(g.T, r.Reason != "", "the reason does not say that a group failed")
 	st, err := g.Service.Status(g.T.Context(), servicetest.AdjournedGroups)
-	assert.That(g.T, err == nil && strings.Contains(st[0].ConditionDetail, "of the last run, "+r.ID+": 1 group failed"), "status %v, %v", st, err)
+	assert.That(g.T, err == nil && strings.Contains(st[0].ConditionDetail, "last run ("+r.ID+"): 1 group "+
+		"failed"), "status %v, %v", st, err)
 	g.Want("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`, before)
 	g.WantMarked("77")
 	g.WantLog(1, "group failed", "level=ERROR", "group_id=77", "unique_violation")

@@ -182,7 +182,7 @@ func attemptThatIsOutOfTimeSaysSoInItsGroup(g *servicetest.Groups) {
 		g.T.Errorf("got %v, want that its time is over", err)
 	}
 	g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
-	g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, "stopped before its end")
+	g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, "stopped before completion")
 	g.WantMarked("10")
 	stopped, stop := context.WithCancel(context.Background())
 	go work(stopped)

@@ -81,7 +81,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 // groups. It returns "" if it can.
 func (k *worker) missing(ctx context.Context) (string, error) {
 	if k.Queue == nil {
-		return "the queue of jobs is not configured", nil
+		return "no job queue", nil
 	}
 	stores, err := k.stores(ctx)
 	return stores.Missing, err
@@ -136,7 +136,7 @@ func (k *worker) work(ctx context.Context, x *run.Execution) error {
 func (k *worker) period(ctx context.Context, stores gitlab.GroupStores) (int64, error) {
 	days, err := k.Main.Groups.AdjournedPeriod(ctx, stores)
 	const setting = "deletion_adjourned_period in application_settings is "
-	const advice = ": set it to a number of days, 0 or more"
+	const advice = ": set the period to 0 or more days"
 	invalid := &fault.FailedError{Reason: fault.ReasonSettingInvalid}
 	switch {
 	case err != nil:
@@ -223,7 +223,7 @@ func (k *worker) backlog(
 	b.AtLeast = b.AtLeast || !all
 	if b.Dead > 0 {
 		remarks = append(remarks,
-			fmt.Sprintf("%s held until the operator decides (caretaker run %s --dry-run lists them)",
+			fmt.Sprintf("%s held until the operator decides (to list the groups, run caretaker run %s --dry-run)",
 				format.Pluralize(b.Dead, "group"), Name))
 	}
 	return b, strings.Join(remarks, "; "), err
@@ -239,7 +239,7 @@ func removalProgress(
 	removals, err := d.Groups.GroupRemovals(ctx, removalsShown+1, l)
 	if len(removals) > removalsShown {
 		removals = removals[:removalsShown]
-		remarks = []string{"more removals have started"}
+		remarks = []string{"more removals are in progress"}
 	}
 	for _, r := range removals {
 		const progress = "removal of group %d, started %s: %s, %s and %s removed"
@@ -251,7 +251,7 @@ func removalProgress(
 }
 
 // lostMark describes the problem of a group with a lost mark.
-const lostMark = "it looks marked for deletion, by its state or path, but no mark is stored"
+const lostMark = "the state or path of the group indicates a deletion, but no mark is stored"
 
 // lostMarksShown is the maximum number of listed lost marks.
 const lostMarksShown = 100

@@ -22,7 +22,7 @@ func (p *placeholderDeletion) plan(ctx context.Context, _ *run.Execution, into *
 	case verdict.NotFound:
 		return plan.ErrUnknownTarget
 	case verdict.NotPlaceholder:
-		into.Refuse(reasonNotAPlaceholder, "it is another type of user")
+		into.Refuse(reasonNotAPlaceholder, "the user is not a placeholder user")
 	case verdict.Protection != nil:
 		// The plan of the user itself includes it.
 	case verdict.Reference != nil:

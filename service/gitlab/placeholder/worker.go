@@ -84,7 +84,7 @@ func claimLimits() fencing.Limits {
 // missing returns what the worker, or the jobs that it causes, require and main does not have.
 func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
 	if p.queue == nil {
-		return "no queue for its jobs", nil
+		return "no job queue", nil
 	}
 	rules, err := p.rules(ctx, time.Time{})
 	if err != nil || rules.Tables.Missing != "" {

@@ -249,7 +249,7 @@ func dryRunNamesTheFirstThousandAndCountsTheRest(e *servicetest.Estate) {
 	servicetest.WantCandidates(e.T, r,
 		"placeholder 1 u1 queue the last attempt",
 		"placeholder 2 u2 queue",
-		"placeholder 2 u2 queue JOB_WAITING: a job for it is already waiting",
+		"placeholder 2 u2 queue JOB_WAITING: a job for this candidate is already waiting",
 	)
 	// The digest is that of all, also of those not listed.
 	e.Exec("main", `DELETE FROM import_placeholder_user_details WHERE id = 1005`)

@@ -131,11 +131,11 @@ func (p *Planner) planners(kind string, id int64) ([]run.Planner, error) {
 		names = []string{jobqueue.DeleteUser{}.Kind()}
 	default:
 		return nil, &fault.InvalidArgumentError{
-			Field: "kind", Description: "is not user, group or placeholder",
+			Field: "kind", Description: "must be user, group or placeholder",
 		}
 	}
 	if id <= 0 {
-		return nil, &fault.InvalidArgumentError{Field: "id", Description: "must be above 0"}
+		return nil, &fault.InvalidArgumentError{Field: "id", Description: "must be a positive number"}
 	}
 	var steps []run.Planner
 	for _, name := range names {

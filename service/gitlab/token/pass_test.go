@@ -266,7 +266,8 @@ func queueOf(most, batch int) func(*service.Config) {
 	}
 }
 
-const fullQueue = "QUEUE_FULL: at least 3 users are queued for deletion, workers.inactive_token_deletion.max_queued = 3"
+const fullQueue = "QUEUE_FULL: at least 3 users are queued for deletion " +
+	"(workers.inactive_token_deletion.max_queued = 3)"
 
 func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 	e := servicetest.NewTokens(servicetest.Parallel(t))

@@ -92,7 +92,7 @@ func (w *tokenWalk) stop(ctx context.Context) error {
 	if _, err := w.save(ctx, stay, true); err != nil {
 		return err
 	}
-	why := fmt.Sprintf("%s: at least %d users are queued for deletion, workers.%s.max_queued = %d",
+	why := fmt.Sprintf("%s: at least %d users are queued for deletion (workers.%s.max_queued = %d)",
 		fault.ReasonQueueFull, w.config.MaxQueued, Name, w.config.MaxQueued)
 	w.x.Limit(why, why)
 	return nil

@@ -76,7 +76,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 // missing returns what the worker, or its jobs, require and the database does not have.
 func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
 	if k.Queue == nil {
-		return "no queue for its jobs", nil
+		return "no job queue", nil
 	}
 	features, err := k.schema.Read(ctx)
 	return cmp.Or(features.Missing, features.MissingTokens), err
@@ -177,7 +177,7 @@ func (k *inactiveTokens) backlog(
 	case goesOn.After(b.ReadAt):
 		remark = "the unfinished bot check resumes at " + goesOn.UTC().Format(time.RFC3339)
 	case !goesOn.IsZero():
-		remark = "the unfinished bot check resumes when a server runs its job " +
+		remark = "the unfinished bot check resumes when a server runs the job " +
 			jobqueue.ContinueInactiveTokenDeletion{}.Kind()
 	}
 	ours := `{"reason": "` + jobqueue.TokenDeletionReason + `"}`

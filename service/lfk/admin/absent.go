@@ -46,8 +46,8 @@ func (l Admin) AcceptAbsent(
 	ctx context.Context, children []string, by string,
 ) ([]AcceptedChild, error) {
 	if l.Definitions == nil {
-		return nil, errors.New("no definitions found: set " +
-			"workers.loose_foreign_keys_cleanup.definitions to their file")
+		return nil, errors.New("no definitions found: set workers.loose_foreign_keys_cleanup.definitions to the " +
+			"definitions file")
 	}
 	databases, dropped, err := l.childDatabases(ctx)
 	var others map[string]string
@@ -55,7 +55,8 @@ func (l Admin) AcceptAbsent(
 		others, err = lfkrepo.NotTables(ctx, repo.Kernels(l.Databases), l.childTables())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot check which tables are absent unless every configured database answers: %w",
+		return nil, fmt.Errorf("cannot check which tables are absent, because a configured database does not "+
+			"answer: %w",
 			err)
 	}
 	known, err := l.AbsentChildren(ctx)
@@ -83,11 +84,11 @@ func (l Admin) AcceptAbsent(
 		case all && (len(in) > 0 || before || others[child] != ""):
 		case definitions[child] == nil:
 			refused = append(refused, unknownChild(child,
-				"no definition has a child table "+child+": run `caretaker lfk lint` to list the "+
+				"no definition has the child table "+child+": run `caretaker lfk lint` to list the "+
 					"missing child tables"))
 		case len(in) > 0:
-			refused = append(refused, notAbsent(child, fmt.Sprintf("%s is in %s, where its rows are "+
-				"cleaned: only a table that is not in any configured database can be accepted as absent",
+			refused = append(refused, notAbsent(child, fmt.Sprintf("%s cannot be accepted as absent, because it "+
+				"is in %s, where its rows are cleaned",
 				child, run.DatabaseNames(in))))
 		case others[child] != "":
 			refused = append(refused, notAbsent(child, others[child]))

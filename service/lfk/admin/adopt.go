@@ -68,7 +68,7 @@ func (a *Adoption) Ready() bool { return a.defined }
 func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	allowed := []string{"", lfkrepo.AsyncDelete, lfkrepo.AsyncNullify}
 	if !slices.Contains(allowed, r.OnDelete) {
-		return nil, fmt.Errorf("%w %s: allowed are %s", ErrUnknownAction, r.OnDelete, strings.Join(allowed[1:], ", "))
+		return nil, fmt.Errorf("%w %s: use %s", ErrUnknownAction, r.OnDelete, strings.Join(allowed[1:], " or "))
 	}
 	a, err := l.find(ctx, r)
 	if err != nil {
@@ -92,8 +92,8 @@ func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, err
 	a.Steps = []Step{
 		{Text: "add the definition to " + l.Definitions.File, SQL: trimmed(lfk.Entry(a.key)), Done: a.defined},
 		{Text: "track " + a.key.Parent, SQL: trimmed(tracking...), Done: a.tracked},
-		{Text: "send SIGHUP to every server, so that it knows the definition, which cannot be checked from " +
-			"here; then run this command again"},
+		{Text: "send SIGHUP to every server to load the definition (this command cannot check the servers), then " +
+			"run this command again"},
 		{Text: "drop the foreign key " + a.real.Name, SQL: []string{a.real.DropSQL()}},
 	}
 	return a, nil
@@ -124,8 +124,8 @@ func (a *Adoption) checkDropped() error {
 	if a.defined {
 		return nil
 	}
-	return errors.Join(withEntry(fmt.Errorf("%s: %s was dropped, but %s has no definition for it: run `caretaker lfk revert "+
-		"%s`, or write the definition again", a.Database, a.real.Name,
+	return errors.Join(withEntry(fmt.Errorf("%s: %s was dropped, but %s has no definition for this foreign key: "+
+		"run `caretaker lfk revert %s`, or add the definition again", a.Database, a.real.Name,
 		a.admin.Definitions.File, catalog.ReferenceArgument(a.key.Table, a.key.Columns)), a.key)...)
 }
 
@@ -147,12 +147,12 @@ func (a *Adoption) checkAction(asked string) error {
 	if !a.defined || wanted == "" || wanted == a.key.OnDelete {
 		return nil
 	}
-	why := "but " + a.real.Name + " does what " + wanted + " does"
+	why := "but " + a.real.Name + " acts like " + wanted
 	if asked != "" {
-		why = "not " + asked
+		why = "not with " + asked
 	}
-	return fmt.Errorf("%s: %s has on_delete: %s for %s, %s: correct the definition, or confirm it "+
-		"with --on-delete %[3]s", a.Database, a.admin.Definitions.File, a.key.OnDelete,
+	return fmt.Errorf("%s: %s defines %[4]s with on_delete: %[3]s, %[5]s: correct the definition, or use "+
+		"--on-delete %[3]s", a.Database, a.admin.Definitions.File, a.key.OnDelete,
 		a.key, why)
 }
 
@@ -166,12 +166,12 @@ func (a *Adoption) action(asked string) (string, error) {
 		return same, nil
 	}
 	does := map[string]string{
-		"a": "is ON DELETE NO ACTION: it keeps parents that have children from being deleted",
-		"r": "is ON DELETE RESTRICT: it keeps parents that have children from being deleted",
-		"n": "sets some of its columns to NULL", "d": "sets its columns to their defaults",
+		"a": "prevents the deletion of parents that have children (ON DELETE NO ACTION)",
+		"r": "prevents the deletion of parents that have children (ON DELETE RESTRICT)",
+		"n": "sets only some of its columns to NULL", "d": "sets its columns to their defaults",
 	}
-	return "", fmt.Errorf("%s: %s %s, which no loose foreign key does: choose --on-delete "+
-		"async_delete or async_nullify",
+	return "", fmt.Errorf("%s: %s %s, which a loose foreign key cannot do: use --on-delete async_delete or "+
+		"--on-delete async_nullify",
 		a.Database, a.real.Name, does[a.real.OnDelete])
 }
 
@@ -190,17 +190,16 @@ func (a *Adoption) checkDatabases(ctx context.Context) error {
 	parents, parentsErr := all.databasesOf(ctx, a.key.Parent)
 	children, childrenErr := all.databasesOf(ctx, a.key.Table)
 	if err := errors.Join(parentsErr, childrenErr); err != nil {
-		return fmt.Errorf("cannot find the databases of the tables unless every configured "+
-			"database answers: %w", err)
+		return fmt.Errorf("cannot find the databases of the tables, because a configured database does not "+
+			"answer: %w", err)
 	}
 	if len(parents) < 2 || len(children) < 2 {
 		return nil
 	}
-	return sharedError(fmt.Sprintf("%s: %s is in %s, and %s in %s: a deletion in one would delete "+
-		"children in all that have %[4]s. Keep this foreign key if two databases may use the same "+
-		"key. Otherwise write the definition, track %[2]s in each, send SIGHUP to every server, "+
-		"then drop %[6]s "+
-		"yourself", a.Database, a.key.Parent, run.DatabaseNames(parents), a.key.Table,
+	return sharedError(fmt.Sprintf("%s: %s is in %s, and %s is in %s, so a deletion in one database would delete "+
+		"children in every database that contains %[4]s: keep the foreign key if two databases may use the same "+
+		"keys. Otherwise, write the definition, track %[2]s in each of its databases, send SIGHUP to every "+
+		"server, then drop %[6]s manually", a.Database, a.key.Parent, run.DatabaseNames(parents), a.key.Table,
 		run.DatabaseNames(children), a.real.Name))
 }
 
@@ -224,8 +223,8 @@ func (a *Adoption) check(ctx context.Context) error {
 		}
 	}
 	if slices.Contains([]string{"c", "n", "d"}, a.real.OnUpdate) {
-		a.Warnings = append(a.Warnings, a.real.Name+" has an action ON UPDATE, which loose foreign "+
-			"keys do not support: the keys of "+a.key.Parent+" must no longer change")
+		a.Warnings = append(a.Warnings, a.real.Name+" has an ON UPDATE action, which loose foreign keys do not "+
+			"support: make sure that the keys of "+a.key.Parent+" never change")
 	}
 	return errors.Join(refused...)
 }
@@ -268,7 +267,7 @@ func (a *Adoption) retried(ctx context.Context, do func() error) error {
 		if err == nil || n == lockTries || !held && !admin.Locked(err) {
 			return err
 		}
-		a.admin.progress("%s: %s is locked, or a run is running: attempt %d of %d", a.Database, a.key.Table,
+		a.admin.progress("%s: %s is locked, or a run is in progress (attempt %d of %d)", a.Database, a.key.Table,
 			n+1, lockTries)
 		select {
 		case <-ctx.Done():
@@ -304,7 +303,7 @@ func (e *UnwrittenError) Error() string { return errors.Join(e.Unwrap()...).Erro
 
 // Unwrap returns the reason with what to do, and each line to add as an error of its own.
 func (e *UnwrittenError) Unwrap() []error {
-	return withEntry(fmt.Errorf("%w: add these lines with an editor, then run this command again", e.err),
+	return withEntry(fmt.Errorf("%w: add the following lines with an editor, then run this command again", e.err),
 		e.keys...)
 }
 

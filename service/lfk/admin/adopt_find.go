@@ -31,7 +31,7 @@ type AdoptRequest struct {
 
 // errNoDefinitions means that no file can take the definition of an adopted foreign key.
 var errNoDefinitions = errors.New("no definitions file configured: set " +
-	"workers.loose_foreign_keys_cleanup.definitions to one, which may be empty")
+	"workers.loose_foreign_keys_cleanup.definitions to a file, which may be empty")
 
 // find finds the foreign key, and the definition that replaces it.
 func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
@@ -45,7 +45,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	case len(databases) == 0:
 		return nil, l.unknownReference(ctx, r)
 	case len(databases) > 1:
-		return nil, fmt.Errorf("%s is in %s: name one with --database", r.Table,
+		return nil, fmt.Errorf("%s is in %s: select a database with --database", r.Table,
 			run.DatabaseNames(databases))
 	}
 	all, err := admin.New(databases[0].Database).RealKeys(ctx, r.Table)
@@ -68,7 +68,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 func (l Admin) unknownReference(ctx context.Context, r AdoptRequest) error {
 	if whole := r.Table + "." + r.Columns[0]; len(r.Columns) == 1 {
 		if databases, err := l.databasesOf(ctx, whole); err == nil && len(databases) > 0 {
-			return fmt.Errorf("%w: %s is a table: write TABLE.COLUMN", ErrUnknownKey, whole)
+			return fmt.Errorf("%w %s, which is a table: write TABLE.COLUMN", ErrUnknownKey, whole)
 		}
 	}
 	return l.unknownTable(ctx, r.Table)
@@ -109,7 +109,7 @@ func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 	if r.Constraint != "" && len(found) > 0 {
 		found = slices.DeleteFunc(found, func(k admin.RealKey) bool { return k.Name != r.Constraint })
 		if len(found) == 0 {
-			return admin.RealKey{}, fmt.Errorf("%w %s of %s: --constraint may be %s", ErrUnknownKey,
+			return admin.RealKey{}, fmt.Errorf("%w %s of %s: for --constraint, choose from %s", ErrUnknownKey,
 				r.Constraint, named, strings.Join(names, ", "))
 		}
 	}
@@ -125,12 +125,12 @@ func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 		return admin.RealKey{}, fmt.Errorf("%w %s%s", ErrUnknownKey, named, hint)
 	case 1:
 		if of := found[0].CopyOf; of != "" {
-			return found[0], fmt.Errorf("%s of %s is a copy of the foreign key of %s: name %[3]s",
+			return found[0], fmt.Errorf("%s of %s is a copy of the foreign key of %s: use %[3]s",
 				found[0].Name, named, of)
 		}
 		return found[0], nil
 	}
-	return found[0], fmt.Errorf("%s has the foreign keys %s: name one with --constraint",
+	return found[0], fmt.Errorf("%s has the foreign keys %s: select a foreign key with --constraint",
 		named, strings.Join(names, ", "))
 }
 

@@ -107,8 +107,9 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 	e.Exec("main", `INSERT INTO p VALUES (1); INSERT INTO c (p_id) VALUES (1); DELETE FROM p`)
 	r := servicetest.RunBatch(t, old, "main")
 	servicetest.WantState(t, r, control.RunSucceeded)
-	const left = "are left, the definitions of this server are missing the adopted foreign keys "
-	assert.Contains(t, r.Reason, "records "+left, "c.p_id: add them to its file and send SIGHUP to it, or run caretaker lfk revert")
+	const left = "are skipped, because this server's definitions file has no definitions of the adopted foreign keys "
+	assert.Contains(t, r.Reason, "records "+left, "c.p_id: add the definitions to the file and send SIGHUP to the "+
+		"server, or run caretaker lfk revert")
 	detail := servicetest.StatusOf(t, old, servicetest.LooseForeignKeys).ConditionDetail
 	assert.Contains(t, detail, "records on main "+left)
 	assert.That(t, strings.Count(detail, left) == 1, "detail %q, want that it says once that records are left", detail)
@@ -191,8 +192,8 @@ func TestAdopt_RefusesTablesThatSeveralDatabasesHave(t *testing.T) {
 	admin.Only = "east"
 	_, err := admin.PlanAdoption(t.Context(), ofC)
 	assert.Require(t, err != nil, "adopted")
-	assert.Contains(t, err.Error(), "east: p is in main, east, and c in main, east: a deletion in "+
-		"one would delete children in all")
+	assert.Contains(t, err.Error(), "east: p is in main, east, and c is in main, east, so a deletion in one "+
+		"database would delete children")
 	keys := e.Keys(servicetest.OneChild)
 	const beside = "warning fk_beside_definition "
 	tracked := []string{beside + "main fk on public.c", beside + "east fk on public.c", "warning key_in_several_databases  c.p_id -> p", "error trigger_missing main public.p"}
@@ -245,7 +246,7 @@ func TestTrack_AsksForTheDatabaseOnlyIfThereIsAChoice(t *testing.T) {
 	e.Exec("ci", "CREATE TABLE p (id int PRIMARY KEY); CREATE VIEW seen AS SELECT 1 AS id")
 	keys := e.Keys("")
 	_, err := keys.Track(ctx, "p", "")
-	servicetest.WantError(t, err, "p is in main, ci: name one with --database")
+	servicetest.WantError(t, err, "p is in main, ci: select a database with --database")
 	_, err = keys.Track(ctx, "nowhere", "")
 	servicetest.WantError(t, err, "unknown table nowhere in main, ci")
 	_, err = keys.Track(ctx, "seen", "")

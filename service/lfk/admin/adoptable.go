@@ -91,8 +91,9 @@ func (l Admin) candidates(ctx context.Context, d *repo.Database) (found []Candid
 		}
 		if k.Adopted {
 			reference := catalog.ReferenceArgument(c.Table, c.Columns)
-			c.Refused = fmt.Sprintf("its reversion has started: run `caretaker lfk revert %s` to finish it, or "+
-				"`caretaker lfk adopt %[1]s` to undo it", reference)
+			c.Refused = fmt.Sprintf("the reversion of this foreign key has started: run "+
+				"`caretaker lfk revert %s` to finish the reversion, or run `caretaker lfk adopt %[1]s` "+
+				"to undo the reversion", reference)
 		}
 		found = append(found, c)
 	}
@@ -120,7 +121,7 @@ func (l Admin) judge(ctx context.Context, d *repo.Database, all []Candidate) err
 		if c.Refused != "" {
 			continue
 		}
-		l.progress("%s: parents of foreign keys, %d of %d", d.Name, i+1, len(all))
+		l.progress("%s: checking parents of foreign keys, %d of %d", d.Name, i+1, len(all))
 		refused := c.adoption.checkDatabases(ctx)
 		parent := catalog.ReferenceArgument(c.Parent, c.adoption.real.ParentColumns)
 		if _, done := tracking[parent]; !done && refused == nil {

@@ -31,14 +31,17 @@ func TestAdoptable_GivesTheReasonOfEachForeignKeyThatCannotBeAdopted(t *testing.
 		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %s %t %s", c.Constraint, c.Table, rows, c.Started, c.Refused)))
 	}
 	want := []string{
-		"defined_fk defined unknown true ", "parts_fk parts 50 false", "wrong_type parts 50 false n_id is of type numeric: only numeric can refer to id of n: correct the definition or the table; n: key id",
-		"shared_fk shared unknown false p is in main, ci, and shared in main, ci: a deletion", "one twice unknown false", "other twice unknown false",
+		"defined_fk defined unknown true ", "parts_fk parts 50 false", "wrong_type parts 50 false n_id is of type " +
+			"numeric, but only numeric can refer to id of n: correct the definition or the table; n: key id",
+		"shared_fk shared unknown false p is in main, ci, and shared is in main, ci, so a deletion", "one twice " +
+			"unknown false", "other twice unknown false",
 	}
 	assert.Require(t, len(got) == len(want), "%q", got)
 	for i := range want {
 		assert.That(t, strings.HasPrefix(got[i], want[i]), "%q, want %q", got[i], want[i])
 	}
-	assert.Contains(t, got[0], "has on_delete: async_nullify for defined.p_id -> p, but defined_fk does what async_delete does")
+	assert.Contains(t, got[0], "defines defined.p_id -> p with on_delete: async_nullify, but defined_fk acts like "+
+		"async_delete")
 	// A name for each of two foreign keys of one column selects it.
 	keys := at(t, e, servicetest.Save(t, ""))
 	a := assert.Must(keys.PlanAdoption(t.Context(), all[4].Request("test")))(t)

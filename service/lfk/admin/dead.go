@@ -134,7 +134,7 @@ func noRecord(table, text string) error {
 // noDeadRecord returns why no record can be retried: the id or the table does not exist, or the
 // records are not dead but failing.
 func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error {
-	const advice = "run `caretaker lfk dead` to list them"
+	const advice = "run `caretaker lfk dead` to list the dead records"
 	if id != nil {
 		text := fmt.Sprintf("unknown dead record %d: %s", *id, advice)
 		return fault.Unknown(ErrUnknownRecord, "id", strconv.FormatInt(*id, 10), text)
@@ -154,8 +154,8 @@ func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error 
 		return err
 	})
 	if failing {
-		return noRecord(table, "no dead record matches: failing records are retried automatically. To "+
-			"see when, run `caretaker lfk dead --failing`")
+		return noRecord(table, "no dead record matches, and failing records are retried automatically: run "+
+			"`caretaker lfk dead --failing` to see the next attempts")
 	}
 	return noRecord(table, "no dead record matches: "+advice)
 }

@@ -58,15 +58,15 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 	if l.Schedule != "" {
 		for _, i := range lfk.StarvedDatabases(l.Schedule, len(l.Databases)) {
 			check.at(l.Databases[i].Name, l.Schedule).warn("schedule_starves_database",
-				"never starts a run in a minute in which it is this database's turn: use a "+
-					"schedule that runs every minute, or set rotation to all")
+				"this schedule never starts a run during the turn of the database: use a schedule that runs every "+
+					"minute, or set rotation to all")
 		}
 	}
 	var seen map[string]*lfkrepo.SeenChildren
 	err := l.each(ctx, func(d *repo.Database) error {
 		l.progress("%s: inspecting %s", d.Name, format.Pluralize(len(check.Keys), "definition"))
 		at := admin.Watched(admin.New(d.Database), func(done, total int) {
-			l.progress("%s: triggers of children, %d of %d", d.Name, done, total)
+			l.progress("%s: checking triggers of child tables, %d of %d", d.Name, done, total)
 		})
 		inspection, err := at.Inspect(ctx, check.Keys)
 		if err != nil {
@@ -182,29 +182,28 @@ func (l *lint) queue(d lfk.Inspected) {
 	case !d.Queue.Exists:
 		l.at(d.Name, queue).fail("queue_missing", "run `caretaker lfk install --database %s`", d.Name)
 	case d.Queue.Managed && !d.Queue.Wide && l.needsValues(d):
-		l.at(d.Name, queue).fail("queue_old", "column key_values is missing, which keys other "+
-			"than one integer need: run `caretaker lfk install --database %s` to add it", d.Name)
+		l.at(d.Name, queue).fail("queue_old", "column key_values is missing, but required for keys other than a "+
+			"single integer: run `caretaker lfk install --database %s` to add the column", d.Name)
 	case len(d.QueueFaults) > 0:
-		l.at(d.Name, queue).fail("queue_shape", "%s: give it the columns of GitLab's queue",
+		l.at(d.Name, queue).fail("queue_shape", "%s: make the columns match those of GitLab's queue",
 			strings.Join(d.QueueFaults, ", "))
 	}
 	for _, table := range slices.Sorted(maps.Keys(d.Routed)) {
-		l.at(d.Name, d.Queue.Schema+"."+table).fail("queue_shape", "%s: give it the columns of "+
-			"GitLab's queue",
+		l.at(d.Name, d.Queue.Schema+"."+table).fail("queue_shape", "%s: make the columns match those of GitLab's queue",
 			strings.Join(d.Routed[table], ", "))
 	}
 	for _, function := range d.OldFunctions {
 		l.at(d.Name, function).warn("function_old",
-			"is missing, outdated or not connected to a queue: run `caretaker lfk install "+
-				"--database %s` to recreate it", d.Name)
+			"the function is missing, outdated or not connected to a queue: run `caretaker lfk install --database "+
+				"%s` to recreate the function", d.Name)
 	}
 	l.sequences(d)
 	if !d.ActiveMissing {
 		return
 	}
-	advice := "create the partition, or set the column's default to one that exists"
+	advice := "create the partition, or set the column's default to an existing partition"
 	if d.Queue.Managed {
-		advice = fmt.Sprintf("run `caretaker lfk install --database %s`, or the worker, to create it", d.Name)
+		advice = fmt.Sprintf("run `caretaker lfk install --database %s` or the worker to create the partition", d.Name)
 	}
 	l.at(d.Name, queue).fail("default_partition_missing", "deletions from tracked tables fail, "+
 		"because the default of the column partition does not name an existing partition: %s", advice)
@@ -229,7 +228,7 @@ func (l *lint) sequences(d lfk.Inspected) {
 		if s.OfQueue {
 			fails = "deletions from tracked tables fail"
 		}
-		repair := fmt.Sprintf("`caretaker lfk install --database %s` to advance it", d.Name)
+		repair := fmt.Sprintf("`caretaker lfk install --database %s` to advance the sequence", d.Name)
 		if !d.Queue.Exists || s.OfQueue && !d.Queue.Managed {
 			repair = s.Repair()
 		}
@@ -260,21 +259,21 @@ func (l *lint) children(d lfk.Inspected) {
 				"create an index on %[1]s (%[2]s)", key.Table, indexColumns(key))
 		}
 		for _, k := range child.Keepers {
-			at.warn("row_trigger", "%s may keep rows from being deleted or changed, and their "+
-				"records are then postponed: make sure that it does not", k)
+			at.warn("row_trigger", "%s may prevent rows from being deleted or updated, which postpones the "+
+				"records of these rows: make sure that the trigger or rule allows both", k)
 		}
 		for _, column := range child.Generated {
 			at.fail("column_generated", "%s is a generated column, which cannot be set (428C9): "+
 				"choose a different on_delete", column)
 		}
 		if child.Unidentified != "" {
-			at.fail("replica_identity_missing", "%s is in a publication and has no replica identity, so "+
-				"rows of it cannot be deleted or updated (55000): give it a primary key, or run ALTER TABLE %[1]s "+
-				"REPLICA IDENTITY FULL, or DEFAULT if it has a primary key", child.Unidentified)
+			at.fail("replica_identity_missing", "%s is in a publication and has no replica identity, so its rows "+
+				"cannot be deleted or updated (55000): add a primary key, or run ALTER TABLE %[1]s REPLICA "+
+				"IDENTITY FULL (DEFAULT if the table has a primary key)", child.Unidentified)
 		}
 		for _, column := range child.NeverNull {
-			at.fail("nullify_not_null", "column %s does not allow NULL: drop its NOT NULL "+
-				"constraint, or choose a different on_delete", column)
+			at.fail("nullify_not_null", "column %s does not allow NULL: drop the NOT NULL constraint, or choose a "+
+				"different on_delete", column)
 		}
 	}
 }
@@ -306,7 +305,7 @@ func (l *lint) pending(d lfk.Inspected) {
 		default:
 			l.at(d.Name, name).fail("pending_without_definition", "records stay pending, because "+
 				"no definition uses this parent: add a definition. If the table was renamed or "+
-				"is a partition, run `caretaker lfk orphans --fix`, and delete the records from "+
+				"is a partition, run `caretaker lfk orphans --fix`, then delete the records from "+
 				"%s.loose_foreign_keys_deleted_records", d.Queue.Schema)
 		}
 	}

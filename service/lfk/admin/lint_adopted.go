@@ -48,13 +48,13 @@ func (l *lint) undefined(d lfk.Inspected) {
 		if lfk.StandsFor(l.Keys, d.Queue.Schema, k) != nil {
 			continue
 		}
-		repair := "set workers.loose_foreign_keys_cleanup.definitions to the file that has its definition"
+		repair := "set workers.loose_foreign_keys_cleanup.definitions to the file that contains its definition"
 		if l.Definitions != nil {
 			repair = "add or correct its definition in " + l.Definitions.File
 		}
 		child := catalog.Table{Schema: k.Schema, Name: k.Table}.Written()
-		l.at(d.Name, k.Named()).fail(CodeAdoptedUndefined, "is an adopted foreign key to %s without a definition, "+
-			"so its orphans are not cleaned: %s, or run `caretaker lfk revert %s`", k.RecordedParent(), repair,
+		l.at(d.Name, k.Named()).fail(CodeAdoptedUndefined, "this adopted foreign key to %s has no definition, so "+
+			"its orphans are not cleaned: %s, or run `caretaker lfk revert %s`", k.RecordedParent(), repair,
 			catalog.ReferenceArgument(child, k.Columns))
 	}
 }

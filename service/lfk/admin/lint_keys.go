@@ -26,9 +26,9 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 	if len(parent.Columns) < len(parent.Key) {
 		if tracked {
 			at.fail("key_type", "deletions fail, because the trigger records the column %s, "+
-				"which does not exist: run `caretaker lfk untrack %s`. If the column was "+
-				"renamed, run `caretaker lfk track %[2]s --column` with the new names in the "+
-				"order of %s", missingColumn(parent), format.Argument(at.object),
+				"which does not exist: run `caretaker lfk untrack %s`. If the column was renamed, then run "+
+				"`caretaker lfk track %[2]s --column` with the new column names, in the same order as "+
+				"%s", missingColumn(parent), format.Argument(at.object),
 				strings.Join(parent.Key, ","))
 		}
 		return
@@ -36,15 +36,15 @@ func (l *lint) keyType(d lfk.Inspected, at spot, parent admin.Parent) {
 	for _, c := range parent.Columns {
 		switch asInteger := tracked && !parent.Values; {
 		case c.Class == "":
-			at.fail("key_type", "key %s is of type %s, but only %s can be recorded: remove the "+
-				"definitions", c.Name, c.Exact, recordable(d))
+			at.fail("key_type", "key %s is of type %s, but only %s can be recorded: remove the definitions for "+
+				"this parent", c.Name, c.Exact, recordable(d))
 		case c.Class == repo.ClassInteger:
 		case !ownQueue(d):
-			at.fail("key_type", "key %s is of type %s, but only %s can be recorded in GitLab's "+
-				"queue: remove the definitions", c.Name, c.Exact, integerKinds)
+			at.fail("key_type", "key %s is of type %s, but only %s can be recorded in GitLab's queue: remove the "+
+				"definitions for this parent", c.Name, c.Exact, integerKinds)
 		case asInteger:
 			at.fail("key_type", "deletions fail, because key %s is of type %s, which the trigger "+
-				"cannot record: run `caretaker lfk untrack %s`, and track the table again", c.Name, c.Exact,
+				"cannot record: run `caretaker lfk untrack %s`, then track the table again", c.Name, c.Exact,
 				format.Argument(at.object))
 		}
 	}
@@ -108,15 +108,15 @@ func (l *lint) keyFaults(d lfk.Inspected) {
 			continue
 		}
 		if _, err := key.Places(parent.Key); err != nil {
-			l.at(d.Name, key.String()).fail("key_mismatch", "%s: correct the columns in the "+
-				"definition, or track %s with --column", err, key.Parent)
+			l.at(d.Name, key.String()).fail("key_mismatch", "%s: correct the columns in the definition, or use "+
+				"--column to track %s by other columns", err, key.Parent)
 			continue
 		}
 		for i, column := range key.Columns {
 			if at := slices.Index(parent.Key, column); key.Key == nil && at >= 0 && at != i {
-				l.at(d.Name, key.String()).warn("key_order", "%s refers to %s of %s, which also "+
-					"has a column %[1]s: write the columns in the order of the key %s, or list "+
-					"the referenced columns as key",
+				l.at(d.Name, key.String()).warn("key_order", "column %s refers to %s of %s, which also has a "+
+					"column %[1]s: list the columns in the same order as the key %[4]s, or set key to the referenced "+
+					"columns",
 					column, parent.Key[i], key.Parent, lfkrepo.ColumnList(parent.Key))
 				break
 			}
@@ -142,10 +142,10 @@ func (l *lint) mismatches(key lfkrepo.Definition, child *admin.Child) (mismatche
 		kind := "is of type " + column.Exact
 		text := column.Exact == "text" || strings.HasPrefix(column.Exact, "character")
 		if text && column.Class == "" && kinds != integerKinds {
-			kind = "has a collation in which different texts are equal"
+			kind = "has a collation that treats different texts as equal"
 			kinds += " with a deterministic collation"
 		}
-		mismatches = append(mismatches, fmt.Sprintf("%s %s: only %s can refer to %s", column.Name, kind, kinds, of))
+		mismatches = append(mismatches, fmt.Sprintf("%s %s, but only %s can refer to %s", column.Name, kind, kinds, of))
 	}
 	return mismatches
 }

@@ -29,8 +29,8 @@ func (l *lint) missing(names func() lfk.TableNames) {
 				at.fail("parent_missing", "deletions are not recorded, because %s, and track "+
 					"that table", l.others[key.Parent])
 			} else {
-				at.warn("parent_missing", "is not in any configured database%s, so its "+
-					"definitions get no records: configure its database, or remove the "+
+				at.warn("parent_missing", "this table is not in any configured database%s, so no records exist "+
+					"for its definitions: configure the database that contains the table, or remove the "+
 					"definitions", lfk.Parenthesized(names().Hint(key.Parent)))
 			}
 		}
@@ -42,12 +42,12 @@ func (l *lint) missing(names func() lfk.TableNames) {
 		case l.others[key.Table] != "":
 			l.at("", key.String()).fail("child_no_table", "%s. Records of %s are held", l.others[key.Table], key.Parent)
 		case l.Accepted.Everywhere(key.Table):
-			l.at("", key.String()).warn("child_absent", "%s is not in any configured database, "+
-				"which was accepted: the definition is skipped until a run finds the table", key.Table)
+			l.at("", key.String()).warn("child_absent", "%s is not in any configured database and was accepted as "+
+				"absent, so the definition is skipped until a run finds the table", key.Table)
 		default:
 			l.at("", key.String()).fail("child_missing", "%s is not in any configured "+
-				"database%s, so records of %s are held: configure the database that contains it, "+
-				"or run `caretaker lfk accept-absent %s`",
+				"database%s, so records of %s are held: configure the database that contains the table, or run "+
+				"`caretaker lfk accept-absent %s`",
 				key.Table, lfk.Parenthesized(names().Hint(key.Table)), key.Parent, format.Argument(key.Table))
 		}
 	}
@@ -72,9 +72,9 @@ func (l *lint) shared() {
 		}
 		if len(databases) > 1 && len(tracked) > 0 && len(children) > 0 {
 			l.at("", key.String()).warn("key_in_several_databases", "%s is in %s, and a deletion "+
-				"in one of these databases applies to all databases that contain %s (%s): make "+
-				"sure that no key of %[1]s is used in two databases, and untrack %[1]s where it "+
-				"is a copy", key.Parent, format.List(databases), key.Table,
+				"in one of these databases applies to all databases that contain %s (%s): make sure that no two "+
+				"databases use the same key of %[1]s, and untrack %[1]s in databases that contain only a "+
+				"copy", key.Parent, format.List(databases), key.Table,
 				format.List(children))
 		}
 	}
@@ -119,16 +119,16 @@ func (l *lint) foreignKeys(d lfk.Inspected) {
 		if key := l.definition(d, func(k lfkrepo.Definition) bool {
 			return f.Blocks() && d.Is(k.Table, f.To) && k.OnDelete == lfkrepo.AsyncDelete
 		}); key != nil {
-			l.at(d.Name, f.String()).fail("fk_blocks_deletion", "this foreign key keeps rows of "+
-				"%s from being deleted by %s (23503): give it ON DELETE CASCADE or SET NULL, or "+
-				"replace it with a definition", key.Table, key)
+			l.at(d.Name, f.String()).fail("fk_blocks_deletion", "this foreign key prevents %[2]s from deleting "+
+				"rows of %[1]s (23503): set the foreign key to ON DELETE CASCADE or SET NULL, or replace it with "+
+				"a definition", key.Table, key)
 		}
 		if key := l.definition(d, func(k lfkrepo.Definition) bool {
 			return d.Is(k.Table, f.From) && d.Is(k.Parent, f.To) &&
 				slices.Contains(catalog.NamesOf(f.Columns), k.Columns[0])
 		}); key != nil {
-			l.at(d.Name, f.String()).warn("fk_beside_definition", "is a real foreign key that "+
-				"does the work of %s: %s", key, finish(d, f, *key))
+			l.at(d.Name, f.String()).warn("fk_beside_definition", "this real foreign key already does the work of "+
+				"%s: %s", key, finish(d, f, *key))
 		}
 	}
 }
@@ -142,8 +142,9 @@ func finish(d lfk.Inspected, f admin.ForeignKey, key lfkrepo.Definition) string 
 		return "drop the foreign key, or remove the definition"
 	}
 	reference := catalog.ReferenceArgument(key.Table, key.Columns)
-	return fmt.Sprintf("run `caretaker lfk adopt %s` to drop it once every server knows the "+
-		"definition, or `caretaker lfk revert %s` to keep it and remove the definition", reference, reference)
+	return fmt.Sprintf("run `caretaker lfk adopt %s` to drop the foreign key once every server has loaded the "+
+		"definition, or run `caretaker lfk revert %s` to keep the foreign key and remove the "+
+		"definition", reference, reference)
 }
 
 // definition returns the first of its kind whose child is in a database, or nil.
@@ -161,13 +162,13 @@ func (l *lint) parents(d lfk.Inspected) {
 	for _, name := range l.CleanedParents(d) {
 		parent, at := d.Parents[name], l.at(d.Name, name)
 		if parent.PartitionOf != "" {
-			at.warn("parent_missing", "is a partition, and its deletions are recorded for %s: "+
-				"use %[1]s in the definitions", parent.PartitionOf)
+			at.warn("parent_missing", "this table is a partition, so its deletions are recorded for %s: use %[1]s "+
+				"in the definitions", parent.PartitionOf)
 			continue
 		}
 		track := trackCommand(d.Name, parent.Key, name)
 		if !parent.Tracked() && d.Queue.Managed && slices.Equal(parent.Key, []string{"id"}) {
-			track += " (with --column, if its children refer to a column other than id)"
+			track += " (add --column if child rows refer to a column other than id)"
 		}
 		for _, relation := range parent.Relations {
 			on := l.at(d.Name, relation.Name)
@@ -180,8 +181,8 @@ func (l *lint) parents(d lfk.Inspected) {
 			on.others(name, relation)
 		}
 		if len(parent.Heirs) > 0 {
-			at.warn("parent_inherited", "%s inherit from this table, and deletions from them are "+
-				"not recorded: delete from %s instead", format.List(parent.Heirs), name)
+			at.warn("parent_inherited", "deletions from tables that inherit from this table (%s) are not "+
+				"recorded: delete from %s instead", format.List(parent.Heirs), name)
 		}
 		l.keyType(d, at, parent)
 	}
@@ -214,21 +215,21 @@ func (at spot) trigger(parent, code string, t *admin.Trigger, track string) {
 	case code == "trigger_missing" && t == nil:
 		at.fail(code, "deletions are not recorded: run %s", track)
 	case (code == "trigger_missing" || code == "trigger_form") && t.Idle:
-		at.fail(code, "trigger %s calls %s, which inserts nothing, or into a queue that does not "+
-			"exist: run `caretaker lfk install`. If the queue is GitLab's, restore GitLab's "+
-			"version of the function", t.Name, t.Function)
+		at.fail(code, "trigger %s calls %s, which inserts nothing or uses a queue that does not exist: run "+
+			"`caretaker lfk install`, or restore GitLab's version of the function if the queue belongs to "+
+			"GitLab", t.Name, t.Function)
 	case code == "trigger_missing":
 		at.fail(code, "trigger %s calls %s, which records no deletions: drop or rename the "+
 			"trigger, then run %s", t.Name, t.Function, track)
 	case code == "trigger_form":
-		at.fail(code, "trigger %s calls %s(%s), which is not the function for %s: run `caretaker "+
-			"lfk untrack %s`, then %s",
+		at.fail(code, "trigger %s calls %s(%s), which is not the function for %s: run `caretaker lfk untrack %s`, "+
+			"then run %s",
 			t.Name, t.Function, strings.Join(t.Arguments, ", "), parent, format.Argument(parent), track)
 	case code == "trigger_disabled":
 		at.fail(code, "trigger %s is disabled, or fires only on replicas: run %s", t.Name, track)
 	case code == "trigger_replication":
 		at.fail(code, "a subscription fills %s, and trigger %s does not fire for rows that "+
-			"logical replication deletes: run %s to replace it with a row trigger", parent, t.Name, track)
+			"logical replication deletes: run %s to replace the trigger with a row trigger", parent, t.Name, track)
 	case t.Fires == "O":
 		at.warn("trigger_not_always", "trigger %s does not fire while session_replication_role "+
 			"is replica: if rows are deleted in such sessions, run ALTER TABLE %s ENABLE ALWAYS "+
@@ -239,8 +240,8 @@ func (at spot) trigger(parent, code string, t *admin.Trigger, track string) {
 // others reports triggers that record the deletions from a table or partition besides its own.
 func (at spot) others(parent string, r admin.Relation) {
 	for _, t := range r.Others {
-		at.warn("trigger_twice", "trigger %s records the same deletions as %s, which records "+
-			"them for %s: run DROP TRIGGER %s", t.Name, r.Trigger.Name, parent, t.Droppable)
+		at.warn("trigger_twice", "trigger %s duplicates trigger %s, which already records the deletions for %s: "+
+			"run DROP TRIGGER %s", t.Name, r.Trigger.Name, parent, t.Droppable)
 	}
 }
 
@@ -261,21 +262,21 @@ func (l *lint) triggers(d lfk.Inspected) {
 			continue
 		}
 		if named := t.Named(); named != "" && named != recorded {
-			l.at(d.Name, t.Relation()).fail("trigger_form", "trigger %s is for %s, and this "+
-				"table is neither that table nor its partition: run `caretaker lfk untrack "+
+			l.at(d.Name, t.Relation()).fail("trigger_form", "trigger %s is for %s, but this table is neither "+
+				"%[2]s nor one of its partitions: run `caretaker lfk untrack "+
 				"%s`", t.Name, named, argument)
 			continue
 		}
 		seen = append(seen, recorded)
 		if children := l.acceptedOf(d, recorded); len(children) > 0 {
 			l.at(d.Name, shown).warn("trigger_without_definition",
-				"trigger %s records deletions, but the child tables were accepted as absent: run "+
-					"`caretaker lfk untrack %s`, or %s",
+				"trigger %s records deletions, but the child tables were accepted as absent: run `caretaker lfk "+
+					"untrack %s`, or run %s",
 				t.Name, argument, revokeCommand(children))
 			continue
 		}
 		l.at(d.Name, shown).warn("trigger_without_definition",
-			"trigger %s records deletions, but no definition needs them: add a definition, or "+
+			"trigger %s records deletions, but no definition uses this parent: add a definition, or "+
 				"run `caretaker lfk untrack %s`", t.Name, argument)
 	}
 }

@@ -126,7 +126,8 @@ func TestLint_ATextThatMayEqualAnotherIsNoKey(t *testing.T) {
 	e.Install("p code")
 	result := servicetest.WantFindings(t, e.Keys("c: [{table: p, column: k, on_delete: async_delete}]"), "error type_mismatch main c.k -> p")
 	assert.Contains(t, result.Findings[0].Advice,
-		"k has a collation in which different texts are equal: only text with a deterministic collation can refer to code of p")
+		"k has a collation that treats different texts as equal, but only text with a deterministic collation can "+
+			"refer to code of p")
 }
 
 func TestLint_FileAndScheduleAreChecked(t *testing.T) {
@@ -228,7 +229,7 @@ parts: [{table: p, column: p_id, on_delete: async_delete}]
 			assert.Contains(t, f.Advice, want)
 		}
 		if f.Object == "plain on other.refs" && !strings.Contains(f.Advice, "this foreign key "+
-			"keeps rows of c from being deleted by c.p_id -> p (23503)") {
+			"prevents c.p_id -> p from deleting rows of c (23503)") {
 			t.Errorf("got %q", f.Advice)
 		}
 	}
@@ -279,7 +280,7 @@ gone: [{table: p, column: p_id, on_delete: async_delete}]
 nulled: [{table: p, column: p_id, on_delete: async_nullify}]
 parts: [{table: p, column: p_id, on_delete: async_delete}]
 `), "warning row_trigger main gone.p_id -> p", "warning row_trigger main nulled.p_id -> p", "warning row_trigger main parts.p_id -> p")
-	for i, want := range []string{"trigger on_delete of gone may keep rows", "trigger on_update of nulled ", "trigger on_leaf of parts_1 "} {
+	for i, want := range []string{"trigger on_delete of gone may prevent rows", "trigger on_update of nulled ", "trigger on_leaf of parts_1 "} {
 		got := result.Findings[i].Advice
 		assert.That(t, strings.Contains(got, want), "got %q, want %q", got, want)
 	}

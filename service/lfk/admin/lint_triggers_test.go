@@ -102,7 +102,8 @@ func TestLint_AFunctionThatWritesToNoQueueRecordsNothing(t *testing.T) {
 			found := assert.Must(keys.Lint(t.Context()))(t)
 			assert.Equal(t, found.Errors, 2)
 			at := slices.IndexFunc(found.Findings, func(f lfk.Finding) bool { return f.Code == "trigger_form" })
-			assert.Contains(t, found.Findings[at].Advice, "or into a queue that does not exist: run `caretaker lfk install`")
+			assert.Contains(t, found.Findings[at].Advice, "or uses a queue that does not exist: run `caretaker "+
+				"lfk install`")
 			e.Install()
 			e.Exec("main", `INSERT INTO plain VALUES (1); INSERT INTO keyed VALUES (gen_random_uuid()); DELETE FROM plain; DELETE FROM keyed`)
 			e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "2")
@@ -198,7 +199,8 @@ func TestLint_QueueMustBeThereAndInOrder(t *testing.T) {
 	const queue = "public.loose_foreign_keys_deleted_records"
 	result := servicetest.WantFindings(t, keys, "error queue_shape main "+queue, "error default_partition_missing ci "+queue,
 		"error queue_shape sec "+queue, "error default_partition_missing sec "+queue)
-	for i, want := range []string{"it has no column partition of type bigint", "run `caretaker lfk install --database ci`, or the worker", "it has no valid index", "create the partition"} {
+	for i, want := range []string{"it has no column partition of type bigint", "run `caretaker lfk install " +
+		"--database ci` or the worker", "it has no valid index", "create the partition"} {
 		assert.That(t, strings.Contains(result.Findings[i].Advice, want), "got %q, want %q", result.Findings[i].Advice, want)
 	}
 	e.Exec("main", "DROP TABLE loose_foreign_keys_deleted_records")

@@ -142,7 +142,7 @@ func readCursor(text string, selected []*repo.Database) (first int, after lfk.Fa
 	partition, failed := strconv.ParseInt(parts[2], 10, 64)
 	if first < 0 || failed != nil {
 		return 0, after, &fault.InvalidArgumentError{
-			Field: "page_token", Description: "is not one of a list of records in these databases",
+			Field: "page_token", Description: "does not belong to a list of records in these databases",
 		}
 	}
 	return first, lfk.FailingRecord{

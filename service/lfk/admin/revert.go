@@ -24,7 +24,7 @@ func (l Admin) PlanReversion(ctx context.Context, r AdoptRequest) (*Adoption, er
 	// Without a suggestion, the error ends with the name.
 	named := r.Table + "." + lfkrepo.ColumnList(r.Columns)
 	if errors.Is(err, ErrUnknownKey) && strings.HasSuffix(err.Error(), " "+named) {
-		err = fmt.Errorf("%w: caretaker has never adopted it", err)
+		err = fmt.Errorf("%w: caretaker has never adopted this foreign key", err)
 	}
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func (l Admin) PlanReversion(ctx context.Context, r AdoptRequest) (*Adoption, er
 	}
 	if a.real.WasValid() && !a.real.Partitioned {
 		a.Steps = append(a.Steps, Step{
-			Text: "check the rows that are there", SQL: []string{a.real.ValidateSQL()}, Done: checked,
+			Text: "check the existing rows", SQL: []string{a.real.ValidateSQL()}, Done: checked,
 		})
 	}
 	remove := Step{Text: "remove the definition from " + l.Definitions.File, Done: !a.defined}
@@ -69,8 +69,8 @@ func (a *Adoption) pending(ctx context.Context) error {
 	}
 	waiting, err := a.database.Queue.PendingParents(ctx, queue, run.ReadLimits())
 	if err == nil && slices.Contains(lfkrepo.ParentNames(waiting), catalog.RecordedName(a.key.Parent, queue.Schema)) {
-		err = fmt.Errorf("%w: %s on %s: let the worker clean them (`caretaker run %s --database %s`), "+
-			"then run this command again", ErrPending, a.key.Parent, a.Database, lfk.Name, a.Database)
+		err = fmt.Errorf("%w (%s on %s): run `caretaker run %s --database %s` to process the records, then run "+
+			"this command again", ErrPending, a.key.Parent, a.Database, lfk.Name, a.Database)
 	}
 	return err
 }
@@ -80,9 +80,9 @@ func (a *Adoption) explain(err error) error {
 	if !admin.Violated(err) {
 		return err
 	}
-	return fmt.Errorf("rows of %s refer to rows of %s that no longer exist, so %s cannot be "+
-		"checked: queue them with `caretaker lfk orphans %s --fix`, let the worker clean them, then "+
-		"run this command again", a.key.Table, a.key.Parent, a.real.Name,
+	return fmt.Errorf("rows of %s refer to rows of %s that no longer exist, so %s cannot be validated: run "+
+		"`caretaker lfk orphans %s --fix` to queue the orphans, let the worker clean the orphans, then run this "+
+		"command again", a.key.Table, a.key.Parent, a.real.Name,
 		catalog.ReferenceArgument(a.key.Table, a.key.Columns))
 }
 
@@ -112,7 +112,8 @@ func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
 	}
 	if a.defined {
 		if err := a.admin.Definitions.Remove(a.key); err != nil {
-			return nil, errors.Join(withEntry(fmt.Errorf("%w: remove these lines with an editor", err), a.key)...)
+			return nil, errors.Join(withEntry(fmt.Errorf("%w: remove the following lines with an "+
+				"editor", err), a.key)...)
 		}
 	}
 	for _, k := range a.admin.Definitions.Keys {

@@ -114,10 +114,10 @@ func childFault(key lfk.Definition, child *admin.Child) string {
 	case len(child.Mismatches) > 0:
 		return child.Mismatches[0] + ": run `caretaker lfk lint` to see the remedy"
 	case !child.Indexed:
-		return "no index finds its keys: run `caretaker lfk lint` to see the missing index"
+		return "no index covers the keys of " + key.Table + ": run `caretaker lfk lint` to see the missing index"
 	case !child.Ordered:
-		return fmt.Sprintf("orphans of %s need an index on (%s), in this order: create one, or "+
-			"write the definition's column and key in the order of an existing index", key.Table,
+		return fmt.Sprintf("the search for orphans of %s requires an index on (%s), in this order: create the "+
+			"index, or list column and key of the definition in the same order as an existing index", key.Table,
 			strings.Join(key.Columns, ", "))
 	}
 	return ""
@@ -132,15 +132,14 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 			continue
 		}
 		if seen.PartitionOf != "" {
-			partition = fmt.Sprintf("%s is a partition of %s: use that name in the "+
-				"definitions", t.Key.Parent,
+			partition = fmt.Sprintf("%s is a partition of %s: use %[2]s in the definitions", t.Key.Parent,
 				seen.PartitionOf)
 			continue
 		}
 		// All databases must record the parent by the same key.
 		if t.key != nil && !slices.Equal(t.key, seen.Key) {
-			return fmt.Sprintf("%s is tracked by %s on %s and by %s elsewhere: track it by the same "+
-				"key everywhere", t.Key.Parent, lfk.ColumnList(seen.Key), d.database.Name,
+			return fmt.Sprintf("%s is tracked by %s on %s and by %s elsewhere: track %[1]s by the same key in "+
+				"every database", t.Key.Parent, lfk.ColumnList(seen.Key), d.database.Name,
 				lfk.ColumnList(t.key)), nil
 		}
 		if fault := t.mapColumns(seen.Key); fault != "" {
@@ -226,8 +225,8 @@ type Page struct {
 const maxRows = 100_000
 
 // ErrBusy means that the parent of a definition has too many waiting records to compare with.
-var ErrBusy = errors.New("its parent has more than 10,000 pending records: try again when " +
-	"loose_foreign_keys_cleanup has processed them")
+var ErrBusy = errors.New("the parent has more than 10,000 pending records: try again after " +
+	"loose_foreign_keys_cleanup has processed the records")
 
 // limits bound the reads.
 func limits() fencing.Limits { return fencing.Limits{Statement: 10 * time.Second, Lock: time.Second} }
@@ -296,7 +295,7 @@ func (t *Task) guess() string {
 	if t.untracked == "" || t.Fault != "" {
 		return ""
 	}
-	return fmt.Sprintf("%s is not tracked on %s: its rows were found by %s, which is a guess",
+	return fmt.Sprintf("%s is not tracked on %s, so the search assumed the key %s",
 		t.Key.Parent, t.untracked, lfk.ColumnList(t.key))
 }
 
@@ -307,8 +306,8 @@ func (t *Task) Refuses() string {
 			"track %[1]s --database %[2]s` first", t.Key.Parent, t.untracked)
 	}
 	if t.mixed != "" {
-		return fmt.Sprintf("%s records its keys in one form on %s and in another one on %s: give its key "+
-			"columns the same type everywhere, and track it again", t.Key.Parent, t.QueueDatabase().Name, t.mixed)
+		return fmt.Sprintf("the keys of %s are recorded in one form on %s and in another form on %s: use the same "+
+			"types for the key columns in every database, then track %[1]s again", t.Key.Parent, t.QueueDatabase().Name, t.mixed)
 	}
 	return t.parents[0].Refuses()
 }

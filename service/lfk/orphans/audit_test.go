@@ -249,7 +249,8 @@ func isShownOnceItRanAndLooksAtAllThoughOneFails(e *servicetest.Estate) {
 	st := servicetest.StatusOf(e.T, s, orphans.Name)
 	assert.That(e.T, st.NotUsed != "", "%+v", st)
 	r := audited(e.T, s)
-	assert.That(e.T, r.State == control.RunFailed && strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys"), "%+v", r)
+	assert.That(e.T, r.State == control.RunFailed && strings.Contains(r.Error, "b.p_id -> p on main: no index "+
+		"covers the keys of b"), "%+v", r)
 	servicetest.WantCounts(e.T, r, "examined_keys=1 orphaned_keys=1 orphaned_rows=1")
 	if all := assert.Must(s.Status(e.T.Context(), ""))(e.T); all[len(all)-1].Worker != orphans.Name {
 		e.T.Errorf("a worker that has run is not shown: %+v", all)

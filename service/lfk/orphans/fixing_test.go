@@ -134,7 +134,8 @@ c:
 	assert.That(e.T, len(found) == 1 && found[0].Keys == 2, "%+v", found)
 	search.Which = func(*orphans.Task) bool { return false }
 	_, err := search.Run(e.T.Context())
-	if !errors.Is(err, orphans.ErrNoTask) || !strings.Contains(err.Error(), "candidates are c.p_id -> p if type = P on main, c.p_id -> q") {
+	if !errors.Is(err, orphans.ErrNoTask) || !strings.Contains(err.Error(), "choose from c.p_id -> p if type = P "+
+		"on main, c.p_id -> q") {
 		e.T.Errorf("%v", err)
 	}
 }
@@ -151,7 +152,7 @@ func keysAreWalkedInTheOrderOfAnIndex(e *servicetest.Estate) {
 		assert.That(e.T, err == nil && len(found) == 1 && strings.HasPrefix(found[0].Fault, fault) && (fault == "") == (found[0].Keys == 1),
 			"%+v, %v; want %q", found, err, fault)
 	}
-	wants(columns, "orphans of d need an index on (x, y), in this order")
+	wants(columns, "the search for orphans of d requires an index on (x, y), in this order")
 	wants(turned, "")
 	e.Exec("main", `CREATE INDEX ON d (type, x, y)`)
 	wants(columns, "")
@@ -165,7 +166,8 @@ func homesThatRecordInTwoFormsAreNotFixed(e *servicetest.Estate) {
 	search := looking(e, servicetest.OneChild)
 	search.Fix = &orphans.Repair{Main: search.Databases[0], Holder: "somebody"}
 	found := assert.Must(search.Run(e.T.Context()))(e.T)
-	assert.That(e.T, strings.Contains(found[0].Fault, "p records its keys in one form on main and in another one on sec"), "%+v", found)
+	assert.That(e.T, strings.Contains(found[0].Fault, "the keys of p are recorded in one form on main and in "+
+		"another form on sec"), "%+v", found)
 }
 
 // TestSearch_ARenamedParentIsKnownByTheKeyThatItsTriggerRecords: no child of a living parent is an orphan.

@@ -54,10 +54,10 @@ type Found struct {
 }
 
 // ErrNoTask means that no definition is selected, or none has its child in a configured database.
-var ErrNoTask = errors.New("no definition with a child in a configured database matches")
+var ErrNoTask = errors.New("no definition with a child table in a configured database matches")
 
 // errLate: the records of a page could not be written.
-var errLate = errors.New("older transactions are open: try again when they have ended")
+var errLate = errors.New("older transactions are open: try again after these transactions end")
 
 // pageKeys is the number of keys that one statement of a search checks.
 const pageKeys = 1000
@@ -151,7 +151,7 @@ func noTask(tasks []*Task, omitted []string) error {
 	if more := len(tasks) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Errorf("%w: candidates are %s", ErrNoTask, strings.Join(names, ", "))
+	return fmt.Errorf("%w: choose from %s", ErrNoTask, strings.Join(names, ", "))
 }
 
 // task searches one task to its end, or until the limit is reached. It calls seen before each page.

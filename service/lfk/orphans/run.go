@@ -85,7 +85,7 @@ func (w *working) end(ctx context.Context) error {
 	switch {
 	case len(w.late) > 0:
 		reason := "older transactions are open, or more than 10,000 records of the parent are " +
-			"pending: the next run continues with " +
+			"pending, so the next run continues with " +
 			strings.Join(w.late, ", ")
 		w.x.Limit(reason, reason)
 	case !w.x.DryRun:

@@ -75,8 +75,7 @@ func (a *audit) uses(string) (all []catalog.Use) {
 // missing returns the setting to make if no definitions are loaded, else "".
 func (a *audit) missing(context.Context) (string, error) {
 	if a.LooseForeignKeys() == nil {
-		return "no definitions: set workers.loose_foreign_keys_cleanup.definitions to a file of loose " +
-			"foreign keys", nil
+		return "set workers.loose_foreign_keys_cleanup.definitions to the definitions file", nil
 	}
 	return "", nil
 }

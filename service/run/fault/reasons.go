@@ -28,7 +28,7 @@ const (
 	// ReasonPlanChanged belongs to runs that found unexpected candidates.
 	ReasonPlanChanged = "PLAN_CHANGED"
 	// JobWaits is the reason of candidates that need no job of their own.
-	JobWaits = "JOB_WAITING: a job for it is already waiting"
+	JobWaits = "JOB_WAITING: a job for this candidate is already waiting"
 )
 
 // ReasonOf returns the typed reason of an error, or "".

@@ -14,7 +14,7 @@ const maxText = 64 << 10
 
 // PublicText returns a text for an error that is fit for clients: SQLSTATE and condition, never the
 // driver's text, values or SQL.
-func PublicText(err error) string { return format.Shorten(textOf(err), maxText, "the log has them") }
+func PublicText(err error) string { return format.Shorten(textOf(err), maxText, "see the log") }
 
 // textOf returns the text of an error for clients and for the record of a run. Driver texts and
 // unknown errors are replaced, and the text refers to the log.
@@ -29,7 +29,7 @@ func textOf(err error) string {
 	case errors.As(err, &refused):
 		return refused.Public()
 	case errors.Is(err, dberr.ErrUnreachable):
-		return "a database is unreachable: the log of this run names it"
+		return "a database is unreachable: see the log of this run for its name"
 	case errors.Is(err, dberr.ErrLeaseLost):
 		return dberr.ErrLeaseLost.Error()
 	case errors.Is(err, dberr.ErrJobLost):
@@ -37,7 +37,7 @@ func textOf(err error) string {
 	case errors.As(err, &stopped):
 		return strings.ToLower(stopped.Reason.String())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return "stopped before its end"
+		return "stopped before completion"
 	}
 	return "internal error: see the log of this run"
 }

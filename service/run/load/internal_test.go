@@ -69,8 +69,8 @@ func TestExcess_IsNamedWithItsValueItsLimitAndItsKey(t *testing.T) {
 		got = append(got, e.String())
 	}
 	want := []string{
-		"replica r1 of ci is late: 1m12.5s, over load.max_replica_lag = 30s",
-		"write-ahead log of ci a second: 100MB, over load.max_wal_rate = 64MB",
+		"lag of replica r1 of ci: 1m12.5s, over load.max_replica_lag = 30s",
+		"write-ahead log of ci per second: 100MB, over load.max_wal_rate = 64MB",
 		"a session waits for a lock on public.notes of ci: 7s, over load.max_lock_wait = 5s",
 	}
 	assert.That(t, slices.Equal(got, want), "got %q", got)

@@ -153,7 +153,7 @@ func (l *Loads) Measures(
 		wait = max(wait, q.Seconds)
 	}
 	add("replica lag", "max_replica_lag", b.load.Lag.Seconds(), c.MaxReplicaLag.Seconds(), asSeconds)
-	add("write-ahead log a second", "max_wal_rate",
+	add("write-ahead log per second", "max_wal_rate",
 		float64(b.load.WALRate), float64(c.MaxWALRate), asBytes)
 	add("longest lock wait", "max_lock_wait", wait, c.MaxLockWait.Seconds(), asSeconds)
 	return measures, true
@@ -177,7 +177,7 @@ func (l *Loads) worst(ctx context.Context, d *repo.Database, counts func(*Excess
 	found := slices.Clone(b.excesses)
 	if b.slow {
 		// It starts now: it slows runs down and ends none.
-		busy := b.name + " is too busy for its load to be read"
+		busy := b.name + " is too busy to report its load"
 		found = append(found, Excess{measure: busy, ratio: 1, began: time.Now()})
 	}
 	for _, e := range found {
@@ -274,9 +274,9 @@ func (c Config) excesses(name string, l control.Load) (found []Excess) {
 			found = append(found, e)
 		}
 	}
-	add(Excess{measure: "replica " + l.Replica + " of " + name + " is late", key: "max_replica_lag"},
+	add(Excess{measure: "lag of replica " + l.Replica + " of " + name, key: "max_replica_lag"},
 		l.Lag.Seconds(), c.MaxReplicaLag.Seconds(), asSeconds)
-	add(Excess{measure: "write-ahead log of " + name + " a second", key: "max_wal_rate"},
+	add(Excess{measure: "write-ahead log of " + name + " per second", key: "max_wal_rate"},
 		float64(l.WALRate), float64(c.MaxWALRate), asBytes)
 	for i := range l.Queues {
 		q := &l.Queues[i]

@@ -27,13 +27,13 @@ var ErrUnknownTarget = errors.New("unknown target")
 
 // UnknownTarget returns the error for a target that was not found.
 func UnknownTarget(kind string, id int64) error {
-	table := "users"
+	table := "the table users"
 	if kind == control.KindGroup {
-		table = "namespaces with the type Group"
+		table = "the table namespaces (type Group)"
 	}
 	return &fault.RefusedError{
 		Reason: "UNKNOWN_TARGET", What: ErrUnknownTarget,
-		Text:     fmt.Sprintf("%s %d not found: check the id in the table %s", kind, id, table),
+		Text:     fmt.Sprintf("%s %d not found: check the id in %s", kind, id, table),
 		Metadata: map[string]string{"kind": kind, "id": strconv.FormatInt(id, 10)},
 	}
 }
