@@ -152,8 +152,8 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 	} {
 		sh.want(2, command)
 	}
-	sh.want(2, "lfk install --database nowhere", `unknown database "nowhere": configured databases are main`)
-	sh.want(2, "lfk install --database mian", `unknown database "mian": configured databases are main (did you mean main?)`)
+	sh.want(2, "lfk install --database nowhere", `unknown database "nowhere": the configured databases are main`)
+	sh.want(2, "lfk install --database mian", `unknown database "mian": the configured databases are main (did you mean main?)`)
 	sh.want(2, "doctor --grants --database mian", `"mian" is not in the configuration: the configured databases are main, did you mean main?`)
 	assert.Lacks(t, sh.want(0, "lfk accept-absent --help"), "--database")
 	sh.want(0, "lfk lint --help", "--database")

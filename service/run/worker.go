@@ -307,7 +307,7 @@ func UnknownDatabase(name string, all []*repo.Database) error {
 	for _, d := range all {
 		names = append(names, d.Name)
 	}
-	text := fmt.Sprintf("unknown database %q: configured databases are %s", name, DatabaseNames(all))
+	text := fmt.Sprintf("unknown database %q: the configured databases are %s", name, DatabaseNames(all))
 	if near := format.Nearest(name, names); near != "" {
 		text += " (did you mean " + near + "?)"
 	}
