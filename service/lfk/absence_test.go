@@ -265,7 +265,7 @@ func TestAbsentChild_ThatIsAViewIsNamedAsOne(t *testing.T) {
 	e.Exec("ci", `CREATE VIEW v AS SELECT 1 AS p_id`)
 	var log servicetest.Buffer
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]\nv: [{table: p, column: p_id, on_delete: async_delete}]", log.Keep)
-	const text = "held, v is a view in database ci: use its underlying table in the definition"
+	const text = "held, because v is a view in database ci: use its underlying table in the definition"
 	for _, r := range []run.Run{servicetest.DryRun(t, s), wantRun(t, s, "deleted_rows=1 rescheduled_records=1")} {
 		assert.Equal(t, r.Reason, "1 record "+text)
 	}

@@ -51,7 +51,7 @@ func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
 
 func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFlight(t *testing.T) {
 	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 1)
-	e.ForeignLease("main", servicetest.MainLease, "500 milliseconds")
+	e.ForeignLease("main", servicetest.MainLease, "5 seconds")
 	held := e.Connect("main")
 	assert.Must(held.Exec(context.Background(),
 		`BEGIN; SELECT FROM maintenance.leases WHERE expires_at > clock_timestamp() FOR SHARE; DELETE FROM c WHERE id = 1`))(t)

@@ -141,7 +141,7 @@ func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
 		{"STILL_REFERENCED: away.debtor_id", `CREATE SCHEMA far; CREATE TABLE far.away (id bigint, debtor_id bigint REFERENCES users);
 			INSERT INTO far.away VALUES (1, {user})`},
 		{"PERSONAL_PROJECTS", `UPDATE projects SET namespace_id = {user}`},
-		{"projects.creator_id is NOT NULL", `UPDATE projects SET creator_id = {user}; ALTER TABLE projects ALTER creator_id SET NOT NULL`},
+		{"projects.creator_id cannot be cleared, because the column is NOT NULL", `UPDATE projects SET creator_id = {user}; ALTER TABLE projects ALTER creator_id SET NOT NULL`},
 		{"move timelogs.user_id", `CREATE UNIQUE INDEX ON timelogs (user_id, issue_id);
 			INSERT INTO timelogs (time_spent, user_id, issue_id, created_at, updated_at) VALUES (1, {user}, 1, now(), now()), (1, 5, 1, now(),
 			now())`},
