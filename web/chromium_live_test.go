@@ -137,7 +137,7 @@ func TestChromium_ShowsLocalTimesByKeyboard(t *testing.T) {
 	// A field shows and takes local times. The address is in UTC.
 	b.open(f.url + "/runs?since=2026-11-01%2015:04")
 	assert.Equal(t, script[string](b, `const f = document.getElementById("f-since"); return f.value + " | " + document.getElementById("h-since").textContent`),
-		"2026-11-01 20:34 | 24h, or 2026-11-01 15:04 in local time")
+		"2026-11-01 20:34 | 24h, 7d, or 2026-11-01 15:04 in local time")
 	script[any](b, `document.getElementById("f-until").value = "2026-11-02 05:30"; document.querySelector("form.search[action='/runs']").requestSubmit()`)
 	b.eventually("the address in UTC", func() bool {
 		address := script[string](b, `return decodeURIComponent(location.search)`)
