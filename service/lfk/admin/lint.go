@@ -110,16 +110,16 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 }
 
 // databases checks each database that was inspected.
-func (c *lint) databases() {
-	for _, d := range c.Seen {
-		c.queue(d)
-		c.children(d)
-		c.foreignKeys(d)
-		c.parents(d)
-		c.keyFaults(d)
-		c.triggers(d)
-		c.pending(d)
-		c.undefined(d)
+func (l *lint) databases() {
+	for _, d := range l.Seen {
+		l.queue(d)
+		l.children(d)
+		l.foreignKeys(d)
+		l.parents(d)
+		l.keyFaults(d)
+		l.triggers(d)
+		l.pending(d)
+		l.undefined(d)
 	}
 }
 
