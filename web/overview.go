@@ -103,6 +103,11 @@ func (p *pages) statuses(ctx context.Context) part[[]status.Worker] {
 	return find(ctx, p, "", p.config.Service.Status)
 }
 
+// jobs returns up to jobsShown jobs in a state.
+func (p *pages) jobs(ctx context.Context, state string) part[[]job.Job] {
+	return find(ctx, p, job.Filter{State: state, Limit: jobsShown}, p.config.Service.Jobs)
+}
+
 // board reads its parts concurrently.
 func (p *pages) board(ctx context.Context) *board {
 	b, missed := &board{}, schedule.Filter{Outcome: "missed", Limit: firesShown}
@@ -111,11 +116,9 @@ func (p *pages) board(ctx context.Context) *board {
 	wait.Go(func() { b.Runs = find(ctx, p, run.Filter{Limit: runsShown}, p.config.Service.Runs) })
 	if p.hasJobs() {
 		wait.Go(func() { b.Counts = read(ctx, p.recent, "counts", readEvery, p.config.Service.JobCounts) })
-		wait.Go(func() { b.Working = find(ctx, p, job.Filter{State: running, Limit: jobsShown}, p.config.Service.Jobs) })
-		wait.Go(func() {
-			b.Failing = find(ctx, p, job.Filter{State: "retryable", Limit: jobsShown}, p.config.Service.Jobs)
-		})
-		wait.Go(func() { b.Dead = find(ctx, p, job.Filter{State: "discarded", Limit: jobsShown}, p.config.Service.Jobs) })
+		wait.Go(func() { b.Working = p.jobs(ctx, running) })
+		wait.Go(func() { b.Failing = p.jobs(ctx, "retryable") })
+		wait.Go(func() { b.Dead = p.jobs(ctx, "discarded") })
 	}
 	wait.Go(func() { b.Missed = find(ctx, p, missed, p.config.Service.Fires) })
 	wait.Go(func() { b.Changed = read(ctx, p.recent, "changed rows", historyEvery, p.config.Service.ChangedRows) })
