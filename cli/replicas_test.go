@@ -76,8 +76,8 @@ func (s *shared) wantTakenOver(n *node) {
 	s.cleanAll(n)
 }
 
-// cleanAll runs loose_foreign_keys_cleanup on a node until no children are left: on a busy machine one run
-// may reach its time limit earlier.
+// cleanAll runs loose_foreign_keys_cleanup on a node until no children are left. On a busy machine a run may
+// reach its time limit earlier. The fourth such run postpones a record by five minutes, which cleanAll skips.
 func (s *shared) cleanAll(n *node) {
 	s.t.Helper()
 	eventually(s.t, "all children are deleted", n.log, func() bool {
@@ -87,6 +87,7 @@ func (s *shared) cleanAll(n *node) {
 		}
 		assert.Require(s.t, err == nil, "%v\n%s", err, n.log)
 		assert.Equal(s.t, run.GetState(), maintenancev1.RunState_RUN_STATE_SUCCEEDED, "state")
+		s.exec(`UPDATE loose_foreign_keys_deleted_records SET consume_after = now() WHERE status = 1 AND consume_after > now()`)
 		return s.value(`SELECT count(*) FROM c`) == "0"
 	})
 }
