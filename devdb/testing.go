@@ -42,6 +42,24 @@ func Eventually(t tb, what string, holds func() bool) {
 	}
 }
 
+// OnStandby returns the value of an SQL expression on a standby as text. It retries the query while
+// replay cancels it because of a conflict with recovery.
+func OnStandby(t tb, conn *pgx.Conn, expression string) (value string) {
+	t.Helper()
+	Eventually(t, expression+" on the standby", func() bool {
+		err := conn.QueryRow(context.Background(), "SELECT ("+expression+")::text").Scan(&value)
+		var conflict *pgconn.PgError
+		if errors.As(err, &conflict) && conflict.Code == "40001" {
+			return false
+		}
+		if err != nil {
+			t.Fatalf("%s on the standby: %v", expression, err)
+		}
+		return true
+	})
+	return value
+}
+
 const contentSQL = `
 SELECT 'SELECT jsonb_object_agg(name, content) FROM (' || string_agg(format('SELECT %1$L AS name,
   count(*) || coalesce(md5(string_agg(r, '' '' ORDER BY r)), '''') AS content

@@ -86,12 +86,9 @@ func (p *pair) until(holds func() bool) {
 }
 
 // onMirror reads one value on the standby as text.
-func (p *pair) onMirror(sql string) (v string) {
+func (p *pair) onMirror(sql string) string {
 	p.Helper()
-	if err := p.mirror.QueryRow(p.Context(), "SELECT ("+sql+")::text").Scan(&v); err != nil {
-		p.Fatalf("%s: %v", sql, err)
-	}
-	return v
+	return devdb.OnStandby(p, p.mirror, sql)
 }
 
 const someWorker = "ghost_user_migration"

@@ -73,12 +73,9 @@ func (m *Mirrored) MirrorURL() string {
 }
 
 // OnMirror is a query's value on the standby.
-func (m *Mirrored) OnMirror(sql string) (v string) {
+func (m *Mirrored) OnMirror(sql string) string {
 	m.T.Helper()
-	if err := m.Mirror.QueryRow(m.T.Context(), "SELECT ("+sql+")::text").Scan(&v); err != nil {
-		m.T.Fatalf("%s: %v", sql, err)
-	}
-	return v
+	return devdb.OnStandby(m.T, m.Mirror, sql)
 }
 
 // CaughtUp waits until the standby has replayed everything, and is not skipped any more.
