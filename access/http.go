@@ -3,9 +3,16 @@ package access
 import (
 	"crypto/x509"
 	"errors"
+	"net"
 	"net/http"
 	"strings"
 )
+
+// IsLoopback reports whether a listener accepts only clients on this machine.
+func IsLoopback(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
 
 // Admit reports whether an HTTP request is from a viewer or higher, and otherwise answers it. The
 // token is a bearer token, or the password to any name, as browsers send it.

@@ -47,7 +47,7 @@ func EndSession(w http.ResponseWriter) { setSession(w, "", -1) }
 func setSession(w http.ResponseWriter, token string, maxAge int) {
 	http.SetCookie(w, &http.Cookie{
 		Name: SessionCookie, Value: token, Path: "/", MaxAge: maxAge,
-		Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
 	})
 }
 

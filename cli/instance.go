@@ -28,12 +28,6 @@ import (
 	"github.com/caretaker-go/caretaker/web"
 )
 
-// onlyHere reports whether only this host can reach an address.
-func onlyHere(a net.Addr) bool {
-	tcp, ok := a.(*net.TCPAddr)
-	return ok && tcp.IP.IsLoopback()
-}
-
 // instance is a running server with all its parts. serve and dev each have one.
 type instance struct {
 	logger    *slog.Logger
@@ -192,7 +186,7 @@ const (
 // guardMetrics serves the metrics on loopback to all clients. On other addresses it protects them
 // like the status page: with TLS, and for viewers only, if these are configured.
 func (i *instance) guardMetrics(at net.Addr, all http.Handler) (http.Handler, *tls.Config) {
-	if onlyHere(at) {
+	if access.IsLoopback(at) {
 		return all, nil
 	}
 	// An HTTP server changes its TLS configuration, so each server needs a copy.

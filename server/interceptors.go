@@ -123,7 +123,7 @@ func recovered(panicked any) error { return fault.NewPanicError(panicked) }
 // logger writes one line per call. Handlers add fields with logging.AddFields.
 func (s *Server) logger() logging.Logger {
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
-		if routine(fields) {
+		if routine(ctx, fields) {
 			level = logging.LevelDebug
 		}
 		inUTC(fields)
@@ -145,12 +145,15 @@ func inUTC(fields logging.Fields) {
 }
 
 // routine reports whether a call is one of the many that tools repeat: a health check, a reflection
-// call, or a GetStatus that succeeds.
-func routine(fields logging.Fields) bool {
-	service := field(fields, logging.ServiceFieldKey)
-	return service == healthv1.Health_ServiceDesc.ServiceName ||
-		strings.HasPrefix(service, "grpc.reflection.") ||
-		field(fields, logging.MethodFieldKey) == "GetStatus" && field(fields, "grpc.code") == codes.OK.String()
+// call, or a successful GetStatus. On the status page, so is each successful read.
+func routine(ctx context.Context, fields logging.Fields) bool {
+	service, method := field(fields, logging.ServiceFieldKey), field(fields, logging.MethodFieldKey)
+	if service == healthv1.Health_ServiceDesc.ServiceName || strings.HasPrefix(service, "grpc.reflection.") {
+		return true
+	}
+	_, onPage := localCaller(ctx)
+	return field(fields, "grpc.code") == codes.OK.String() &&
+		(method == "GetStatus" || onPage && !rules()["/"+service+"/"+method].changes)
 }
 
 // field returns the text of a field, "" if it is missing.

@@ -191,7 +191,11 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 	for _, name := range a.target {
 		field := strings.TrimLeft(name, "-")
 		for _, value := range r.Form[field] {
-			if value = strings.TrimSpace(value); value == "" {
+			value = strings.TrimSpace(value)
+			if strings.HasPrefix(value, "-") {
+				return nil, &fault.InvalidArgumentError{Field: field, Description: "must not begin with -"}
+			}
+			if value == "" || page.Target.Has(field) && field != "ids" {
 				continue
 			}
 			page.Target.Add(field, value)
@@ -246,8 +250,9 @@ func (p *pages) act(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case isLarge:
 		p.renderError(w, r, http.StatusBadRequest, sentence(large.Error()))
-	case err != nil:
+	case err != nil && !p.refused(w, r, err):
 		p.renderError(w, r, http.StatusNotFound, sentence(err.Error()))
+	case err != nil:
 	case r.Method != http.MethodPost:
 		p.write(w, r, http.StatusOK, "act", frame{Title: page.Title + " · caretaker", Fixed: true, Body: page})
 	case page.Form == "":
@@ -267,11 +272,10 @@ func (p *pages) call(w http.ResponseWriter, r *http.Request, page *actPage) {
 	for _, i := range page.Inputs {
 		values.Set(i.Name, strings.TrimSpace(r.PostFormValue(i.Name)))
 	}
-	from := access.Caller{Client: clientOf(r), Address: r.RemoteAddr, Source: "page"}
 	// The change continues if the browser goes away.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), answerTime)
 	defer cancel()
-	response, err := p.config.Call(ctx, from, page.request, values)
+	response, err := p.config.Call(ctx, callerOf(r), page.request, values)
 	p.recent.forget()
 	if err != nil {
 		p.fail(w, r, err)
@@ -288,7 +292,7 @@ func (p *pages) call(w http.ResponseWriter, r *http.Request, page *actPage) {
 	case interface{ GetWorker() *pb.WorkerStatus }:
 		to = "/workers/" + url.PathEscape(strings.TrimPrefix(worker, fault.AllWorkers))
 	}
-	http.Redirect(w, r, to, http.StatusSeeOther)
+	http.Redirect(w, r, to+"?done=1", http.StatusSeeOther)
 }
 
 // httpCode returns the HTTP status of a gRPC code.

@@ -49,10 +49,10 @@ func TestAct_RecordsAreRetriedAndReusedKeysDecided(t *testing.T) {
 	assert.Contains(t, records("reused"), "public.users 2", "KEY_REUSED")
 	assert.Contains(t, records("failing"), "public.users 2", "KEY_REUSED")
 	answer, body := f.follow("/decisions", `Keep the children of all reused keys of public.users`, "operator")
-	assert.Equal(t, answer.Header.Get("Location"), "/decisions", body)
+	assert.Equal(t, answer.Header.Get("Location"), "/decisions?done=1", body)
 	assert.Contains(t, records("reused"), "No record matches.")
 	answer, body = f.follow("/records", `Retry<span class="hidden"> record 1</span>`, "operator")
-	assert.Equal(t, answer.Header.Get("Location"), "/decisions", body)
+	assert.Equal(t, answer.Header.Get("Location"), "/decisions?done=1", body)
 	assert.Contains(t, records("dead"), "No record matches.")
 	answer, body = f.post("/act/clean-reused", f.form("/act/clean-reused?table=users", as("operator")), as("operator"))
 	assert.Equal(t, answer.StatusCode, http.StatusNotFound)
@@ -92,7 +92,7 @@ func TestAct_MarksSeveralPathsAtOnce(t *testing.T) {
 	form := f.form(page, as("operator"))
 	form["ids"] = []string{"1", "3"}
 	answer, body := f.post("/act/ack-outside", form, as("operator"))
-	assert.Equal(t, answer.Header.Get("Location"), fmt.Sprint("/jobs/", job), body)
+	assert.Equal(t, answer.Header.Get("Location"), fmt.Sprintf("/jobs/%d?done=1", job), body)
 	var left string
 	assert.NoError(t, f.sql.QueryRow(t.Context(), `SELECT string_agg(path, ',') FROM maintenance.outside_paths WHERE done_at IS NULL`).Scan(&left))
 	assert.Equal(t, left, "@hashed/2")

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
@@ -81,12 +83,41 @@ func TestAct_PausesAndResumesAsTheAPIDoes(t *testing.T) {
 	form.Set("reason", "repairs <script>")
 	form.Set("ttl", "28800s")
 	answer, body := f.post("/act/pause", form, as("operator"))
-	assert.That(t, answer.StatusCode == http.StatusSeeOther && answer.Header.Get("Location") == "/workers/"+tokens, "%s: %s", answer.Status, body)
-	_, body = f.request(http.MethodGet, "/workers/"+tokens, as("operator"))
-	assert.Contains(t, body, "repairs &lt;script&gt;", "by operator&lt;b&gt; at 127.0.0.1", "/act/resume?worker="+tokens, `name="viewport"`)
+	assert.That(t, answer.StatusCode == http.StatusSeeOther && answer.Header.Get("Location") == "/workers/"+tokens+"?done=1", "%s: %s", answer.Status, body)
+	_, body = f.request(http.MethodGet, answer.Header.Get("Location"), as("operator"))
+	assert.Contains(t, body, `role="status">Done.`, "repairs &lt;script&gt;", "by operator&lt;b&gt; at 127.0.0.1", "/act/resume?worker="+tokens, `name="viewport"`)
 	answer, _ = f.post("/act/resume", f.form("/act/resume?worker="+tokens, as("admin")), as("admin"))
 	assert.Equal(t, answer.StatusCode, http.StatusSeeOther)
 	assert.Equal(t, f.asked(), "operator<b>|PauseWorker|"+tokens+"|repairs <script> ttl=28800s source=page|OK\nadmin<b>|ResumeWorker|"+tokens+"|source=page|OK")
+}
+
+func TestAct_EveryValueOfAPageIsAFieldOfItsCall(t *testing.T) {
+	t.Parallel()
+	for name, a := range actions() {
+		of := a.request.ProtoReflect().Descriptor().Fields()
+		fields := []string{}
+		for _, target := range a.target {
+			if !strings.HasPrefix(target, "-") || strings.HasPrefix(target, "--") {
+				fields = append(fields, strings.TrimLeft(target, "-"))
+			}
+		}
+		for _, i := range a.Inputs {
+			fields = append(fields, i.Name)
+		}
+		for _, field := range fields {
+			assert.That(t, of.ByName(protoreflect.Name(field)) != nil, "%s: the call has no field %s", name, field)
+		}
+	}
+}
+
+func TestAct_ShowsTheValuesOfItsCallAndNoOthers(t *testing.T) {
+	f := startActing(assert.Parallel(t))
+	_, body := f.request(http.MethodGet, "/act/unprotect?kind=user&id=7&id=8&kind=group", as("admin"))
+	assert.Contains(t, body, "End the protection of user 7<", "caretaker unprotect user 7<")
+	assert.That(t, !strings.Contains(body, `value="8"`) && !strings.Contains(body, `value="group"`), "a second value: %s", body)
+	answer, body := f.request(http.MethodGet, "/act/retry-job?id=-7", as("operator"))
+	assert.Equal(t, answer.StatusCode, http.StatusBadRequest)
+	assert.Contains(t, body, "must not begin with -")
 }
 
 func TestAct_ADryRunLeadsToTheRunOfExactlyItsCandidates(t *testing.T) {
@@ -208,7 +239,7 @@ func TestSignIn_KeepsTheTokenInASessionCookie(t *testing.T) {
 	} {
 		answer, _ = f.post("/signin", url.Values{"token": {"viewer-token"}, "back": {back}})
 		assert.Equal(t, answer.Header.Get("Location"), want, back)
-		assert.Equal(t, answer.Header.Get("Set-Cookie"), access.SessionCookie+"=viewer-token; Path=/; HttpOnly; Secure; SameSite=Strict")
+		assert.Equal(t, answer.Header.Get("Set-Cookie"), access.SessionCookie+"=viewer-token; Path=/; HttpOnly; Secure; SameSite=Lax")
 	}
 	_, body = f.request(http.MethodGet, "/", as("viewer"))
 	assert.Contains(t, body, "viewer&lt;b&gt; (viewer)", "Sign out")

@@ -40,7 +40,7 @@ func (p lists) databases(w http.ResponseWriter, r *http.Request) {
 			if len(found) > limit {
 				found, page.next = found[:limit], strconv.Itoa(from+limit)
 			}
-			states := read(ctx, p.recent, fmt.Sprint("databases ", from, q.Get("name")), databasesEvery,
+			states := read(ctx, p.recent, fmt.Sprintf("databases %d %q", from, q.Get("name")), databasesEvery,
 				func(ctx context.Context) ([]service.DatabaseState, error) {
 					return p.config.Service.DatabaseStates(ctx, found), nil
 				})

@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+
+	"github.com/caretaker-go/caretaker/access"
 )
 
 // policy lets a browser load only the page's own style, script and icon.
@@ -13,7 +15,7 @@ const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src
 // handler serves the pages to admitted requests, with protective headers.
 func (s *Site) handler(listening net.Addr) http.Handler {
 	routes := s.pages.routes()
-	local, sameOrigin := isLoopback(listening), http.NewCrossOriginProtection()
+	local, sameOrigin := access.IsLoopback(listening), http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
@@ -44,12 +46,6 @@ func (s *Site) handler(listening net.Addr) http.Handler {
 func isPublic(path string) bool {
 	return path == "/signin" || path == "/signout" || strings.HasPrefix(path, "/static/") ||
 		strings.HasPrefix(path, "/docs/")
-}
-
-// isLoopback reports whether a listener accepts only clients on this machine.
-func isLoopback(a net.Addr) bool {
-	tcp, ok := a.(*net.TCPAddr)
-	return ok && tcp.IP.IsLoopback()
 }
 
 // namesThisHost reports whether a host is an address or localhost. A page on loopback refuses other

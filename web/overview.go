@@ -251,6 +251,9 @@ func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, found.Err)
 		return
 	}
-	p.show(w, r, "job", fmt.Sprintf("%s · job %d", found.Value.State, id),
-		jobPage{found.Value, p.pendingPaths(r, found.Value)})
+	paths := p.pendingPaths(r, found.Value)
+	p.write(w, r, http.StatusOK, "job", frame{
+		Title: fmt.Sprintf("%s · job %d", found.Value.State, id),
+		Form:  len(paths.Value) > 0, Body: jobPage{found.Value, paths},
+	})
 }

@@ -172,7 +172,9 @@ type frame struct {
 	Nav []navLink
 	// Client is the name and the role of a client that signed in, "" if no sign-in is required.
 	Client string
-	Body   any
+	// Done is set on the page that follows an action.
+	Done bool
+	Body any
 }
 
 // navLink is a page in the bar. Count is the number of open decisions.
@@ -186,6 +188,9 @@ type navLink struct {
 func (p *pages) nav(r *http.Request) (links []navLink) {
 	names := []string{"overview", "workers", "runs", "schedule", "jobs", "leases", "decisions", "definitions", "receipts", "audit", "databases"}
 	section, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if section == "records" || section == "plan" {
+		section = "decisions"
+	}
 	for _, name := range names {
 		link := navLink{Text: name, URL: "/" + name, Current: section == name}
 		switch {
@@ -237,6 +242,7 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name str
 	if f.Fixed || query.Get("refresh") == "off" || r.Method == http.MethodPost {
 		f.Refresh = 0
 	}
+	f.Done = query.Get("done") != ""
 	query.Del("refresh")
 	f.Refreshing = r.URL.Path
 	if len(query) > 0 {

@@ -2,14 +2,15 @@ package web
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
 	"time"
 
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service/gitlab/plan"
 	"github.com/caretaker-go/caretaker/service/job"
-	deletion "github.com/caretaker-go/caretaker/service/run/plan"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 
 // planPage is the data of the page of a plan.
 type planPage struct {
-	*deletion.Plan
+	*pb.Plan
 	// At is the time of the computation.
 	At time.Time
 }
@@ -37,8 +38,13 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	found := readWithin(r.Context(), p.recent, fmt.Sprintf("plan %s %d", kind, id),
-		times{maxAge: planEvery, most: planTimeout}, func(ctx context.Context) (*deletion.Plan, error) {
-			return p.config.Service.PlanDeletion(ctx, kind, id)
+		times{maxAge: planEvery, most: planTimeout}, func(ctx context.Context) (*pb.Plan, error) {
+			if p.config.Call == nil {
+				return nil, errors.New("plans are off")
+			}
+			answer, err := p.config.Call(ctx, callerOf(r), &pb.PlanDeletionRequest{Kind: kind, Id: id}, nil)
+			planned, _ := answer.(*pb.PlanDeletionResponse)
+			return planned.GetPlan(), err
 		})
 	if found.Err != nil {
 		p.fail(w, r, found.Err)

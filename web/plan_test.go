@@ -59,8 +59,8 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 		words string
 	}{
 		"/plan/user/4711": {404, "User 4711 not found"}, "/plan/group/4711": {404, "Group 4711 not found"},
-		"/plan/project/7": {400, "kind: must be user, group or placeholder"}, "/plan/user/x": {400, "/plan/user/ID"},
-		"/plan/user/0": {400, "id: must be a positive number"}, "/plan/user": {404, "Page not found"},
+		"/plan/project/7": {400, "Kind: must be user, group or placeholder"}, "/plan/user/x": {400, "/plan/user/ID"},
+		"/plan/user/0": {400, "Id: must be a positive number"}, "/plan/user": {404, "Page not found"},
 	} {
 		if answer, body := f.request(http.MethodGet, path); answer.StatusCode != want.code || !strings.Contains(body, want.words) {
 			t.Errorf("%s: %s, %s", path, answer.Status, body)
@@ -68,7 +68,7 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 	}
 	user, _, _ := f.one()
 	f.main.Close()
-	if answer, body := f.request(http.MethodGet, fmt.Sprintf("/plan/user/%d", user)); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, " on main: unreachable") {
+	if answer, body := f.request(http.MethodGet, fmt.Sprintf("/plan/user/%d", user)); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "Database main cannot be reached: ") {
 		t.Errorf("without the database: %s, %s", answer.Status, body)
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
@@ -46,7 +45,7 @@ func apiPages[T any, R interface {
 		if p.config.Call == nil {
 			return pageOf[T]{}
 		}
-		fields, from := maps.Clone(query), access.Caller{Client: clientOf(r), Address: r.RemoteAddr, Source: "page"}
+		fields, from := maps.Clone(query), callerOf(r)
 		fields.Set("page_token", after)
 		name := fmt.Sprintf("%T %v %s %s", request, request, from.Client.Role, fields.Encode())
 		answer := read(ctx, p.recent, name, readEvery, func(ctx context.Context) (R, error) {

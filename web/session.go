@@ -19,6 +19,11 @@ func clientOf(r *http.Request) access.Client {
 	return client
 }
 
+// callerOf returns the caller of the API's methods for a request.
+func callerOf(r *http.Request) access.Caller {
+	return access.Caller{Client: clientOf(r), Address: r.RemoteAddr, Source: "page"}
+}
+
 // admit returns the request with its client. It answers a request of a client without access to the
 // page: a browser gets the page to sign in.
 func (s *Site) admit(w http.ResponseWriter, r *http.Request) (*http.Request, bool) {

@@ -82,7 +82,8 @@
 
   // The whole content.
   const typing = () => Boolean(document.activeElement?.closest("input, select, textarea"));
-  const busy = () => document.hidden || typing() || !window.getSelection().isCollapsed;
+  const ticked = () => document.querySelector("#content input:checked") !== null;
+  const busy = () => document.hidden || typing() || ticked() || !window.getSelection().isCollapsed;
   const keyOf = (details, i) => details.id || `details ${i}`;
   const eachDetails = (root, what) => root.querySelectorAll("details").forEach((details, i) => what(details, keyOf(details, i)));
 
