@@ -80,7 +80,7 @@ func (p *pages) figures(ctx context.Context) part[[]status.DatabaseFigures] {
 
 // samples returns the samples of all databases.
 func (p *pages) samples(ctx context.Context) part[map[string][]status.DatabaseSample] {
-	return read(ctx, p.recent, "samples", historyEvery, p.config.Service.DatabaseSamples)
+	return readLater(ctx, p.recent, "samples", historyEvery, p.config.Service.DatabaseSamples)
 }
 
 // newDatabaseRow returns the state of a database with its charts.

@@ -121,7 +121,7 @@ func (p *pages) board(ctx context.Context) *board {
 		wait.Go(func() { b.Dead = p.jobs(ctx, "discarded") })
 	}
 	wait.Go(func() { b.Missed = find(ctx, p, missed, p.config.Service.Fires) })
-	wait.Go(func() { b.Changed = read(ctx, p.recent, "changed rows", historyEvery, p.config.Service.ChangedRows) })
+	wait.Go(func() { b.Changed = readLater(ctx, p.recent, "changed rows", historyEvery, p.config.Service.ChangedRows) })
 	wait.Go(func() { b.Samples = p.samples(ctx) })
 	wait.Go(func() { b.Figures = p.figures(ctx) })
 	wait.Wait()
@@ -168,7 +168,7 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 		page.Fires = find(ctx, p, schedule.Filter{Worker: name, Limit: workerRuns}, p.config.Service.Fires)
 	})
 	wait.Go(func() {
-		page.History = read(ctx, p.recent, "history", historyEvery, p.config.Service.BacklogSamples)
+		page.History = readLater(ctx, p.recent, "history", historyEvery, p.config.Service.BacklogSamples)
 	})
 	wait.Wait()
 	page.Backlog = backlogChart(page.History.Value[name], page.History.At)

@@ -222,7 +222,7 @@ func (p *pages) openDecisions(ctx context.Context) (n int64) {
 			}
 		}
 	}
-	keys := known[service.LooseForeignKeys](p.recent, looseForeignKeys)
+	keys := known[service.LooseForeignKeys](p.recent, looseForeignKeys).Value
 	return n + int64(len(keys.Absent)+len(keys.Reused))
 }
 

@@ -40,9 +40,11 @@ type reading struct {
 	at      time.Time
 	value   any
 	failure error
-	// shown is value for those who do not wait. changed means that it must be read again.
+	// shown is the last part for those who do not wait. changed means that it must be read again.
 	shown   atomic.Value
 	changed atomic.Bool
+	// refreshing means that readLater is reading.
+	refreshing atomic.Bool
 	// used is the number of the last request. recent.mu guards it.
 	used int64
 }
@@ -86,17 +88,36 @@ func readWithin[T any](
 		e.tried, e.failure = time.Now(), err
 		if err == nil {
 			e.value, e.at = value, e.tried
-			e.shown.Store(value)
 		}
+		value, _ = e.value.(T)
+		e.shown.Store(part[T]{Value: value, At: e.at, Err: e.failure})
 	}
-	value, _ := e.value.(T)
-	return part[T]{Value: value, At: e.at, Err: e.failure}
+	last, _ := e.shown.Load().(part[T])
+	return last
 }
 
-// known returns the last value under a name, without reading it.
-func known[T any](r *recent, name string) T {
-	value, _ := r.reading(name).shown.Load().(T)
-	return value
+// known returns the last part under a name, without reading it.
+func known[T any](r *recent, name string) part[T] {
+	last, _ := r.reading(name).shown.Load().(part[T])
+	return last
+}
+
+// readLater is read for the charts: if it has a value, it returns that value at once, and an old value
+// is read again in the background.
+func readLater[T any](
+	ctx context.Context, r *recent, name string, maxAge time.Duration, load func(context.Context) (T, error),
+) part[T] {
+	last, e := known[T](r, name), r.reading(name)
+	if last.At.IsZero() {
+		return read(ctx, r, name, maxAge, load)
+	}
+	if time.Since(last.At) >= maxAge && e.refreshing.CompareAndSwap(false, true) {
+		go func() {
+			defer e.refreshing.Store(false)
+			read(context.WithoutCancel(ctx), r, name, maxAge, load)
+		}()
+	}
+	return last
 }
 
 // forget lets all values be read again, after a change.

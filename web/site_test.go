@@ -180,3 +180,27 @@ func TestReadings_TheOldestIsForgottenWhenThereAreTooMany(t *testing.T) {
 	assert.Equal(t, get(fmt.Sprint(maxReadings+1), -1), maxReadings+1, "of the newest")
 	assert.Equal(t, get(fmt.Sprint(maxReadings), -1), -1, "of the oldest")
 }
+
+func TestReadLater_ReturnsAnOldValueAtOnceAndRefreshesIt(t *testing.T) {
+	t.Parallel()
+	r, n, gate := &recent{known: map[string]*reading{}}, atomic.Int64{}, make(chan struct{}, 1)
+	defer close(gate)
+	get := func() part[int64] {
+		return readLater(t.Context(), r, "n", 0, func(context.Context) (int64, error) {
+			<-gate
+			return n.Add(1), nil
+		})
+	}
+	gate <- struct{}{}
+	assert.Equal(t, get().Value, 1, "the first read")
+	// The read in the background waits at the gate.
+	assert.Equal(t, get().Value, 1, "while another read waits")
+	assert.Equal(t, get().Value, 1, "while another read waits")
+	gate <- struct{}{}
+	devdb.Eventually(t, "the new value", func() bool {
+		if len(gate) == 0 {
+			gate <- struct{}{}
+		}
+		return get().Value > 1
+	})
+}
