@@ -118,6 +118,24 @@ func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
 	}
 }
 
+// The digest without kept keys is that of the documentation, in whatever order rows are deleted.
+func TestReceipts_TheDigestNeedsNoSort(t *testing.T) {
+	b := newBench(servicetest.Parallel(t), "")
+	b.exec(`CREATE TABLE t (id serial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t VALUES (10, 1), (1, 1), (2, 1);
+		CREATE TABLE u (a text, b bigint, owner bigint, PRIMARY KEY (a, b)); INSERT INTO u VALUES ('y', 2, 1), ('x"', 1, 1)`)
+	for table, want := range map[string]string{
+		"t": `'3 1 10 ' || encode(sha256(sum(hashint8extended(k, 0))::text::bytea), 'hex') FROM unnest(ARRAY[1, 2, 10]) k`,
+		"u": `'2 ("x""",1) (y,2) ' || encode(sha256(sum(hashtextextended(k, 0))::text::bytea), 'hex')
+			FROM unnest(ARRAY['("x""",1)', '(y,2)']) k`,
+	} {
+		rows, _ := rowset.RowsOf(b.catalog(map[string][]string{table: {"id", "owner"}}), table, "owner", "1")
+		b.swept(rows, rowset.Change{Delete: true}, rowset.Batch{Rows: 9})
+		b.want(`SELECT concat_ws(' ', rows, lowest_key, highest_key, encode(keys_digest, 'hex'), keys)
+			FROM maintenance.receipts ORDER BY sequence DESC LIMIT 1`, b.value(`SELECT `+want))
+	}
+	b.wantChain(2)
+}
+
 func TestReceipts_NothingIsWrittenForNothing(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT 1 FROM generate_series(1, 9);

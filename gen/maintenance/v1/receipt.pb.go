@@ -52,7 +52,8 @@ type Receipt struct {
 	LowestKey string `protobuf:"bytes,11,opt,name=lowest_key,json=lowestKey,proto3" json:"lowest_key,omitempty"`
 	// Highest key, as text.
 	HighestKey string `protobuf:"bytes,12,opt,name=highest_key,json=highestKey,proto3" json:"highest_key,omitempty"`
-	// SHA-256 over the keys in their order, hexadecimal.
+	// Digest of the keys, in hexadecimal: the SHA-256 hash of the sum of their hashes. With
+	// receipts.keep_keys it is the SHA-256 hash of the sorted keys.
 	KeysDigest string `protobuf:"bytes,13,opt,name=keys_digest,json=keysDigest,proto3" json:"keys_digest,omitempty"`
 	// The keys themselves, where receipts.keep_keys is on.
 	Keys []string `protobuf:"bytes,14,rep,name=keys,proto3" json:"keys,omitempty"`

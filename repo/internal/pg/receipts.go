@@ -48,14 +48,19 @@ const KeyOfSQL = `coalesce((
     HAVING count(*) > 0), '')`
 
 // SummarySQL summarizes the rows of the CTE changed, whose keys are key. It returns their number,
-// the lowest and highest key, and the digest of all keys. The digest covers the sorted keys as
-// PostgreSQL writes a list. It is NULL without rows.
+// the lowest and highest key, the digest of all keys, and the keys if they are kept. It is NULL
+// without rows.
+//
+// The digest of kept keys covers the sorted keys as PostgreSQL writes a list. Otherwise it covers
+// the sum of the keys' hashes, which needs no sort.
 const SummarySQL = `(
-  SELECT ARRAY[
-    cardinality(k.keys)::text, k.keys[1]::text, k.keys[cardinality(k.keys)]::text,
-    encode(sha256(convert_to(k.keys::text, getdatabaseencoding())), 'hex'), {kept}]
-  FROM (SELECT array_agg(key ORDER BY {order}) AS keys FROM changed WHERE {counted}) k
-  WHERE k.keys IS NOT NULL)`
+  SELECT ARRAY[k.n::text, k.low::text, k.high::text,
+    encode(sha256(convert_to(k.covered, getdatabaseencoding())), 'hex'), {kept}]
+  FROM (
+    SELECT count(*) AS n, min({order}) AS low, max({order}) AS high, {covered} AS covered
+    FROM changed WHERE {counted}
+  ) k
+  WHERE k.n > 0)`
 
 // ReceiptSQL passes the summary to the statement that writes the receipt, and is true.
 const ReceiptSQL = `length(set_config('caretaker.receipt', coalesce(` + SummarySQL + `::text, ''), true)) >= 0`
@@ -64,14 +69,15 @@ const ReceiptSQL = `length(set_config('caretaker.receipt', coalesce(` + SummaryS
 // contains SummarySQL or ReceiptSQL.
 func Summary(d *Database, sql, key, counted string) string {
 	// Not NULL: with array_nulls off its text form no longer means NULL.
-	kept, order := "''", "key"
-	if d.KeepKeys {
-		kept = "k.keys::text"
-	}
+	order, hash := "key", "hashint8extended(key, 0)"
 	if strings.HasSuffix(key, "::text") {
-		order = `key COLLATE "C"`
+		order, hash = `key COLLATE "C"`, `hashtextextended(key COLLATE "C", 0)`
 	}
-	return stmt.Fill(sql, "{kept}", kept, "{order}", order, "{counted}", counted)
+	kept, covered := "''", "coalesce(sum("+hash+"), 0)::text"
+	if d.KeepKeys {
+		kept, covered = "k.covered", "array_agg(key ORDER BY "+order+")::text"
+	}
+	return stmt.Fill(sql, "{kept}", kept, "{covered}", covered, "{order}", order, "{counted}", counted)
 }
 
 // ReceiptFieldsSQL is the part of the receipt d that a hash covers besides the previous hash. The
