@@ -102,8 +102,8 @@ func known[T any](r *recent, name string) part[T] {
 	return last
 }
 
-// readLater is read for the charts: if it has a value, it returns that value at once, and an old value
-// is read again in the background.
+// readLater is read for the charts. It returns a known value immediately, and reads an old value again in
+// the background.
 func readLater[T any](
 	ctx context.Context, r *recent, name string, maxAge time.Duration, load func(context.Context) (T, error),
 ) part[T] {
