@@ -68,7 +68,7 @@ func TestWaiting_SaysWhoWaitsAndWhyAndIsLinked(t *testing.T) {
 	f.exec(`INSERT INTO namespace_details (namespace_id, deletion_scheduled_at)
 		SELECT id, now() - interval '100 days' FROM namespaces WHERE type = 'Group' ORDER BY id LIMIT 1
 		ON CONFLICT (namespace_id) DO UPDATE SET deletion_scheduled_at = now() - interval '100 days', state_metadata = '{}'`)
-	f.page("/workers/adjourned_group_deletion/dead", "the user who marked it does not exist")
+	f.page("/workers/adjourned_group_deletion/dead", "DELETING_USER_MISSING: the user who marked the group does not exist")
 	f.exec(`UPDATE namespaces SET path = path || '-deletion_scheduled-' || id WHERE id = (SELECT max(id) FROM namespaces WHERE type = 'Group')`)
 	f.exec(`UPDATE namespace_details SET deletion_scheduled_at = NULL WHERE namespace_id = (SELECT max(id) FROM namespaces WHERE type = 'Group')`)
 	f.fresh()

@@ -121,7 +121,9 @@ func (p *pages) board(ctx context.Context) *board {
 		wait.Go(func() { b.Dead = p.jobs(ctx, "discarded") })
 	}
 	wait.Go(func() { b.Missed = find(ctx, p, missed, p.config.Service.Fires) })
-	wait.Go(func() { b.Changed = readLater(ctx, p.recent, "changed rows", historyEvery, p.config.Service.ChangedRows) })
+	wait.Go(func() {
+		b.Changed = readLater(ctx, p.recent, "changed rows", historyEvery, p.config.Service.ChangedRows)
+	})
 	wait.Go(func() { b.Samples = p.samples(ctx) })
 	wait.Go(func() { b.Figures = p.figures(ctx) })
 	wait.Wait()

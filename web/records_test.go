@@ -137,7 +137,7 @@ func TestDecisions_HaveWhatWaitsWithItsActions(t *testing.T) {
 	f.fresh()
 	body := f.page("/decisions", "public.users 77", `/act/retry-records?database=main&amp;id=1"`, `href="/act/retry-job?id=`, "Protected users and groups", "a &lt;b&gt;reason",
 		fmt.Sprintf(`href="/act/unprotect?id=%d&amp;kind=user"`, user), fmt.Sprintf(`href="/act/protect?id=%d&amp;kind=group"`, group),
-		"the user who marked it does not exist", "Absent child tables", "Reused keys on hold", "<details id=\"deferred-")
+		"the user who marked the group does not exist", "Absent child tables", "Reused keys on hold", "<details id=\"deferred-")
 	assert.Lacks(t, body, "quotes a row")
 }
 

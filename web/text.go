@@ -26,7 +26,7 @@ func (p *pages) functions() template.FuncMap {
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": format.Number[int64],
 		"words": status.Condition.Text, "tone": fault.Tone, "took": took, "lasted": lasted, "counts": counts,
 		"plain": plain, "cause": cause, "trace": p.traceLink, "why": why, "detail": detail, "args": args, "short": short,
-		"cut": cut, "actLink": actLink, "holds": strings.Contains, "cancelled": regexp.MustCompile(`CANCELLED: job (\d+)`).FindStringSubmatch,
+		"cut": cut, "actLink": actLink,
 		"planned": planned, "plannedBy": plannedBy,
 		"named": func(name string, of []choice) map[string]any { return map[string]any{"Name": name, "Of": of} },
 		"row":   func(run run.Run, named bool) runRow { return runRow{Run: run, Named: named} },

@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/stmt"
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/repo/protection"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
 // migratableSQL are the types of users that may be deleted: human, project bot, service account,
@@ -276,7 +277,7 @@ func (d Ghosts) GhostBacklog(
 const waitingGhostsSQL = `
 SELECT u.id, to_jsonb(u) ->> 'username', q.created_at,
   CASE WHEN NOT $1::boolean THEN q.consume_after END,
-  CASE WHEN $1::boolean THEN 'users of this type are never deleted'
+  CASE WHEN $1::boolean THEN '` + reasons.InternalUser + `: users of this type are never deleted'
     ELSE coalesce((
       SELECT 'PROTECTED: ' || k.words FROM unnest($3::bigint[], $4::text[]) AS k (id, words) WHERE k.id = u.id
     ), 'postponed after an error, a lock or the end of its time') END

@@ -10,6 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/internal/pg"
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/repo/protection"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
 // Faulty marks, and the counts of marks.
@@ -200,7 +201,7 @@ SELECT j.id, (SELECT r.path FROM routes r WHERE r.source_type = 'Namespace' AND 
     THEN (j.marked_at AT TIME ZONE 'UTC')::date::timestamp AT TIME ZONE 'UTC'
       + make_interval(days => $2::integer) END,
   CASE WHEN j.keeps THEN j.words WHEN j.early THEN 'in its grace period'
-    ELSE 'the user who marked it does not exist' END
+    ELSE '` + reasons.DeletingUserMissing + `: the user who marked the group does not exist' END
 FROM judged j WHERE CASE WHEN $6::boolean THEN j.held ELSE j.early OR j.keeps END
 ORDER BY j.marked_at NULLS LAST, j.id LIMIT $7`
 

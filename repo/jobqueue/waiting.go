@@ -1,6 +1,11 @@
 package jobqueue
 
-import "time"
+import (
+	"fmt"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo/reasons"
+)
 
 // Waiting is an item that a worker will not process now, as the backlog counts it. It is deferred
 // to a later time, or dead until the operator decides.
@@ -14,8 +19,10 @@ type Waiting struct {
 	Since time.Time
 	// Until is when it is due. Zero means after the operator's decision.
 	Until time.Time
-	// Reason is a text, without driver text or values.
-	Reason string
+	// Reason is a text, without driver text or values. Code is its typed reason, "" for none.
+	Reason, Code string
+	// Job is the cancelled job for the reason CANCELLED, otherwise 0.
+	Job int64
 }
 
 // WaitingShown is the maximum number of items in one answer.
@@ -34,7 +41,11 @@ type WaitingRow struct {
 func ReadWaiting(kind string, rows []WaitingRow) []Waiting {
 	list := make([]Waiting, len(rows))
 	for i, r := range rows {
-		list[i] = Waiting{Kind: kind, ID: r.ID, Since: r.Since, Until: r.Until, Reason: r.Reason}
+		reason := reasons.Read(r.Reason)
+		list[i] = Waiting{Kind: kind, ID: r.ID, Since: r.Since, Until: r.Until, Reason: r.Reason, Code: reason.Code}
+		if reason.Code == reasons.Cancelled {
+			_, _ = fmt.Sscanf(reason.Detail, "job %d", &list[i].Job)
+		}
 		if r.Name != nil {
 			list[i].Name = *r.Name
 		}

@@ -52,6 +52,16 @@ const (
 	Cancelled = "CANCELLED"
 )
 
+// Typed reasons of items that no run processes before the operator decides.
+const (
+	// ScheduleLost is the reason of a group that looks marked for deletion, but has no mark.
+	ScheduleLost = "SCHEDULE_LOST"
+	// DeletingUserMissing is the reason of a group whose mark names no existing user.
+	DeletingUserMissing = "DELETING_USER_MISSING"
+	// DeadRecord is the reason of a dead record.
+	DeadRecord = "DEAD_RECORD"
+)
+
 // KeyReused replaces the SQLSTATE of records that are held because their key is used again.
 // KeyApproved replaces it if the next run cleans their children all the same.
 const (

@@ -18,6 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
 	"github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -125,7 +126,7 @@ func (k *worker) waiting(
 		for _, r := range records {
 			list = append(list, jobqueue.Waiting{
 				Kind: "record", ID: r.ID, Name: recordName(r.Table, r.Key()), Since: r.DeadAt,
-				Reason: fmt.Sprintf("%s failed %d times, last with %s", r.Definition, r.Failures, r.SQLState),
+				Code: reasons.DeadRecord, Reason: fmt.Sprintf("%s failed %d times, last with %s", r.Definition, r.Failures, r.SQLState),
 			})
 		}
 		return list, err
@@ -136,7 +137,7 @@ func (k *worker) waiting(
 		id, _ := strconv.ParseInt(string(r.ID), 10, 64)
 		w := jobqueue.Waiting{
 			Kind: "record", ID: id, Name: recordName(r.Table, r.Key()), Since: r.FailedAt,
-			Reason: r.Definition + ": " + cmp.Or(r.SQLState, "its database did not answer"),
+			Code: r.SQLState, Reason: r.Definition + ": " + cmp.Or(r.SQLState, "its database did not answer"),
 		}
 		if r.NextTry != nil {
 			w.Until = *r.NextTry

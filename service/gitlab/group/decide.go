@@ -90,7 +90,7 @@ func decideGroup(g gitlab.DueGroup) (outcome, string) {
 	case g.RemovalStarted:
 		return destruction, ""
 	case g.UserID == nil:
-		return held, reasonUserMissing
+		return held, reasons.DeletingUserMissing
 	case g.Allowed:
 		return destruction, ""
 	case g.InProgress:
@@ -149,6 +149,4 @@ const (
 	reasonDeletionInProgress = "DELETION_IN_PROGRESS"
 	reasonNoLongerMarked     = "NO_LONGER_MARKED"
 	reasonRightsMissing      = "RIGHTS_MISSING"
-	reasonScheduleLost       = "SCHEDULE_LOST"
-	reasonUserMissing        = "DELETING_USER_MISSING"
 )

@@ -145,7 +145,7 @@ func (d *groupRemoval) refusal(b gitlab.GroupBeginning) job.Result {
 	case gitlab.GroupNotFound:
 		return job.Result{Outcome: job.Skipped, Reason: reasons.TargetGone, LogAtDebug: true}
 	case gitlab.GroupUserMissing:
-		return job.Result{Outcome: job.Refused, Reason: reasonUserMissing}
+		return job.Result{Outcome: job.Refused, Reason: reasons.DeletingUserMissing}
 	case gitlab.GroupInProgress:
 		return job.Result{Outcome: job.Refused, Reason: reasonDeletionInProgress}
 	case gitlab.GroupRestored:

@@ -6,6 +6,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo/catalog"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/spans"
@@ -34,11 +35,11 @@ func (r *workerRun) holdLostMarks(ctx context.Context) error {
 // holdLost counts and logs one of them.
 func (r *workerRun) holdLost(ctx context.Context, id int64) error {
 	return r.x.Batch(ctx, func(ctx context.Context) error {
-		r.countHeld(ctx, reasonScheduleLost)
-		r.candidate(id, run.ActionHold, reasonScheduleLost)
+		r.countHeld(ctx, reasons.ScheduleLost)
+		r.candidate(id, run.ActionHold, reasons.ScheduleLost)
 		r.x.Log.WarnContext(ctx, "Deletion schedule lost", "namespace_id", id, "group_id", id,
-			"outcome", string(held), "reason", reasonScheduleLost)
-		spans.RecordOutcome(ctx, string(held), reasonScheduleLost)
+			"outcome", string(held), "reason", reasons.ScheduleLost)
+		spans.RecordOutcome(ctx, string(held), reasons.ScheduleLost)
 		return nil
 	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", id))
 }

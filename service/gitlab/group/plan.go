@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo/gitlab"
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -76,14 +77,14 @@ func (k *worker) judge(ctx context.Context, stores gitlab.GroupStores, p *plan.P
 			return err
 		}
 		if slices.Contains(lost, p.ID) {
-			p.Refuse(reasonScheduleLost, lostMark+": in the application, mark the group again or restore it")
+			p.Refuse(reasons.ScheduleLost, lostMark+": in the application, mark the group again or restore it")
 		}
 		p.Refuse(reasonNoLongerMarked, "the group is not marked for deletion, or its deletion is not due yet")
 		return nil
 	}
 	// 3. Decide, with a text for the reader.
 	texts := map[string]string{
-		reasonUserMissing: "the user who marked the group is missing, so the group is held until the " +
+		reasons.DeletingUserMissing: "the user who marked the group is missing, so the group is held until the " +
 			"operator decides",
 		reasonDeletionInProgress: "the application is deleting the group for a user without permission",
 		reasonRightsMissing:      "permission denied for the user who marked the group, so the group would be restored",

@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/fencing"
 	"github.com/caretaker-go/caretaker/repo/gitlab"
 	"github.com/caretaker-go/caretaker/repo/jobqueue"
+	"github.com/caretaker-go/caretaker/repo/reasons"
 	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -192,7 +193,7 @@ func (k *worker) waiting(
 		for _, id := range lost {
 			if len(list) < lostMarksShown {
 				list = append(list, jobqueue.Waiting{
-					Kind: "group", ID: id, Reason: lostMark,
+					Kind: "group", ID: id, Code: reasons.ScheduleLost, Reason: reasons.ScheduleLost + ": " + lostMark,
 				})
 			}
 		}
