@@ -196,7 +196,7 @@ func (e entry) token(workers []string) (*token, error) {
 	switch {
 	case e.Name == "" || len([]rune(e.Name)) > maxTokenName ||
 		strings.ContainsFunc(e.Name, unprintable) || strings.TrimSpace(e.Name) != e.Name:
-		return nil, fmt.Errorf("name is required: use up to %d printable characters", maxTokenName)
+		return nil, fmt.Errorf("name must have 1 to %d printable characters, with no spaces at the ends", maxTokenName)
 	case err != nil || len(hash) != sha256.Size:
 		const wrong = "sha256 must be 64 hexadecimal digits: run `printf %s TOKEN | sha256sum`"
 		return nil, errors.Join(errors.New(wrong), wrongRole)
@@ -241,5 +241,5 @@ func (e entry) expiry() (time.Time, error) {
 		}
 	}
 	return time.Time{}, fmt.Errorf("expires: %q is neither a time such as 2027-01-31T12:00:00Z nor "+
-		"a day such as 2027-01-31", e.Expires.Value)
+		"a date such as 2027-01-31", e.Expires.Value)
 }

@@ -114,7 +114,7 @@ func rootCommand(a *app) *cobra.Command {
 	// 1. Flags of all commands.
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (YAML)")
 	root.PersistentFlags().FuncP("output", "o",
-		"output `format`: text, json, yaml, or wide for full IDs and wide tables (default text)",
+		"output `format`: text, wide (text with full IDs and all columns), json or yaml (default text)",
 		a.setOutput)
 	// 2. Commands of a server, which read the configuration.
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},

@@ -249,7 +249,7 @@ func printSummary(a *app, i *instance, p *playground) {
 	a.println("caretaker %s is ready at %s. To stop it, press Ctrl-C.", version(), address)
 	a.println("page      http://%s/", i.webAddress())
 	a.println("data      %s (remove the directory to start from scratch)", p.cluster.Dir())
-	a.println("variables %s for serve, lfk and psql, while dev runs: set -a; . %s; set +a",
+	a.println("variables %s for serve, lfk and psql while dev runs (to load them: set -a; . %s; set +a)",
 		p.environment, p.environment)
 	if metrics := i.metricsAddress(); metrics != "" {
 		a.println("metrics   http://%s/metrics", metrics)

@@ -346,12 +346,12 @@ const pageWidth = 80
 func (f *findings) unanswered(name string, err error) {
 	key := "databases." + name + ".url"
 	if same, ok := errors.AsType[*dberr.SameDatabaseError](err); ok {
-		f.failed(fmt.Sprintf("databases.%s.url leads to the same database as databases.%s.url", same.Name, same.First),
+		f.failed(fmt.Sprintf("databases.%s.url points to the same database as databases.%s.url", same.Name, same.First),
 			"remove databases."+same.Name+".url")
 	} else if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.Refused() {
 		f.failed(connectionRefused(name, refused).Error(), "correct "+key)
 	} else {
-		f.failed(oneLine(err.Error()), "start the server, or check the network and the host and port in "+key)
+		f.failed(oneLine(err.Error()), "start PostgreSQL, or check the network and the host and port in "+key)
 	}
 }
 

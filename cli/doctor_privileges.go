@@ -33,8 +33,8 @@ func (d *doctor) privileges(ctx context.Context, database *repo.Database, found 
 				role, m.Rights, objectOf(m.Table), who), m.To(role))
 		}
 		if m.Hiding {
-			found.failed(fmt.Sprintf("row-level security may hide rows of %s from the "+
-				"role %s%s", objectOf(m.Table), role, who), "ALTER ROLE "+role+" BYPASSRLS")
+			found.failed(fmt.Sprintf("row-level security may hide rows of %s%s from the "+
+				"role %s", objectOf(m.Table), who, role), "ALTER ROLE "+role+" BYPASSRLS")
 		}
 	}
 	if err != nil {

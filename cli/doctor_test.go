@@ -105,7 +105,7 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 			"CARETAKER_METRICS_LISTEN", "192.0.2.1:9999", "", "", // an address of another host
 		},
 		{"warning", "replica", "the replica is not used, because it does not answer", "databases.main.replica_url", "CARETAKER_DATABASES_MAIN_REPLICA_URL", nowhere, "", ""},
-		{"error", "connection", "leads to the same database as databases.main.url", "remove databases.ci.url", ciURL, url, "", ""},
+		{"error", "connection", "points to the same database as databases.main.url", "remove databases.ci.url", ciURL, url, "", ""},
 		{"error", "connection", "ci", "databases.ci.url", ciURL, nowhere, "", ""},
 		{"error", "configuration", "auth.token_file", "docs/reference/configuration.md", "CARETAKER_AUTH_TOKEN_FILE", "/nowhere", "", ""},
 		{
@@ -272,6 +272,6 @@ func TestDoctor_WithoutUseAsksForTheLineAndForNoMigration(t *testing.T) {
 	sh.set("CARETAKER_USE", "loose_foreign_keys")
 	sh.want(0, "migrate")
 	sh.set("CARETAKER_USE", "")
-	out := sh.want(1, "doctor", "use is not set", "add the line `use: loose_foreign_keys`", "1 error, ")
+	out := sh.want(1, "doctor", "`use` is not set", "add the line `use: loose_foreign_keys`", "1 error, ")
 	assert.Lacks(t, out, "caretaker migrate")
 }

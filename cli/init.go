@@ -66,8 +66,8 @@ func initCommand(a *app) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&s.Use, "use", "",
-		"`product`: gitlab for all workers, or loose_foreign_keys for only the workers for loose foreign "+
-			"keys (default: detected from the tables of main)")
+		"`product`: gitlab (all workers) or loose_foreign_keys (only the workers for loose foreign keys), "+
+			"by default detected from the tables of main")
 	flags.StringVar(&s.URL, "url", "", "`URL` of the main database: postgres://…")
 	flags.StringVar(&s.Replica, "replica-url", "", "`URL` of a read replica of main")
 	flags.StringArrayVar(&others, "database", nil, "another database as `NAME=URL` (repeatable)")
@@ -202,7 +202,7 @@ func (s *setup) connect(
 		return fmt.Errorf("%s: %s: %w", flag, refused.Why(), refused.Cause())
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w: start the server, or check the network and the host and port in the URL", flag, err)
+		return fmt.Errorf("%s: %w: start PostgreSQL, or check the network and the host and port in the URL", flag, err)
 	}
 	return nil
 }

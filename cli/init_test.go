@@ -67,7 +67,7 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	url, conn := shop(t)
 	sh.set("CARETAKER_DATABASES_MAIN_URL", url)
 	for _, command := range []string{"migrate", "serve", "lfk lint"} {
-		sh.want(1, command, "use is not set, and the database main has no GitLab tables: add the line `use: loose_foreign_keys`")
+		sh.want(1, command, "`use` is not set, and the database main has no GitLab tables: add the line `use: loose_foreign_keys`")
 	}
 	delete(sh.variables, "CARETAKER_DATABASES_MAIN_URL")
 	dir := t.TempDir()
@@ -175,7 +175,7 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	if is, ok := info.Sys().(*syscall.Stat_t); os.Getuid() == 0 && (!ok || is.Gid != 8) {
 		t.Errorf("%+v", is)
 	}
-	sh.want(1, "init --config "+dir+"/two.yml --url "+url+" --database ci="+url, "databases.ci.url leads to the same database as databases.main.url: remove")
+	sh.want(1, "init --config "+dir+"/two.yml --url "+url+" --database ci="+url, "databases.ci.url points to the same database as databases.main.url: remove")
 	other := "init --config " + filepath.Join(dir, "other.yml")
 	sh.want(2, other, "--url is required")
 	sh.want(1, other+" --url postgres://x@127.0.0.1:1/x", "--url", "start the server")

@@ -145,12 +145,8 @@ func describeJob(out *terminal, job *pb.Job) error {
 		"run", cmp.Or(job.GetRunId(), none),
 		"trace", cmp.Or(job.GetTraceId(), none))
 	if o := job.GetOutside(); o != nil {
-		of := " of them"
-		if o.GetAll() == 1 {
-			of = ""
-		}
-		out.println("left %s outside the database, %d%s pending: run `caretaker jobs outside %d` to list the paths",
-			format.Pluralize(o.GetAll(), "path"), o.GetPending(), of, job.GetId())
+		out.println("the deletion left %s outside the database (%d pending): run `caretaker jobs outside %d` to "+
+			"list the paths", format.Pluralize(o.GetAll(), "path"), o.GetPending(), job.GetId())
 	}
 	if c := job.GetCancellation(); c != nil {
 		out.println("cancelled by %s at %s: %s", c.GetBy(), out.moment(c.GetAt()), c.GetReason())
@@ -187,7 +183,7 @@ func cancelJobCommand(a *app) *cobra.Command {
 	request := &pb.CancelJobRequest{}
 	command := &cobra.Command{
 		Use:   "cancel JOB --reason REASON",
-		Short: "Cancel a job, which then does not run again unless you retry it",
+		Short: "Cancel a job, so that it runs again only if you retry it",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client api) error {
 				answer, err := client.CancelJob(ctx, request)
@@ -207,7 +203,7 @@ func cancelJobCommand(a *app) *cobra.Command {
 		},
 	}
 	command.Args = jobArgument(&request.Id)
-	reasonFlag(command, &request.Reason, "text to show with the job")
+	reasonFlag(command, &request.Reason, "reason, shown with the job")
 	return command
 }
 

@@ -92,7 +92,7 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	r.want(0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run[:13])
 	r.want(0, "jobs outside done 1 2", "2 paths are done")
 	r.want(0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths "+
-		"outside the database, 1 of them pending: run `caretaker jobs outside 1` to list the paths", "projects  3    "+
+		"outside the database (1 pending): run `caretaker jobs outside 1` to list the paths", "projects  3    "+
 		"    0")
 	assert.Equal(t, r.want(0, "jobs outside --plain"), "3\t@hashed/3\n4\t@hashed/4\n")
 	assert.Equal(t, r.want(0, "jobs outside 1 --all --plain"), "1\t@hashed/1\n2\t@hashed/2\n3\t@hashed/3\n")
@@ -116,7 +116,7 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	r.want(0, "jobs outside done 3", "1 path is done")
 	r.want(0, "jobs outside 1")
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id IN (1, 2)`)
-	r.want(0, "jobs show 1", "left 1 path outside the database, 0 pending: run `caretaker jobs "+
+	r.want(0, "jobs show 1", "left 1 path outside the database (0 pending): run `caretaker jobs "+
 		"outside 1`")
 	execute(t, conn, `DELETE FROM maintenance.river_job`)
 	r.want(0, "jobs outside 1")
@@ -149,11 +149,9 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	r := sh.serving()
 	r.want(0, "protect user 7 --reason evidence", "user 7 is protected permanently")
 	r.want(0, "protect group 8 --reason later --for 8h", "group 8 is protected until 2")
-	r.want(0, "protect user 7 --reason mine --for 8h", "user 7 is already protected for longer, "+
-		"permanently, by ",
+	r.want(0, "protect user 7 --reason mine --for 8h", "user 7 is already protected permanently by ",
 		" (evidence): to shorten the protection, run `caretaker unprotect` first")
-	r.want(0, "protect group 8 --reason later --for 1h", "group 8 is already protected for "+
-		"longer, until 2")
+	r.want(0, "protect group 8 --reason later --for 1h", "group 8 is already protected until 2")
 	r.want(0, "protect group 8 --reason later --for 9h", "group 8 is protected until 2")
 	out := r.want(0, "protected", "KIND   ID", "group  8", "user   7", "evidence")
 	assert.That(t, strings.Index(out, "group") <= strings.Index(out, "user "), "not in order:\n%s", out)

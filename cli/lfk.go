@@ -177,7 +177,7 @@ func (l *lfkCommands) track() *cobra.Command {
 	var columns []string
 	command := &cobra.Command{
 		Use:   "track TABLE...",
-		Short: "Create the triggers that queue the deleted rows of a table and all its partitions",
+		Short: "Create the triggers that record deletions from a table and all its partitions",
 		Args:  between(1, maxNamed),
 		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, args []string) error {
 			return eachNamed(l, args, func(table string) (admin.Tracked, func(), error) {
@@ -209,7 +209,7 @@ func (l *lfkCommands) untrack() *cobra.Command {
 	yes := false
 	command := &cobra.Command{
 		Use:   "untrack TABLE",
-		Short: "Drop the triggers that queue the deleted rows of a table, or of one partition",
+		Short: "Drop the triggers that record deletions from a table, or from one partition",
 		Args:  between(1, 1),
 		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, args []string) error {
 			if err := l.agreeToOrphans(ctx, keys, args[0], yes); err != nil {

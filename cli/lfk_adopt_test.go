@@ -186,8 +186,8 @@ func TestLfkOrphans_NamesDefinitionsThatItCannotSearch(t *testing.T) {
 	sh.defined("c: [" + entry + "]\ncv: [" + entry + "]\ngone: [" + entry + "]")
 	sh.want(0, "lfk orphans", "no orphans", "skipped cv.p_id -> p (cv is a view in database main: use its underlying table in the definition), "+
 		"gone.p_id -> p (gone is not in any configured database): run `caretaker lfk lint` for details")
-	sh.want(2, "lfk orphans cv.p_id", "no definition with a child table in a configured database "+
-		"matches: cv.p_id -> p (cv is a view in database main: use its underlying table")
+	sh.want(2, "lfk orphans cv.p_id", "no matching definition has a child table in a configured "+
+		"database: cv.p_id -> p (cv is a view in database main: use its underlying table")
 	sh.want(0, "lfk accept-absent gone")
 	_, _, remarks := sh.caretaker("lfk", "orphans")
 	assert.Contains(t, remarks, "skipped cv.p_id")

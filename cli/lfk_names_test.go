@@ -23,7 +23,7 @@ func TestLfk_UnknownNamesSuggestTheSimilarOnes(t *testing.T) {
 	sh.want(2, "lfk track Customers", "unknown table Customers in main: did you mean shop.customers?")
 	sh.want(1, "lfk lint",
 		"shop.orders has no column custmer_id (did you mean customer_id?): correct the definition or the table",
-		"parent_missing  -  shop.custmers: this table is not in any configured database (did you mean "+
+		"parent_missing  -  shop.custmers: shop.custmers is not in any configured database (did you mean "+
 			"shop.customers?), so no records exist for its definitions",
 		"shop.ordrs is not in any configured database (did you mean shop.orders?), so records of "+
 			"shop.customers are held")
@@ -56,7 +56,7 @@ func TestLfk_TakesNamesAsListsPrintThem(t *testing.T) {
 	want(0, "no orphans", "orphans", name)
 	want(0, "is a real foreign key", "revert", `billing.invoice_lines.("account_id", "invoice_number")`)
 	assert.Contains(t, fileText(t, file), "# kept\n")
-	want(2, "billing.invoice_lines, which is a table: write TABLE.COLUMN", "adopt", "billing.invoice_lines")
+	want(2, "billing.invoice_lines: this is the name of a table, so write TABLE.COLUMN", "adopt", "billing.invoice_lines")
 	_, _, errOut := sh.caretaker("lfk", "revert", "billing.invoice_lines.account_id,invoice_numbr")
 	assert.Contains(t, errOut, "did you mean")
 	assert.Lacks(t, errOut, "never adopted")

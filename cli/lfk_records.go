@@ -44,7 +44,7 @@ func (l *lfkCommands) dead() *cobra.Command {
 	var failing bool
 	command := &cobra.Command{
 		Use:   "dead",
-		Short: "List records that could not be cleaned up",
+		Short: "List dead records, whose clean-up failed ten times",
 		Args:  between(0, 0),
 		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
 			if failing {
@@ -122,7 +122,7 @@ func (l *lfkCommands) retry() *cobra.Command {
 		}
 		return nil
 	})
-	flags.Int64Var(&id, "id", 0, "record `number`")
+	flags.Int64Var(&id, "id", 0, "`number` of the dead record")
 	flags.StringVar(&table, "table", "", "parent table `name`")
 	flags.BoolVar(&all, "all", false, "queue all dead records again")
 	command.RunE = l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
@@ -143,7 +143,7 @@ func (l *lfkCommands) reused() *cobra.Command {
 	var clean, keep bool
 	command := &cobra.Command{
 		Use:   "reused [TABLE [--clean | --keep]]",
-		Short: "List records whose key another row has reused, and clean up or keep their child rows",
+		Short: "List records with reused keys, and clean up or keep their child rows",
 	}
 	flags := command.Flags()
 	flags.BoolVar(&clean, "clean", false, "delete or nullify the child rows in the next run")
@@ -262,8 +262,8 @@ func (l *lfkCommands) acceptChildren(
 			l.println("nothing new to accept")
 			return
 		}
-		l.note("held records are removed when they are next due, within an hour, if their parents have other " +
-			"child tables: run `caretaker lfk lint` to list the parents without other child tables")
+		l.note("caretaker removes the held records within an hour, unless the parent has no other child table: " +
+			"run `caretaker lfk lint` to list such parents")
 	})
 }
 

@@ -20,7 +20,7 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 	}
 	sh.migrate()
 	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint)")
-	sh.want(1, "lfk lint", "error    queue_missing  main  public.loose_foreign_keys_deleted_records: run `caretaker lfk install --database main`")
+	sh.want(1, "lfk lint", "error    queue_missing  main  public.loose_foreign_keys_deleted_records: database main has no queue: run `caretaker lfk install --database main`")
 	sh.want(0, "lfk install", "main: installed")
 	sh.want(0, "lfk install", "main: managed by caretaker")
 	sh.want(1, "lfk lint", "error    trigger_missing  main  public.p", "error    fk_not_indexed  main  c.p_id -> p", "2 errors, 0 warnings")
@@ -53,7 +53,7 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 			{"severity": "error", "code": "fk_not_indexed", "database": "main", "object": "c.p_id -> p",
 			 "advice": "no index on c (p_id), so every statement reads the whole table: create an index on c (p_id)"},
 			{"severity": "error", "code": "trigger_missing", "database": "main", "object": "public.p",
-			 "advice": "deletions are not recorded: run ` + "`caretaker lfk track p --database main`" + ` (add --column if child rows refer to a column other than id)"},
+			 "advice": "deletions from public.p are not recorded: run ` + "`caretaker lfk track p --database main`" + ` (add --column if child rows refer to a column other than id)"},
 			{"severity": "error", "code": "child_missing", "database": "", "object": "gone.p_id -> p",
 			 "advice": "gone is not in any configured database, so records of p are held: configure the database that contains the table, or run ` + "`caretaker lfk accept-absent gone`" + `"}],
 			"errors": 3, "warnings": 0}`},

@@ -167,7 +167,7 @@ func withoutDefaults(reason string) string {
 func flagsCommand(a *app) *cobra.Command {
 	list := &cobra.Command{
 		Use:   "flags",
-		Short: "List feature flags, or set one: flags set NAME on|off",
+		Short: "List or set feature flags",
 		Args:  commandOnly,
 		RunE: call(a, api.ListFeatureFlags, &pb.ListFeatureFlagsRequest{},
 			func(out *terminal, all *pb.ListFeatureFlagsResponse) error {
@@ -177,7 +177,7 @@ func flagsCommand(a *app) *cobra.Command {
 	request := &pb.SetFeatureFlagRequest{}
 	list.AddCommand(&cobra.Command{
 		Use:   "set NAME on|off",
-		Short: "Set a feature flag for the runs that start later",
+		Short: "Turn a feature flag on or off for runs that have not started yet",
 		Args: cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) error {
 			if args[1] != "on" && args[1] != "off" {
 				return fmt.Errorf("%q must be on or off", args[1])

@@ -254,7 +254,7 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 	assert.NoError(t, describeWorkers(a, manyDatabases(), &pb.WorkerStatus{Worker: "other"}))
 	want := "loose_foreign_keys_cleanup has 30 databases; failing: shard_00; due: shard_01 100, shard_02 200, " +
 		"shard_03 300, shard_04 400, shard_05 500, shard_06 600, shard_07 700, shard_08 800, shard_09 900, shard_10 1,000 and 2 more; " +
-		"for each database, run `caretaker status loose_foreign_keys_cleanup`"
+		"to show each database, run `caretaker status loose_foreign_keys_cleanup`"
 	got := strings.Join(strings.Fields(out.String()), " ")
 	assert.That(t, strings.Contains(got, want) && !strings.Contains(got, "other has"), "got %s", got)
 	out.Reset()

@@ -117,7 +117,7 @@ func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_DATABASES_CI_URL", sh.get("CARETAKER_DATABASES_MAIN_URL")+"&application_name=second")
 		for _, command := range []string{"serve", "migrate", "lfk lint", "lfk install", "lfk dead --database main"} {
-			sh.want(1, command, "databases.ci.url leads to the same database as databases.main.url: remove databases.ci.url")
+			sh.want(1, command, "databases.ci.url points to the same database as databases.main.url: remove databases.ci.url")
 		}
 	})
 	t.Run("a file of tokens", func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
 	t.Run("a URL, without its password", func(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_DATABASES_CI_URL", "postgres://u:secret@h:port/d")
-		assert.Lacks(t, sh.want(1, "serve", "CARETAKER_DATABASES_CI_URL: must be a URL such as"), "secret")
+		assert.Lacks(t, sh.want(1, "serve", "CARETAKER_DATABASES_CI_URL: is not a PostgreSQL URL (not shown"), "secret")
 	})
 }
 

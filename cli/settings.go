@@ -120,9 +120,9 @@ func databases(
 
 // noUse and setUse are the problem of a main without GitLab's tables, and its remedy.
 const (
-	noUse  = "use is not set, and the database main has no GitLab tables"
+	noUse  = "`use` is not set, and the database main has no GitLab tables"
 	setUse = "add the line `use: " + service.UseLooseForeignKeys + "` to the configuration, " +
-		"or set CARETAKER_USE=" + service.UseLooseForeignKeys + " (use gitlab instead if GitLab creates its tables later)"
+		"or set CARETAKER_USE=" + service.UseLooseForeignKeys + " (or `gitlab`, if GitLab creates its tables later)"
 )
 
 // checkUse refuses a configuration without use for a main without GitLab's tables.

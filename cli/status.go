@@ -43,8 +43,8 @@ func pauseCommand(a *app) *cobra.Command {
 		}),
 	}
 	workerOrAll(command, &request.Worker)
-	reasonFlag(command, &request.Reason, "text to show with the pause")
-	durationFlag(command, "for", "`duration`, such as 30m or 8h (default: until caretaker resume)",
+	reasonFlag(command, &request.Reason, "reason, shown with the pause")
+	durationFlag(command, "for", "`duration`, such as 30m or 8h (default: until you resume)",
 		&request.Ttl)
 	return command
 }
@@ -129,7 +129,7 @@ func describeDatabases(out *terminal, w *pb.WorkerStatus, each bool) error {
 	if len(due) > 0 {
 		text += "; due: " + format.List(due)
 	}
-	out.paragraph("", text+"; for each database, run `caretaker status "+w.GetWorker()+"`")
+	out.paragraph("", text+"; to show each database, run `caretaker status "+w.GetWorker()+"`")
 	return nil
 }
 
@@ -199,7 +199,7 @@ func remedy(out *terminal, w *pb.WorkerStatus) string {
 		}
 		return advice
 	case pb.FailureClass_FAILURE_CLASS_LOCK, pb.FailureClass_FAILURE_CLASS_TIMEOUT:
-		return "usually resolves itself (" + nextAttempt(out, w) +
+		return "this problem usually resolves itself (" + nextAttempt(out, w) +
 			"). If not, check pg_stat_activity for long transactions"
 	case pb.FailureClass_FAILURE_CLASS_DATA:
 		return "correct the rows that violate the named constraint or condition"

@@ -89,9 +89,8 @@ func protectCommand(a *app) *cobra.Command {
 				until = "until " + out.moment(p.GetUntil())
 			}
 			if keptLonger(request, p) {
-				out.println("%s %d is already protected for longer, %s, by %s (%s): to shorten "+
-					"the protection, run `caretaker unprotect` "+
-					"first", p.GetKind(), p.GetId(), until, p.GetBy(), p.GetReason())
+				out.println("%s %d is already protected %s by %s (%s): to shorten the protection, run "+
+					"`caretaker unprotect` first", p.GetKind(), p.GetId(), until, p.GetBy(), p.GetReason())
 				return nil
 			}
 			out.println("%s %d is protected %s", p.GetKind(), p.GetId(), until)
@@ -99,7 +98,7 @@ func protectCommand(a *app) *cobra.Command {
 		}),
 	}
 	command.Args = targetArguments(&request.Kind, &request.Id, control.KindUser, control.KindGroup)
-	reasonFlag(command, &request.Reason, "text to show with the protection")
+	reasonFlag(command, &request.Reason, "reason, shown with the protection")
 	durationFlag(command, "for", "`duration`, such as 8h or 720h (default: permanently)", &request.Ttl)
 	command.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation, even if the target does "+
 		"not exist yet")

@@ -26,8 +26,8 @@ func GitLabDatabases() []string { return []string{"main", "ci", "sec"} }
 var databaseName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,30}$`)
 
 // nameRule describes databaseName.
-const nameRule = "a database name is a lower-case letter, followed by up to 30 lower-case letters, " +
-	"digits or underscores"
+const nameRule = "a database name must start with a lower-case letter, and have at most 31 lower-case letters, " +
+	"digits and underscores"
 
 // anyName represents a database name in the keys of [Config.Keys].
 const anyName = "<name>"
@@ -99,6 +99,6 @@ func (d Database) Check(key, text string) error {
 	if key != "url" || text == "" || isURL || !strings.Contains(text, "://") && strings.Contains(text, "=") {
 		return nil
 	}
-	return errors.New("must be a URL such as postgres://caretaker@db:5432/gitlab (the value is not " +
-		"shown, because it may contain a password)")
+	return errors.New("is not a PostgreSQL URL (not shown, because it may contain a password): " +
+		"use a URL such as postgres://caretaker@db:5432/gitlab")
 }

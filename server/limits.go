@@ -97,7 +97,7 @@ func (l limits) fits(request any) error {
 		return fmt.Errorf("%s: %w", cause, &fault.RefusedError{
 			Reason: invalidArgument,
 			Text: "the request cannot be decoded: check that the client uses the server's version of " +
-				"the API, and that all texts are UTF-8",
+				"the API, and that all strings are valid UTF-8",
 		})
 	}
 	if size := proto.Size(message); size > l.message {

@@ -94,7 +94,7 @@ func TestErrors_UnexpectedOnesAndMissingTablesAreInTheLog(t *testing.T) {
 	f.exec(`DROP VIEW maintenance.feature_flags`)
 	_, err := f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})
 	s := f.failure(err, codes.FailedPrecondition, "NOT_MIGRATED")
-	if want := "database main is not migrated to this version: run caretaker migrate"; s.Message() != want {
+	if want := "database main is not migrated to this version: run `caretaker migrate`"; s.Message() != want {
 		t.Errorf("got %q, want %q", s.Message(), want)
 	}
 	assert.Contains(t, f.log.String(), "22012", "42P01")

@@ -124,7 +124,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 			if st.Worker == servicetest.PlaceholderUsers {
 				assert.Equal(t, st.Backlog.Due, 3, "the placeholders' backlog")
 			}
-			return strings.Contains(st.ConditionDetail, "backlog of main read from its primary")
+			return strings.Contains(st.ConditionDetail, "backlog of main was read from the primary")
 		})
 	})
 	m.Shut("main", servicetest.App)
@@ -141,7 +141,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 	devdb.Eventually(t, "the replica to be left out", func() bool {
 		st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 		assert.That(t, st.Condition != status.ConditionFailing, "condition %s", st.Condition)
-		return strings.Contains(st.ConditionDetail, "read from its primary: the replica was skipped")
+		return strings.Contains(st.ConditionDetail, "was read from the primary, because ")
 	})
 	assert.Equal(t, strings.Count(m.Log.String(), "replica skipped"), 1, "lines that the replica was not read")
 }

@@ -195,7 +195,7 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 	e.Add("ci", e.URLs["main"])
 	repo.MustDiffer(e.Open)
 	s := e.Service(servicetest.OneChild)
-	const same = "databases.ci.url leads to the same database as databases.main.url: remove databases.ci.url"
+	const same = "databases.ci.url points to the same database as databases.main.url: remove databases.ci.url"
 	for _, dry := range []bool{true, false} {
 		r, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "ci", DryRun: dry})
 		if dry { // It takes no lease: it begins, and fails.

@@ -283,7 +283,7 @@ func statusOfADatabaseThatIsNotMigratedAndOfASchedulerThatCannotStartRuns(e *ser
 	off := e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
 	servicetest.WantCondition(t, s, status.ConditionIdle)
 	e.Exec("main", `ALTER TABLE maintenance.runs RENAME TO away; ALTER TABLE maintenance.schema_migrations_main RENAME TO also_away`)
-	wantFailing(t, servicetest.Status(t, s), status.FailureSchema, "main", "database main is not migrated: run caretaker migrate")
+	wantFailing(t, servicetest.Status(t, s), status.FailureSchema, "main", "database main is not migrated: run `caretaker migrate`")
 	e.Exec("main", `ALTER TABLE maintenance.away RENAME TO runs; ALTER TABLE maintenance.also_away RENAME TO schema_migrations_main`)
 	servicetest.WantCondition(t, s, status.ConditionIdle)
 
@@ -347,7 +347,7 @@ func statusSaysWhichJobsOfAWorkerFail(e *servicetest.Estate) {
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'retryable' WHERE id IN (1, 2, 5)`)
 	e.EndJob(3, "discarded")
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
-	servicetest.WantDetail(t, st, "waiting for ", "2 delete_placeholder_user jobs failed and will be retried (caretaker jobs --kind delete_placeholder_user --state retryable)",
+	servicetest.WantDetail(t, st, "waiting for ", "2 delete_placeholder_user jobs failed and will be retried (run `caretaker jobs --kind delete_placeholder_user --state retryable`)",
 		"1 delete_placeholder_user job discarded (")
 	assert.That(t, !strings.Contains(st.ConditionDetail, "delete_user"), "%q speaks of the jobs of another worker", st.ConditionDetail)
 	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "1 delete_user job failed and will be retried (")

@@ -78,8 +78,8 @@ func noFailures() map[string]noFailure {
 			g.DryRun("held_groups=2")
 			g.Run("held_groups=2")
 			servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups),
-				"2 groups held until the operator decides (to list the groups, run caretaker run "+
-					"adjourned_group_deletion --dry-run)")
+				"2 groups held until the operator decides (to list the groups, run `caretaker run "+
+					"adjourned_group_deletion --dry-run`)")
 		}, [][]string{
 			{"maintenance.run", "dry_run=true", `held=["1 DELETING_USER_MISSING","1 SCHEDULE_LOST"]`},
 			{"maintenance.run", "dry_run=false", `held=["1 DELETING_USER_MISSING","1 SCHEDULE_LOST"]`},

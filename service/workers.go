@@ -127,7 +127,7 @@ func (s *Service) ReloadDefinitions() (n int, err error) {
 	}
 	keys, err := lfk.Config{DefinitionsFile: s.definitionsFile}.Keys()
 	if err != nil {
-		refused := fmt.Sprintf("the definitions file was rejected at the reload of %s, so the previous "+
+		refused := fmt.Sprintf("the definitions file was rejected when it was reloaded at %s, so the previous "+
 			"definitions stay in use: %s", time.Now().UTC().Format(time.RFC3339), strings.ReplaceAll(err.Error(), "\n", "; "))
 		s.definitionsRefused.Store(&refused)
 		return 0, err

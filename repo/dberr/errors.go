@@ -369,7 +369,7 @@ type SameDatabaseError struct {
 
 // Error names both keys and the fix.
 func (e *SameDatabaseError) Error() string {
-	return fmt.Sprintf("databases.%[1]s.url leads to the same database as databases.%[2]s.url: "+
+	return fmt.Sprintf("databases.%[1]s.url points to the same database as databases.%[2]s.url: "+
 		"remove databases.%[1]s.url", e.Name, e.First)
 }
 

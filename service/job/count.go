@@ -36,12 +36,12 @@ func (p *Pool) FailedJobs(w *run.Worker, all []jobqueue.FailedJobs) (remarks []s
 		}
 		if f.Waiting > 0 {
 			remarks = append(remarks, fmt.Sprintf("%s%s failed and will be retried "+
-				"(caretaker jobs --kind %[3]s --state retryable)",
+				"(run `caretaker jobs --kind %[3]s --state retryable`)",
 				format.Pluralize(f.Waiting, f.Kind+" job"), more, f.Kind))
 		}
 		if f.Discarded > 0 {
 			remarks = append(remarks, fmt.Sprintf("%s%s discarded "+
-				"(caretaker jobs --kind %[3]s --state discarded)",
+				"(run `caretaker jobs --kind %[3]s --state discarded`)",
 				format.Pluralize(f.Discarded, f.Kind+" job"), more, f.Kind))
 		}
 	}

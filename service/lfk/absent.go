@@ -144,8 +144,8 @@ func (k *worker) absentText(children []string) string {
 		named = append(named, child+Parenthesized(k.similar[child]))
 	}
 	return strings.Join(append(texts, "no configured database has the child tables "+
-		strings.Join(named, ", ")+more+": configure the database that contains the tables, or run caretaker lfk "+
-		"accept-absent "+which), "; ")
+		strings.Join(named, ", ")+more+": configure the database that contains the tables, or run `caretaker lfk "+
+		"accept-absent "+which+"`"), "; ")
 }
 
 // stateAbsent replaces the SQLSTATE in failures of records that are held for an absent child.

@@ -20,7 +20,7 @@ import (
 func leftText(keys []string) string {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	return "this server's definitions file has no definitions of the adopted foreign keys " + format.List(keys) +
-		": add the definitions to the file and send SIGHUP to the server, or run caretaker lfk revert"
+		": add the definitions to the file and send SIGHUP to the server, or run `caretaker lfk revert`"
 }
 
 // reportMissingDefinitions adds to the run's reason that due records are skipped.

@@ -248,7 +248,7 @@ func KeepOwner(file *os.File, old os.FileInfo) error {
 		return nil
 	}
 	if err := file.Chown(int(was.Uid), int(was.Gid)); err != nil {
-		return fmt.Errorf("%s was not changed, because a new file cannot get owner %d and group %d (%w): run the "+
+		return fmt.Errorf("%s was not changed, because this user cannot keep its owner %d and group %d (%w): run the "+
 			"command as this owner or as root", old.Name(), was.Uid, was.Gid, reason(err))
 	}
 	return nil

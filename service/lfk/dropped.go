@@ -52,8 +52,8 @@ func droppedFrom(
 
 // DroppedText names the databases that no longer have a child, and what to do.
 func DroppedText(child string, databases []string) string {
-	return fmt.Sprintf("%s no longer has the child table %s: undo the change or correct the definition if the "+
-		"table was renamed or moved to another schema, or run caretaker lfk accept-absent %s if the table was dropped",
+	return fmt.Sprintf("%s no longer has the child table %s: if the table was dropped, run `caretaker lfk accept-absent "+
+		"%s`. If the table was renamed or moved, correct the definition or undo the change",
 		strings.Join(databases, ", "), child, format.Argument(child))
 }
 

@@ -244,13 +244,13 @@ func (c *cleanup) reportLiving(ctx context.Context) {
 	var held []string
 	table := func(recorded string) string { return strings.TrimPrefix(recorded, c.queue.Schema+".") }
 	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.reused)) {
-		held = append(held, fmt.Sprintf("%s held because of reused keys: check the records with caretaker lfk "+
-			"reused %s",
+		held = append(held, fmt.Sprintf("%s held because of reused keys: to check the records, run `caretaker lfk "+
+			"reused %s`",
 			format.Pluralize(c.outcome.living.reused[recorded], "record"), format.Argument(table(recorded))))
 	}
 	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.unknown)) {
 		held = append(held, fmt.Sprintf("%s held, because the key columns of %s are unknown without a trigger: "+
-			"list the recorded columns as key in the definitions, or decide with caretaker lfk reused %s",
+			"list the recorded columns as `key` in the definitions, or run `caretaker lfk reused %s`",
 			format.Pluralize(c.outcome.living.unknown[recorded], "record"), table(recorded), format.Argument(table(recorded))))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(c.outcome.living.protected)) {

@@ -170,8 +170,8 @@ func TestLooseForeignKeysCleanup_ChildrenOfLivingParentsStay(t *testing.T) {
 			for database, child := range children {
 				e.Want(database, `SELECT coalesce(string_agg(p_id::text, ' ' ORDER BY p_id::text::int), '') FROM `+child, c.remaining)
 			}
-			held := strings.Contains(r.Reason, "held because of reused keys: check the records with caretaker lfk "+
-				"reused p")
+			held := strings.Contains(r.Reason, "held because of reused keys: to check the records, run `caretaker lfk "+
+				"reused p`")
 			assert.Equal(t, held, strings.Contains(c.counts, "rescheduled"), "held, by the reason "+r.Reason)
 		})
 	}
@@ -184,8 +184,7 @@ func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *
 		plain  = "{table: p, column: p_id, on_delete: async_delete}"
 		moved  = `BEGIN; CREATE TEMP TABLE k ON COMMIT DROP AS SELECT * FROM p; DELETE FROM p; INSERT INTO p SELECT * FROM k; COMMIT`
 		unsure = "5 records held, because the key columns of p are unknown without a trigger: list the recorded " +
-			"columns as key in the definitions, " +
-			"or decide with caretaker lfk reused p"
+			"columns as `key` in the definitions, or run `caretaker lfk reused p`"
 	)
 	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Install()

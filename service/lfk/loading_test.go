@@ -267,7 +267,7 @@ func TestReload_ARunKeepsItsDefinitionsAndAMistakeThoseOfTheServer(t *testing.T)
 	_, err := s.ReloadDefinitions()
 	assert.Contains(t, err.Error(), file+":1: c")
 	const refused = ", so the previous definitions stay in use: "
-	servicetest.WantDetail(t, servicetest.Status(t, s), "the definitions file was rejected at the reload of "+
+	servicetest.WantDetail(t, servicetest.Status(t, s), "the definitions file was rejected when it was reloaded at "+
 		"20", refused+file+":1: c")
 	e.Deleted("main", "p", 2, 2)
 	wantRun(t, s, "processed_records=1 deleted_rows=1")

@@ -181,7 +181,7 @@ func TestRouted_AQueueThatIsNotPartitionedFailsTheRun(t *testing.T) {
 	e := newRouted(servicetest.Parallel(t))
 	e.Exec("main", `DROP TABLE loose_foreign_keys_user_deleted_records; CREATE TABLE loose_foreign_keys_user_deleted_records (id uuid);
 		CREATE TABLE an_heir () INHERITS (loose_foreign_keys_user_deleted_records)`)
-	wantFailedRun(t, e.Service(servicetest.OneChild), "loose_foreign_keys_user_deleted_records on main is not partitioned: run caretaker lfk lint to see the required form", "")
+	wantFailedRun(t, e.Service(servicetest.OneChild), "loose_foreign_keys_user_deleted_records on main is not partitioned: run `caretaker lfk lint` to see the required form", "")
 }
 
 // newVisits is a main with a queue of our own, and a tracked parent with a partition.

@@ -35,7 +35,7 @@ func (k *worker) openQueue(ctx context.Context, x *run.Execution) (lfk.DeletedRe
 		return queue, err
 	case !queue.Exists:
 		return queue, &fault.SkippedError{Reason: fmt.Sprintf("database %s has no table "+
-			"loose_foreign_keys_deleted_records: run caretaker lfk install --database %s", name, name)}
+			"loose_foreign_keys_deleted_records: run `caretaker lfk install --database %s`", name, name)}
 	}
 	if err := checkPartitioned(queue, name); err != nil || x.DryRun {
 		return queue, err
@@ -64,7 +64,7 @@ func checkPartitioned(queue lfk.DeletedRecords, database string) error {
 	for _, t := range queue.Existing() {
 		if !t.Partitioned {
 			return &fault.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: run "+
-				"caretaker lfk lint to see the required form", t.Name, database)}
+				"`caretaker lfk lint` to see the required form", t.Name, database)}
 		}
 	}
 	return nil

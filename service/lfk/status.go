@@ -163,7 +163,7 @@ func failingRemark(d *repo.Database, failing []lfk.FailingRecord) []string {
 		number += " or more"
 	}
 	return []string{fmt.Sprintf("%s on %s could not be cleaned and will be retried "+
-		"(caretaker lfk dead --failing)", number, d.Name)}
+		"(run `caretaker lfk dead --failing`)", number, d.Name)}
 }
 
 // absentRemark names the children that hold records and have not been accepted. The last run of

@@ -108,5 +108,5 @@ func untrackedRemark(d *repo.Database, parents []string) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("deletions on %s are not recorded for the parents %s "+
-		"(caretaker lfk lint)", d.Name, format.List(parents))}
+		"(run `caretaker lfk lint`)", d.Name, format.List(parents))}
 }

@@ -123,7 +123,7 @@ func (b *backlogs) Renew(w *Worker, d *repo.Database) {
 // readRemark returns why a backlog was not read from the configured replica.
 func readRemark(reader *repo.Reader, d *repo.Database) string {
 	if _, why := reader.Source(); why != "" {
-		return "backlog of " + d.Name + " read from its primary: the replica was skipped because " + why
+		return "backlog of " + d.Name + " was read from the primary, because " + why
 	}
 	return ""
 }

@@ -157,8 +157,8 @@ func (l *leaseSet) end(err error) error {
 
 // Faults of a worker.
 var (
-	errPermitOpen = &fault.FailedError{Text: "the worker has not released its permit to write"}
-	errDryPermit  = &fault.FailedError{Text: "the worker has asked for a permit to write in a dry run"}
+	errPermitOpen = &fault.FailedError{Text: "the worker has not released its write permit"}
+	errDryPermit  = &fault.FailedError{Text: "the worker requested a write permit during a dry run"}
 )
 
 // close ends the permits: a goroutine that outlives the worker gets no more. It fails if a permit

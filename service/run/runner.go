@@ -141,7 +141,7 @@ func unknownWorker(r *Runner, name string) error {
 	}
 	advice := "known workers are " + strings.Join(names, ", ")
 	if slices.Contains(r.LeftOut, name) {
-		advice = "set `use: gitlab` in the configuration and run caretaker migrate, or use one of " +
+		advice = "set `use: gitlab` in the configuration and run `caretaker migrate`, or use one of " +
 			strings.Join(names, ", ")
 	}
 	return fault.Unknown(fault.ErrUnknownWorker, "worker", name, fmt.Sprintf("unknown worker %q: %s", name, advice))

@@ -101,7 +101,7 @@ func (r *Reporter) describe(ctx context.Context, err error) Problem {
 	case errors.Is(err, dberr.ErrUnreachable):
 		p.Class = FailureUnreachable
 	case errors.Is(err, dberr.ErrNotMigrated):
-		p.Class, p.Message = FailureSchema, "not migrated: run caretaker migrate"
+		p.Class, p.Message = FailureSchema, "not migrated: run `caretaker migrate`"
 	}
 	for _, d := range r.runner.Databases {
 		switch {
@@ -109,7 +109,7 @@ func (r *Reporter) describe(ctx context.Context, err error) Problem {
 		case p.Class == FailureUnreachable:
 			p.Since = d.UnreachableSince()
 		case p.Class == FailureSchema && errors.Is(d.CheckMigrated(ctx), dberr.ErrNotMigrated):
-			p.Message = "database " + d.Name + " is not migrated: run caretaker migrate"
+			p.Message = "database " + d.Name + " is not migrated: run `caretaker migrate`"
 		}
 	}
 	return p

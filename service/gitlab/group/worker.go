@@ -224,7 +224,7 @@ func (k *worker) backlog(
 	b.AtLeast = b.AtLeast || !all
 	if b.Dead > 0 {
 		remarks = append(remarks,
-			fmt.Sprintf("%s held until the operator decides (to list the groups, run caretaker run %s --dry-run)",
+			fmt.Sprintf("%s held until the operator decides (to list the groups, run `caretaker run %s --dry-run`)",
 				format.Pluralize(b.Dead, "group"), Name))
 	}
 	return b, strings.Join(remarks, "; "), err

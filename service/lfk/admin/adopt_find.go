@@ -68,7 +68,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 func (l Admin) unknownReference(ctx context.Context, r AdoptRequest) error {
 	if whole := r.Table + "." + r.Columns[0]; len(r.Columns) == 1 {
 		if databases, err := l.databasesOf(ctx, whole); err == nil && len(databases) > 0 {
-			return fmt.Errorf("%w %s, which is a table: write TABLE.COLUMN", ErrUnknownKey, whole)
+			return fmt.Errorf("%w %s: this is the name of a table, so write TABLE.COLUMN", ErrUnknownKey, whole)
 		}
 	}
 	return l.unknownTable(ctx, r.Table)

@@ -109,7 +109,7 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 	servicetest.WantState(t, r, control.RunSucceeded)
 	const left = "are skipped, because this server's definitions file has no definitions of the adopted foreign keys "
 	assert.Contains(t, r.Reason, "records "+left, "c.p_id: add the definitions to the file and send SIGHUP to the "+
-		"server, or run caretaker lfk revert")
+		"server, or run `caretaker lfk revert`")
 	detail := servicetest.StatusOf(t, old, servicetest.LooseForeignKeys).ConditionDetail
 	assert.Contains(t, detail, "records on main "+left)
 	assert.That(t, strings.Count(detail, left) == 1, "detail %q, want that it says once that records are left", detail)

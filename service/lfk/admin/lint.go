@@ -58,8 +58,8 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 	if l.Schedule != "" {
 		for _, i := range lfk.StarvedDatabases(l.Schedule, len(l.Databases)) {
 			check.at(l.Databases[i].Name, l.Schedule).warn("schedule_starves_database",
-				"this schedule never starts a run during the turn of the database: use a schedule that runs every "+
-					"minute, or set rotation to all")
+				"schedule %s never starts a run during the turn of %s: use a schedule that runs every minute, or "+
+					"set rotation to all", l.Schedule, l.Databases[i].Name)
 		}
 	}
 	var seen map[string]*lfkrepo.SeenChildren
@@ -180,7 +180,8 @@ func (l *lint) queue(d lfk.Inspected) {
 	queue := d.Queue.Schema + ".loose_foreign_keys_deleted_records"
 	switch {
 	case !d.Queue.Exists:
-		l.at(d.Name, queue).fail("queue_missing", "run `caretaker lfk install --database %s`", d.Name)
+		l.at(d.Name, queue).fail("queue_missing", "database %s has no queue: run `caretaker lfk install "+
+			"--database %[1]s`", d.Name)
 	case d.Queue.Managed && !d.Queue.Wide && l.needsValues(d):
 		l.at(d.Name, queue).fail("queue_old", "column key_values is missing, but required for keys other than a "+
 			"single integer: run `caretaker lfk install --database %s` to add the column", d.Name)
@@ -194,8 +195,8 @@ func (l *lint) queue(d lfk.Inspected) {
 	}
 	for _, function := range d.OldFunctions {
 		l.at(d.Name, function).warn("function_old",
-			"the function is missing, outdated or not connected to a queue: run `caretaker lfk install --database "+
-				"%s` to recreate the function", d.Name)
+			"function %s is missing, outdated or not connected to a queue: run `caretaker lfk install --database "+
+				"%s` to recreate the function", function, d.Name)
 	}
 	l.sequences(d)
 	if !d.ActiveMissing {
@@ -206,7 +207,7 @@ func (l *lint) queue(d lfk.Inspected) {
 		advice = fmt.Sprintf("run `caretaker lfk install --database %s` or the worker to create the partition", d.Name)
 	}
 	l.at(d.Name, queue).fail("default_partition_missing", "deletions from tracked tables fail, "+
-		"because the default of the column partition does not name an existing partition: %s", advice)
+		"because the default of the `partition` column does not name an existing partition: %s", advice)
 }
 
 // Sequences reports the findings of Lint about sequences. It requires no definitions.
@@ -299,14 +300,14 @@ func (l *lint) pending(d lfk.Inspected) {
 				d.Queue.Schema, revokeCommand(children))
 		case d.Queue.Managed && d.Tracks(name):
 			l.at(d.Name, name).fail("pending_without_definition", "records stay pending, because "+
-				"no definition uses this parent: add a definition, or run `caretaker lfk untrack "+
+				"no definition has the parent %s: add a definition, or run `caretaker lfk untrack "+
 				"%s` to delete the records",
-				format.Argument(name))
+				name, format.Argument(name))
 		default:
 			l.at(d.Name, name).fail("pending_without_definition", "records stay pending, because "+
-				"no definition uses this parent: add a definition. If the table was renamed or "+
+				"no definition has the parent %s: add a definition. If the table was renamed or "+
 				"is a partition, run `caretaker lfk orphans --fix`, then delete the records from "+
-				"%s.loose_foreign_keys_deleted_records", d.Queue.Schema)
+				"%s.loose_foreign_keys_deleted_records", name, d.Queue.Schema)
 		}
 	}
 }

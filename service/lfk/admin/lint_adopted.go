@@ -53,8 +53,8 @@ func (l *lint) undefined(d lfk.Inspected) {
 			repair = "add or correct its definition in " + l.Definitions.File
 		}
 		child := catalog.Table{Schema: k.Schema, Name: k.Table}.Written()
-		l.at(d.Name, k.Named()).fail(CodeAdoptedUndefined, "this adopted foreign key to %s has no definition, so "+
-			"its orphans are not cleaned: %s, or run `caretaker lfk revert %s`", k.RecordedParent(), repair,
+		l.at(d.Name, k.Named()).fail(CodeAdoptedUndefined, "adopted foreign key %s to %s has no definition, so "+
+			"its orphans are not cleaned: %s, or run `caretaker lfk revert %s`", k.Named(), k.RecordedParent(), repair,
 			catalog.ReferenceArgument(child, k.Columns))
 	}
 }

@@ -26,12 +26,12 @@ func (l *lint) missing(names func() lfk.TableNames) {
 		if !parent && !parents[key.Parent] {
 			parents[key.Parent] = true
 			if at := l.at("", key.Parent); l.others[key.Parent] != "" {
-				at.fail("parent_missing", "deletions are not recorded, because %s, and track "+
-					"that table", l.others[key.Parent])
+				at.fail("parent_missing", "deletions from %s are not recorded, because %s, and track "+
+					"that table", key.Parent, l.others[key.Parent])
 			} else {
-				at.warn("parent_missing", "this table is not in any configured database%s, so no records exist "+
-					"for its definitions: configure the database that contains the table, or remove the "+
-					"definitions", lfk.Parenthesized(names().Hint(key.Parent)))
+				at.warn("parent_missing", "%s is not in any configured database%s, so no records exist for its "+
+					"definitions: configure the database that contains the table, or remove the "+
+					"definitions", key.Parent, lfk.Parenthesized(names().Hint(key.Parent)))
 			}
 		}
 		switch {
@@ -119,16 +119,16 @@ func (l *lint) foreignKeys(d lfk.Inspected) {
 		if key := l.definition(d, func(k lfkrepo.Definition) bool {
 			return f.Blocks() && d.Is(k.Table, f.To) && k.OnDelete == lfkrepo.AsyncDelete
 		}); key != nil {
-			l.at(d.Name, f.String()).fail("fk_blocks_deletion", "this foreign key prevents %[2]s from deleting "+
+			l.at(d.Name, f.String()).fail("fk_blocks_deletion", "foreign key %[3]s prevents %[2]s from deleting "+
 				"rows of %[1]s (23503): set the foreign key to ON DELETE CASCADE or SET NULL, or replace it with "+
-				"a definition", key.Table, key)
+				"a definition", key.Table, key, f)
 		}
 		if key := l.definition(d, func(k lfkrepo.Definition) bool {
 			return d.Is(k.Table, f.From) && d.Is(k.Parent, f.To) &&
 				slices.Contains(catalog.NamesOf(f.Columns), k.Columns[0])
 		}); key != nil {
-			l.at(d.Name, f.String()).warn("fk_beside_definition", "this real foreign key already does the work of "+
-				"%s: %s", key, finish(d, f, *key))
+			l.at(d.Name, f.String()).warn("fk_beside_definition", "the real foreign key %s already does the work of "+
+				"%s: %s", f, key, finish(d, f, *key))
 		}
 	}
 }
@@ -162,8 +162,8 @@ func (l *lint) parents(d lfk.Inspected) {
 	for _, name := range l.CleanedParents(d) {
 		parent, at := d.Parents[name], l.at(d.Name, name)
 		if parent.PartitionOf != "" {
-			at.warn("parent_missing", "this table is a partition, so its deletions are recorded for %s: use %[1]s "+
-				"in the definitions", parent.PartitionOf)
+			at.warn("parent_missing", "%s is a partition, so its deletions are recorded for %s: use %[2]s "+
+				"in the definitions", name, parent.PartitionOf)
 			continue
 		}
 		track := trackCommand(d.Name, parent.Key, name)
@@ -181,8 +181,8 @@ func (l *lint) parents(d lfk.Inspected) {
 			on.others(name, relation)
 		}
 		if len(parent.Heirs) > 0 {
-			at.warn("parent_inherited", "deletions from tables that inherit from this table (%s) are not "+
-				"recorded: delete from %s instead", format.List(parent.Heirs), name)
+			at.warn("parent_inherited", "deletions from tables that inherit from %[2]s (%[1]s) are not "+
+				"recorded: delete from %[2]s instead", format.List(parent.Heirs), name)
 		}
 		l.keyType(d, at, parent)
 	}
@@ -213,7 +213,7 @@ func routeFault(d lfk.Inspected, r admin.Relation) string {
 func (at spot) trigger(parent, code string, t *admin.Trigger, track string) {
 	switch {
 	case code == "trigger_missing" && t == nil:
-		at.fail(code, "deletions are not recorded: run %s", track)
+		at.fail(code, "deletions from %s are not recorded: run %s", at.object, track)
 	case (code == "trigger_missing" || code == "trigger_form") && t.Idle:
 		at.fail(code, "trigger %s calls %s, which inserts nothing or uses a queue that does not exist: run "+
 			"`caretaker lfk install`, or restore GitLab's version of the function if the queue belongs to "+
@@ -262,9 +262,9 @@ func (l *lint) triggers(d lfk.Inspected) {
 			continue
 		}
 		if named := t.Named(); named != "" && named != recorded {
-			l.at(d.Name, t.Relation()).fail("trigger_form", "trigger %s is for %s, but this table is neither "+
+			l.at(d.Name, t.Relation()).fail("trigger_form", "trigger %s is for %s, but %s is neither "+
 				"%[2]s nor one of its partitions: run `caretaker lfk untrack "+
-				"%s`", t.Name, named, argument)
+				"%s`", t.Name, named, t.Relation(), argument)
 			continue
 		}
 		seen = append(seen, recorded)
@@ -276,7 +276,7 @@ func (l *lint) triggers(d lfk.Inspected) {
 			continue
 		}
 		l.at(d.Name, shown).warn("trigger_without_definition",
-			"trigger %s records deletions, but no definition uses this parent: add a definition, or "+
-				"run `caretaker lfk untrack %s`", t.Name, argument)
+			"trigger %s records deletions, but no definition has the parent %s: add a definition, or "+
+				"run `caretaker lfk untrack %s`", t.Name, shown, argument)
 	}
 }

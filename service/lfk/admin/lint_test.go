@@ -228,7 +228,7 @@ parts: [{table: p, column: p_id, on_delete: async_delete}]
 				""}[strings.HasPrefix(f.Object, "on_leaf")]
 			assert.Contains(t, f.Advice, want)
 		}
-		if f.Object == "plain on other.refs" && !strings.Contains(f.Advice, "this foreign key "+
+		if f.Object == "plain on other.refs" && !strings.Contains(f.Advice, "foreign key plain on other.refs "+
 			"prevents c.p_id -> p from deleting rows of c (23503)") {
 			t.Errorf("got %q", f.Advice)
 		}

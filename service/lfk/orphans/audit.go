@@ -109,10 +109,10 @@ func (a Audit) Tasks(ctx context.Context) (tasks []*Task, err error) {
 func childFault(key lfk.Definition, child *admin.Child) string {
 	switch {
 	case len(child.MissingColumns) > 0:
-		return fmt.Sprintf("%s has no column %s: run `caretaker lfk lint` to see the remedy", key.Table,
+		return fmt.Sprintf("%s has no column %s: run `caretaker lfk lint` for details", key.Table,
 			strings.Join(child.MissingColumns, ", "))
 	case len(child.Mismatches) > 0:
-		return child.Mismatches[0] + ": run `caretaker lfk lint` to see the remedy"
+		return child.Mismatches[0] + ": run `caretaker lfk lint` for details"
 	case !child.Indexed:
 		return "no index covers the keys of " + key.Table + ": run `caretaker lfk lint` to see the missing index"
 	case !child.Ordered:
@@ -188,7 +188,7 @@ func needsValues(p admin.Parent) bool {
 func (t *Task) mapColumns(recorded []string) (fault string) {
 	places, err := t.Key.Places(recorded)
 	if err != nil {
-		return err.Error() + ": run `caretaker lfk lint` to see the remedy"
+		return err.Error() + ": run `caretaker lfk lint` for details"
 	}
 	t.order = make([]int, len(places))
 	for i, place := range places {

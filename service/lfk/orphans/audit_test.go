@@ -196,7 +196,7 @@ func audited(t *testing.T, s *service.Service) run.Run {
 func wantLate(e *servicetest.Estate, s *service.Service, writer *pgx.Conn) {
 	e.T.Helper()
 	r := audited(e.T, s)
-	assert.That(e.T, r.State == control.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "older transactions are open"), "%+v", r)
+	assert.That(e.T, r.State == control.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "because older transactions are open"), "%+v", r)
 	e.WantQueue("main", "")
 	assert.Must(writer.Exec(e.T.Context(), `COMMIT`))(e.T)
 	runAll(e.T, s, orphans.Name, "")

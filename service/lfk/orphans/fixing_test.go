@@ -82,7 +82,7 @@ func tooManyWaitingRecordsEndIt(e *servicetest.Estate) {
 	search.Fix.End(e.T.Context())
 	// The worker keeps its place, and does not fail.
 	r := audited(e.T, e.Service(servicetest.OneChild, fixing(1000, 1000)))
-	assert.That(e.T, r.State == control.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "more than 10,000 records"), "%+v", r)
+	assert.That(e.T, r.State == control.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "more than 10,000 pending records"), "%+v", r)
 	e.Want("main", `SELECT count(*) FROM maintenance.orphan_audits WHERE NOT done`, "1")
 	e.Exec("main", `DELETE FROM c WHERE p_id <= 1000; DELETE FROM loose_foreign_keys_deleted_records`)
 	found = searched(e.T, search)

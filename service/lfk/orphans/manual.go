@@ -54,7 +54,7 @@ type Found struct {
 }
 
 // ErrNoTask means that no definition is selected, or none has its child in a configured database.
-var ErrNoTask = errors.New("no definition with a child table in a configured database matches")
+var ErrNoTask = errors.New("no matching definition has a child table in a configured database")
 
 // errLate: the records of a page could not be written.
 var errLate = errors.New("older transactions are open: try again after these transactions end")

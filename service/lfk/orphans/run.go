@@ -84,9 +84,8 @@ func (w *working) begin(ctx context.Context, tasks []*Task) (places []orphans.Au
 func (w *working) end(ctx context.Context) error {
 	switch {
 	case len(w.late) > 0:
-		reason := "older transactions are open, or more than 10,000 records of the parent are " +
-			"pending, so the next run continues with " +
-			strings.Join(w.late, ", ")
+		reason := "the orphan search of " + strings.Join(w.late, ", ") + " is not finished, because older transactions " +
+			"are open or the parent has more than 10,000 pending records: the next run continues"
 		w.x.Limit(reason, reason)
 	case !w.x.DryRun:
 		err := w.x.WithPermit(ctx, w.Main, limits(), func(p fencing.Permit) error {

@@ -87,7 +87,7 @@ func SchemaMissing(err error) (text string, ok bool) {
 	if !ok || !slices.Contains([]string{"42P01", "42703", "3F000"}, refused.SQLState) {
 		return "", false
 	}
-	return "database " + refused.Database + " is not migrated to this version: run caretaker migrate", true
+	return "database " + refused.Database + " is not migrated to this version: run `caretaker migrate`", true
 }
 
 // LeaseHeldError reports who holds the lease.
@@ -126,7 +126,7 @@ func (e *WorkerPausedError) Error() string {
 	if !e.Pause.Until.IsZero() {
 		span += " until " + e.Pause.Until.UTC().Format(time.RFC3339)
 	}
-	return fmt.Sprintf("%s paused by %s %s (%s): end the pause with %s", e.Subject(), e.Pause.By, span, e.Pause.Reason, how)
+	return fmt.Sprintf("%s paused by %s %s (%s): to end the pause, run `%s`", e.Subject(), e.Pause.By, span, e.Pause.Reason, how)
 }
 
 // Details returns the reason and the metadata for clients.
