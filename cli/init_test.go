@@ -178,7 +178,7 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	sh.want(1, "init --config "+dir+"/two.yml --url "+url+" --database ci="+url, "databases.ci.url points to the same database as databases.main.url: remove")
 	other := "init --config " + filepath.Join(dir, "other.yml")
 	sh.want(2, other, "--url is required")
-	sh.want(1, other+" --url postgres://x@127.0.0.1:1/x", "--url", "start the server")
+	sh.want(1, other+" --url postgres://x@127.0.0.1:1/x", "--url", "start PostgreSQL")
 	sh.want(1, other+" --url "+url+" --listen 0.0.0.0:1", "nothing was written", "other hosts can "+
 		"reach ")
 	sh.want(2, other+" --url "+url+" --use shop", `"shop" is neither`)

@@ -149,8 +149,8 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 		"customers is not tracked on main, so the search assumed the key id")
 	sh.want(0, "lfk orphans z.customer_id -o json", `"keys": 9`, `"rows": 36`, `"more": false`)
 	sh.want(2, "lfk orphans --limit 0", "--limit must be at least 1")
-	sh.want(2, "lfk orphans z.customer_id --parent orders", "no definition with a child")
-	sh.want(2, "lfk orphans z.other", "no definition with a child", "choose from z.customer_id "+
+	sh.want(2, "lfk orphans z.customer_id --parent orders", "no matching definition has a child")
+	sh.want(2, "lfk orphans z.other", "no matching definition has a child", "choose from z.customer_id "+
 		"-> customers on main: run `caretaker lfk lint`")
 	sh.want(2, "lfk orphans --database nowhere", `unknown database "nowhere"`)
 	sh.want(1, "lfk orphans --fix", "customers is not tracked on main")
