@@ -291,7 +291,7 @@ func watchFlag(command *cobra.Command) {
 		return accepts(c, args)
 	}
 	command.Flags().Duration("watch", 0,
-		"refresh at this interval until you press Ctrl-C")
+		"repeat at this interval until Ctrl-C")
 	command.Flags().Lookup("watch").NoOptDefVal = "2s"
 }
 

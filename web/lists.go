@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -141,7 +140,7 @@ func readFilters(filters []filter, path string, query url.Values) ([]filter, err
 	}
 	for name := range query {
 		if !slices.Contains(append(names, "before", "refresh"), name) {
-			return nil, fmt.Errorf("unknown filter %q: this list has the filters %s", name, format.List(append(names, "before")))
+			return nil, fmt.Errorf("unknown filter %q: the filters of this list are %s and before", name, strings.Join(names, ", "))
 		}
 	}
 	return filters, nil
