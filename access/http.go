@@ -14,8 +14,7 @@ func IsLoopback(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// Admit reports whether an HTTP request is from a viewer or higher, and otherwise answers it. The
-// token is a bearer token, or the password to any name, as browsers send it.
+// Admit reports whether an HTTP request is from a viewer or higher, and otherwise answers it.
 func (k *Keys) Admit(w http.ResponseWriter, r *http.Request) bool {
 	client, err := k.ClientOf(r)
 	switch {
@@ -54,9 +53,8 @@ func (k *Keys) Guard(next http.Handler) http.Handler {
 	})
 }
 
-// SessionCookie is the cookie that contains the token of a client that signed in on the page. A
-// browser sends a cookie with this prefix only over TLS or to its own host, and only to the host
-// that set it.
+// SessionCookie is the cookie with the token of a client that signed in on the page. A browser
+// sends it only over TLS or to its own host, and only to the host that set it.
 const SessionCookie = "__Host-caretaker"
 
 // sent returns the token in a request, "" for none.

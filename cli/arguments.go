@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -284,7 +283,7 @@ func watchFlag(command *cobra.Command) {
 	accepts := command.Args
 	command.Args = func(c *cobra.Command, args []string) error {
 		for _, arg := range args {
-			if _, err := duration(arg); err == nil && c.Flags().Changed("watch") {
+			if _, err := format.ParseDuration(arg); err == nil && c.Flags().Changed("watch") {
 				return fmt.Errorf("unexpected argument %q%s", arg, didYouMean(arg, "--watch="))
 			}
 		}
@@ -323,24 +322,10 @@ func enumFlag[E interface {
 		cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// duration parses a duration such as 30m, 24h or 7d. Days have 24 hours.
-func duration(text string) (time.Duration, error) {
-	number, isDays := strings.CutSuffix(text, "d")
-	if !isDays {
-		return time.ParseDuration(text)
-	}
-	const longest = 100_000
-	days, err := strconv.ParseUint(number, 10, 32)
-	if err != nil || days > longest {
-		return 0, fmt.Errorf("%q is not a number of days", text)
-	}
-	return time.Duration(days) * 24 * time.Hour, nil
-}
-
 // durationFlag adds a flag for a positive duration.
 func durationFlag(command *cobra.Command, name, help string, to **durationpb.Duration) {
 	command.Flags().Func(name, help, func(text string) error {
-		d, err := duration(text)
+		d, err := format.ParseDuration(text)
 		if err != nil || d <= 0 {
 			return fmt.Errorf("%q is not a positive duration such as 30m or 8h", text)
 		}
@@ -349,7 +334,7 @@ func durationFlag(command *cobra.Command, name, help string, to **durationpb.Dur
 	})
 }
 
-// sinceFlag adds a flag for a time, in RFC 3339 or as a duration before now.
+// sinceFlag adds --since.
 func sinceFlag(command *cobra.Command, to **timestamppb.Timestamp) {
 	timeFlag(command, "since", "only entries since this `time`: 2026-11-01T00:00:00Z, or 24h for the "+
 		"last 24 hours", to)
@@ -361,16 +346,12 @@ func timesFlags(command *cobra.Command, since, until **timestamppb.Timestamp) {
 	timeFlag(command, "until", "only entries before this `time`, in the same format as --since", until)
 }
 
-// timeFlag adds a flag for a time: RFC 3339, or a positive duration before now such as 24h.
+// timeFlag adds a flag for a time, as [format.ParseTime] reads it.
 func timeFlag(command *cobra.Command, name, help string, to **timestamppb.Timestamp) {
 	command.Flags().Func(name, help, func(text string) error {
-		if ago, err := duration(text); err == nil && ago > 0 {
-			*to = timestamppb.New(time.Now().Add(-ago))
-			return nil
-		}
-		at, err := time.Parse(time.RFC3339, text)
+		at, err := format.ParseTime(text)
 		if err != nil {
-			return errors.New("must be a time such as 2026-11-01T00:00:00Z or a duration such as 24h")
+			return err
 		}
 		*to = timestamppb.New(at)
 		return nil

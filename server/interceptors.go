@@ -144,16 +144,14 @@ func inUTC(fields logging.Fields) {
 	}
 }
 
-// routine reports whether a call is one of the many that tools repeat: a health check, a reflection
-// call, or a successful GetStatus. On the status page, so is each successful read.
+// routine reports whether a call is a health check, a reflection call, a successful GetStatus, or a
+// successful read of the status page.
 func routine(ctx context.Context, fields logging.Fields) bool {
 	service, method := field(fields, logging.ServiceFieldKey), field(fields, logging.MethodFieldKey)
-	if service == healthv1.Health_ServiceDesc.ServiceName || strings.HasPrefix(service, "grpc.reflection.") {
-		return true
-	}
 	_, onPage := localCaller(ctx)
-	return field(fields, "grpc.code") == codes.OK.String() &&
-		(method == "GetStatus" || onPage && !rules()["/"+service+"/"+method].changes)
+	reads := method == "GetStatus" || onPage && !rules()["/"+service+"/"+method].changes
+	return service == healthv1.Health_ServiceDesc.ServiceName || strings.HasPrefix(service, "grpc.reflection.") ||
+		reads && field(fields, "grpc.code") == codes.OK.String()
 }
 
 // field returns the text of a field, "" if it is missing.

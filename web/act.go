@@ -63,69 +63,52 @@ func period(endless string) input {
 	}}
 }
 
+// do returns an action without inputs, for the role operator.
+func do(title, effect, command string, request proto.Message, target ...string) action {
+	return action{Title: title, Effect: effect, command: "caretaker " + command, request: request, target: target}
+}
+
+// ask returns the action with inputs.
+func (a action) ask(inputs ...input) action {
+	a.Inputs = inputs
+	return a
+}
+
+// decide returns the request of a decision on records.
+func decide(d pb.RecordDecision) proto.Message { return &pb.DecideRecordsRequest{Decision: d} }
+
 // actions returns the actions by their names in addresses.
 func actions() map[string]action {
-	records := func(d pb.RecordDecision) proto.Message { return &pb.DecideRecordsRequest{Decision: d} }
+	unprotect := do("End the protection of %s", "Workers delete this target as soon as it is due.",
+		"unprotect", &pb.UnprotectTargetRequest{}, "kind", "id")
+	unprotect.role = access.Admin
 	return map[string]action{
-		"run": {
-			Title: "Run %s now", command: "caretaker run", target: []string{"worker", "--database", "--expected_digest"},
-			Effect: "Deletes and changes rows, within the limits of a scheduled run.", request: &pb.RunBatchRequest{Async: true},
-		},
-		"dry-run": {
-			Title: "Dry run of %s", command: "caretaker run --dry-run", target: []string{"worker", "--database"},
-			Effect: "Shows what a run would do, and changes nothing.", request: &pb.RunBatchRequest{Async: true, DryRun: true},
-		},
-		"pause": {
-			Title: "Pause %s", command: "caretaker pause", target: []string{"worker"},
-			Effect:  "Stops the current run after its current statement. No server starts another run until the pause ends.",
-			request: &pb.PauseWorkerRequest{}, Inputs: []input{reason(), period("until it is resumed")},
-		},
-		"resume": {
-			Title: "Resume %s", command: "caretaker resume", target: []string{"worker"},
-			Effect: "Ends the pause. The schedules apply again.", request: &pb.ResumeWorkerRequest{},
-		},
-		"cancel-run": {
-			Title: "Cancel run %s", command: "caretaker cancel", target: []string{"id"},
-			Effect: "Ends the run after its current statement. The next run continues.", request: &pb.CancelRunRequest{},
-		},
-		"cancel-job": {
-			Title: "Cancel job %s", command: "caretaker jobs cancel", target: []string{"id"},
-			Effect: "The job makes no further attempts.", request: &pb.CancelJobRequest{}, Inputs: []input{reason()},
-		},
-		"retry-job": {
-			Title: "Retry job %s", command: "caretaker jobs retry", target: []string{"id"},
-			Effect: "The job makes its next attempt now.", request: &pb.RetryJobRequest{},
-		},
-		"protect": {
-			Title: "Protect %s", command: "caretaker protect", target: []string{"kind", "id"},
-			Effect:  "Until the protection ends, no worker deletes this target or anything that belongs to it.",
-			request: &pb.ProtectTargetRequest{MustExist: true}, Inputs: []input{reason(), period("permanently")},
-		},
-		"unprotect": {
-			Title: "End the protection of %s", command: "caretaker unprotect", target: []string{"kind", "id"},
-			Effect: "Workers delete this target as soon as it is due.", request: &pb.UnprotectTargetRequest{}, role: access.Admin,
-		},
-		"accept-absent": {
-			Title: "Accept %s as absent", command: "caretaker lfk accept-absent", target: []string{"children"},
-			Effect: "Runs skip the definitions of this child table, and no longer hold records for them.", request: &pb.AcceptAbsentRequest{},
-		},
-		"ack-outside": {
-			Title: "Mark path %s as done", command: "caretaker jobs outside done", target: []string{"ids", "-job_id"},
-			Effect: "Confirms that the path outside the database has been deleted.", request: &pb.AckOutsideRequest{},
-		},
-		"retry-records": {
-			Title: "Retry dead records: %s", command: "caretaker lfk retry", target: []string{"--id", "--table", "--database"},
-			Effect: "The next run retries these records.", request: records(pb.RecordDecision_RECORD_DECISION_RETRY),
-		},
-		"clean-reused": {
-			Title: "Clean the children of reused keys: %s", command: "caretaker lfk reused --clean", target: []string{"table", "--database"},
-			Effect:  "The next run deletes or changes the child rows, some of which may belong to the new rows.",
-			request: records(pb.RecordDecision_RECORD_DECISION_CLEAN),
-		},
-		"keep-reused": {
-			Title: "Keep the children of reused keys: %s", command: "caretaker lfk reused --keep", target: []string{"table", "--database"},
-			Effect: "Closes the records. No run changes these child rows.", request: records(pb.RecordDecision_RECORD_DECISION_KEEP),
-		},
+		"run": do("Run %s now", "Deletes and changes rows, within the limits of a scheduled run.",
+			"run", &pb.RunBatchRequest{Async: true}, "worker", "--database", "--expected_digest"),
+		"dry-run": do("Dry run of %s", "Shows what a run would do, and changes nothing.",
+			"run --dry-run", &pb.RunBatchRequest{Async: true, DryRun: true}, "worker", "--database"),
+		"pause": do("Pause %s", "Stops the current run after its current statement. No server starts another run until the pause ends.",
+			"pause", &pb.PauseWorkerRequest{}, "worker").ask(reason(), period("until it is resumed")),
+		"resume": do("Resume %s", "Ends the pause. The schedules apply again.", "resume", &pb.ResumeWorkerRequest{}, "worker"),
+		"cancel-run": do("Cancel run %s", "Ends the run after its current statement. The next run continues.",
+			"cancel", &pb.CancelRunRequest{}, "id"),
+		"cancel-job": do("Cancel job %s", "The job makes no further attempts.",
+			"jobs cancel", &pb.CancelJobRequest{}, "id").ask(reason()),
+		"retry-job": do("Retry job %s", "The job makes its next attempt now.", "jobs retry", &pb.RetryJobRequest{}, "id"),
+		"protect": do("Protect %s", "Until the protection ends, no worker deletes this target or anything that belongs to it.",
+			"protect", &pb.ProtectTargetRequest{MustExist: true}, "kind", "id").ask(reason(), period("permanently")),
+		"unprotect": unprotect,
+		"accept-absent": do("Accept %s as absent", "Runs skip the definitions of this child table, and no longer hold records for them.",
+			"lfk accept-absent", &pb.AcceptAbsentRequest{}, "children"),
+		"ack-outside": do("Mark path %s as done", "Confirms that the path outside the database has been deleted.",
+			"jobs outside done", &pb.AckOutsideRequest{}, "ids", "-job_id"),
+		"retry-records": do("Retry dead records: %s", "The next run retries these records.",
+			"lfk retry", decide(pb.RecordDecision_RECORD_DECISION_RETRY), "--id", "--table", "--database"),
+		"clean-reused": do("Clean the children of reused keys: %s",
+			"The next run deletes or changes the child rows, some of which may belong to the new rows.",
+			"lfk reused --clean", decide(pb.RecordDecision_RECORD_DECISION_CLEAN), "table", "--database"),
+		"keep-reused": do("Keep the children of reused keys: %s", "Closes the records. No run changes these child rows.",
+			"lfk reused --keep", decide(pb.RecordDecision_RECORD_DECISION_KEEP), "table", "--database"),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
@@ -115,11 +116,11 @@ func readFilters(filters []filter, path string, query url.Values) ([]filter, err
 		f.Value = cmp.Or(query.Get(f.Name), f.Default)
 		names = append(names, f.Name)
 		if f.IsTime() && f.Value != "" {
-			t, err := timeOf(f.Value)
+			t, err := format.ParseTime(f.Value)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", f.Name, err)
 			}
-			f.Value = rfc(t)
+			f.Value = rfc(t.Truncate(time.Minute))
 			query.Set(f.Name, f.Value)
 		}
 		if f.Values == nil {
@@ -144,22 +145,6 @@ func readFilters(filters []filter, path string, query url.Values) ([]filter, err
 		}
 	}
 	return filters, nil
-}
-
-// timeOf parses a time in UTC, or a duration before now, to the minute.
-func timeOf(text string) (time.Time, error) {
-	if days, err := strconv.ParseUint(strings.TrimSuffix(text, "d"), 10, 16); err == nil && strings.HasSuffix(text, "d") {
-		text = fmt.Sprintf("%dh", 24*days)
-	}
-	if d, err := time.ParseDuration(text); err == nil {
-		return time.Now().UTC().Add(-d).Truncate(time.Minute), nil
-	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04", time.DateOnly} {
-		if t, err := time.Parse(layout, strings.TrimSuffix(text, " UTC")); err == nil {
-			return t, nil
-		}
-	}
-	return time.Time{}, fmt.Errorf("%q is neither a duration such as 24h nor a time such as 2026-11-01 15:04", text)
 }
 
 // serve answers with a page of the list. The parameter before has the cursors of the pages up to
@@ -228,8 +213,8 @@ func (p lists) runList(w http.ResponseWriter, r *http.Request) {
 	}}
 	l.read = func(ctx context.Context, q url.Values, limit int, after string) pageOf[run.Run] {
 		f := run.Filter{Worker: q.Get("worker"), State: q.Get("state"), After: after, Limit: limit + 1}
-		f.Since, _ = timeOf(q.Get("since"))
-		f.Until, _ = timeOf(q.Get("until"))
+		f.Since, _ = format.ParseTime(q.Get("since"))
+		f.Until, _ = format.ParseTime(q.Get("until"))
 		return upTo(limit, find(ctx, p.pages, f, p.config.Service.Runs), func(r run.Run) string { return r.ID })
 	}
 	if reason, database := r.FormValue("reason"), r.FormValue("database"); reason+database != "" {
@@ -255,8 +240,8 @@ func (p lists) jobList(w http.ResponseWriter, r *http.Request) {
 			return badCursor[job.Job]("the number of a job")
 		}
 		f := job.Filter{Kind: q.Get("kind"), State: q.Get("state"), After: id, Limit: limit + 1}
-		f.Since, _ = timeOf(q.Get("since"))
-		f.Until, _ = timeOf(q.Get("until"))
+		f.Since, _ = format.ParseTime(q.Get("since"))
+		f.Until, _ = format.ParseTime(q.Get("until"))
 		return upTo(limit, find(ctx, p.pages, f, p.config.Service.Jobs),
 			func(job job.Job) string { return strconv.FormatInt(job.ID, 10) })
 	}

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"math"
 	"net/http"
-	"path"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -34,8 +33,6 @@ var files embed.FS
 type pages struct {
 	config    Config
 	templates map[string]*template.Template
-	// assets has the files that pages load, by path. A path has a hash of the content.
-	assets map[string]asset
 	// recent caches what pages read, for all requests.
 	recent  *recent
 	forms   access.Forms
@@ -45,24 +42,14 @@ type pages struct {
 	stopping context.Context //nolint:containedctx // ends with the server, not with a call
 }
 
-// asset is a static file with its media type.
-type asset struct {
-	content []byte
-	kind    string
-}
-
 // newPages parses all templates and hashes all assets once. An error names the page.
 func newPages(c Config) (*pages, error) {
 	p := &pages{
-		config: c, templates: map[string]*template.Template{}, assets: map[string]asset{},
+		config: c, templates: map[string]*template.Template{},
 		recent: &recent{known: map[string]*reading{}}, forms: access.NewForms(),
 	}
-	names, err := loadAssets(p.assets)
-	if err != nil {
-		return nil, err
-	}
 	functions := p.functions()
-	functions["asset"] = func(name string) string { return names[name] }
+	functions["asset"] = assetURL
 	functions["hasJobs"] = p.hasJobs
 	for _, name := range []string{
 		"overview", "workers", "worker", "waiting", "runs", "run", "schedule", "jobs", "job", "plan",
@@ -78,25 +65,12 @@ func newPages(c Config) (*pages, error) {
 	return p, nil
 }
 
-// loadAssets adds the assets by path, and returns their paths by file name.
-func loadAssets(assets map[string]asset) (map[string]string, error) {
-	kinds := map[string]string{
-		".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-		".svg": "image/svg+xml",
-	}
-	names := map[string]string{}
-	entries, err := fs.ReadDir(files, "static")
-	for _, e := range entries {
-		content, readErr := files.ReadFile("static/" + e.Name())
-		err = errors.Join(err, readErr)
-		hash := fnv.New64a()
-		_, _ = hash.Write(content)
-		extension := path.Ext(e.Name())
-		base := strings.TrimSuffix(e.Name(), extension)
-		where := fmt.Sprintf("/static/%s-%x%s", base, hash.Sum64(), extension)
-		names[e.Name()], assets[where] = where, asset{content, kinds[extension]}
-	}
-	return names, err
+// assetURL returns the address of a static file. It changes with the content of the file.
+func assetURL(name string) (string, error) {
+	content, err := files.ReadFile("static/" + name)
+	hash := fnv.New64a()
+	_, _ = hash.Write(content)
+	return fmt.Sprintf("/static/%s?v=%x", name, hash.Sum64()), err
 }
 
 // routes returns the handler of all paths. Without jobs in the configuration, /jobs and /plan are
@@ -144,17 +118,16 @@ func (p *pages) routes() http.Handler {
 // not.
 func (p *pages) hasJobs() bool { return !p.config.Service.LooseForeignKeysOnly }
 
-// asset serves a static file. Browsers keep it for a year, because its path changes with its
+// asset serves a static file. Browsers keep it for a year, because its address changes with its
 // content.
 func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
-	a, known := p.assets[r.URL.Path]
-	if !known {
+	name := "static/" + r.PathValue("file")
+	if _, err := fs.Stat(files, name); err != nil {
 		p.renderError(w, r, http.StatusNotFound, "Page not found: "+r.URL.Path+".")
 		return
 	}
-	w.Header().Set("Content-Type", a.kind)
 	w.Header().Set("Cache-Control", "max-age=31536000, immutable")
-	_, _ = w.Write(a.content)
+	http.ServeFileFS(w, r, files, name)
 }
 
 // frame is the data of a page: the data of the layout, and Body.

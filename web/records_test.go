@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -214,24 +213,6 @@ func TestFault_MainDown_ListsSayThatTheyCouldNotLoad(t *testing.T) {
 	answer, body := f.request(http.MethodGet, "/runs/01900000-0000-7000-8000-000000000001")
 	assert.Equal(t, answer.StatusCode, http.StatusServiceUnavailable)
 	assert.Contains(t, body, "caretaker doctor", "operate/troubleshooting.md")
-}
-
-func TestTimeOf_ReadsDurationsAndTimes(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"2026-11-01 15:04": "2026-11-01T15:04:00Z", "2026-11-01 15:04 UTC": "2026-11-01T15:04:00Z",
-		"2026-11-01": "2026-11-01T00:00:00Z", "2026-11-01T15:04:05+01:00": "2026-11-01T14:04:05Z",
-	} {
-		got := assert.Must(timeOf(text))(t)
-		assert.Equal(t, rfc(got), want, text)
-	}
-	before := time.Now().UTC().Add(-24 * time.Hour).Truncate(time.Minute)
-	day := assert.Must(timeOf("24h"))(t)
-	assert.That(t, !day.Before(before) && day.Before(time.Now().Add(-24*time.Hour)), "got %s", day)
-	week := assert.Must(timeOf("7d"))(t)
-	assert.Equal(t, day.Sub(week).Round(time.Hour), 6*24*time.Hour)
-	_, err := timeOf("yesterday")
-	assert.That(t, err != nil, "yesterday is a time")
 }
 
 func TestFilters_WithADefaultHaveNoChoiceOfAll(t *testing.T) {

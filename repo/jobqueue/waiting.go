@@ -7,18 +7,16 @@ import (
 	"github.com/caretaker-go/caretaker/repo/reasons"
 )
 
-// Waiting is an item that a worker will not process now, as the backlog counts it. It is deferred
-// to a later time, or dead until the operator decides.
+// Waiting is an item that a worker will not process now: deferred, or dead until the operator decides.
 type Waiting struct {
 	// Kind and ID identify it: a group, user, placeholder or record.
 	Kind string
 	ID   int64
 	// Name is a path, username or table with key, "" for none.
 	Name string
-	// Since is when it was recorded. Zero means unknown.
-	Since time.Time
-	// Until is when it is due. Zero means after the operator's decision.
-	Until time.Time
+	// Since is when it was recorded, zero if unknown. Until is when it is due, zero for after the
+	// operator's decision.
+	Since, Until time.Time
 	// Reason is a text, without driver text or values. Code is its typed reason, "" for none.
 	Reason, Code string
 	// Job is the cancelled job for the reason CANCELLED, otherwise 0.
@@ -30,22 +28,19 @@ const WaitingShown = 100
 
 // WaitingRow is the result of a statement for [Waiting].
 type WaitingRow struct {
-	ID     int64
-	Name   *string
-	Since  time.Time
-	Until  time.Time
-	Reason string
+	ID           int64
+	Name         *string
+	Since, Until time.Time
+	Reason       string
 }
 
 // ReadWaiting converts rows into items of one kind.
 func ReadWaiting(kind string, rows []WaitingRow) []Waiting {
 	list := make([]Waiting, len(rows))
 	for i, r := range rows {
-		reason := reasons.Read(r.Reason)
-		list[i] = Waiting{Kind: kind, ID: r.ID, Since: r.Since, Until: r.Until, Reason: r.Reason, Code: reason.Code}
-		if reason.Code == reasons.Cancelled {
-			_, _ = fmt.Sscanf(reason.Detail, "job %d", &list[i].Job)
-		}
+		code := reasons.Read(r.Reason).Code
+		list[i] = Waiting{Kind: kind, ID: r.ID, Since: r.Since, Until: r.Until, Reason: r.Reason, Code: code}
+		_, _ = fmt.Sscanf(r.Reason, reasons.Cancelled+": job %d", &list[i].Job)
 		if r.Name != nil {
 			list[i].Name = *r.Name
 		}
