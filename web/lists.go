@@ -141,7 +141,7 @@ func readFilters(filters []filter, path string, query url.Values) ([]filter, err
 	}
 	for name := range query {
 		if !slices.Contains(append(names, "before", "refresh"), name) {
-			return nil, fmt.Errorf("unknown filter %q: the filters of this list are %s and before", name, strings.Join(names, ", "))
+			return nil, fmt.Errorf("unknown filter %q: use %s or before", name, strings.Join(names, ", "))
 		}
 	}
 	return filters, nil
