@@ -175,7 +175,7 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		"status --watch 1s":                   `unexpected argument "1s", did you mean --watch=1s?`,
 		"runs " + worker + " --watch 1s":      `unexpected argument "1s", did you mean --watch=1s?`,
 		"jobs --watch 1s":                     `unexpected argument "1s", did you mean --watch=1s?`,
-		"runs --since 1x":                     "or a duration such as 24h",
+		"runs --since 1x":                     "neither a duration such as 24h nor a time such as",
 		"rum":                                 `unknown command "rum", did you mean run or runs?`,
 		"help rum":                            `unknown command "rum", did you mean run or runs?`,
 		"lfk lnit":                            `unknown command "lnit", did you mean lint or list?`,
