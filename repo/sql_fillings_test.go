@@ -24,7 +24,7 @@ var fragments = []string{
 	// Users.
 	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "deletionPendingSQL", "keepsBotSQL", "HoldsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
 	// Receipts, and the remainder outside.
-	"recordOutsideSQL", "changedRowsSQL", "KeyOfSQL", "ReceiptSQL", "ReceiptFieldsSQL", "SummarySQL",
+	"recordOutsideSQL", "changedRowsSQL", "KeyOfSQL", "ReceiptSQL", "ReceiptFieldsSQL", "SummarySQL", "summedSQL", "talliedSQL", "summaryOfSQL",
 	// Sweeps.
 	"placesSQL", "sweepSQL", "directBoundSQL", "directFirstSQL", "directGuardSQL", "directRangeSQL", "directSQL", "takeSQL",
 }
@@ -70,7 +70,7 @@ var fillings = map[string]string{
 	"{users.touched}": ", updated_at = now() AT TIME ZONE 'UTC'", "{users.admin}": "admin",
 	"{import_placeholder_user_details.touched}": ", updated_at = $2", "{d.created_at}": "d.created_at",
 	// Receipts.
-	"{noted}": "ReceiptSQL", "{summary}": "SummarySQL", "{kept}": "k.covered", "{covered}": "array_agg(key)::text", "{order}": "key", "{counted}": "true", "{fields}": "ReceiptFieldsSQL", "{next}": "9", "{returned}": "user_id", "{done}": "true",
+	"{noted}": "ReceiptSQL", "{summary}": "SummarySQL", "{summed}": "summedSQL", "{tallied}": "talliedSQL", "{kept}": "k.covered", "{covered}": "array_agg(key)::text", "{order}": "key", "{counted}": "true", "{fields}": "ReceiptFieldsSQL", "{next}": "9", "{returned}": "user_id", "{done}": "true",
 	// Protected rows.
 	"parentRowsSQL{id}": "t.id::text", "{cells}": "t.parent_id::text", "parentRowsSQL{names}": "v1", "parentRowsSQL{matches}": "t.id = k.v1", "parentRowsSQL{table}": "public.namespaces",
 	// Sweeps.

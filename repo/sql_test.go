@@ -87,8 +87,8 @@ func statements(t *testing.T) map[string]string {
 	constants := sqlConstants(t)
 	constants["purgeAllSQL with its result"] = constants["purgeAllSQL"] + constants["purgeAllResultSQL"]
 	constants["purgeAllSQL with removal"] = constants["purgeAllSQL"] + constants["purgeAllRemovalSQL"]
-	constants["purgeUncountedSQL with its result"] = constants["purgeUncountedSQL"] + constants["purgeAllResultSQL"]
-	constants["purgeUncountedSQL with removal"] = constants["purgeUncountedSQL"] + constants["purgeAllRemovalSQL"]
+	constants["purgeUncountedSQL with its result"] = constants["purgeUncountedSQL"] + strings.ReplaceAll(constants["purgeAllResultSQL"], "{noted}", "{tallied}")
+	constants["purgeUncountedSQL with removal"] = constants["purgeUncountedSQL"] + strings.ReplaceAll(constants["purgeAllRemovalSQL"], "{noted}", "{tallied}")
 	constants["purgeSeveralSQL with its result"] = constants["purgeSeveralSQL"] + constants["purgeAllResultSQL"]
 	constants["purgeSeveralSQL with removal"] = constants["purgeSeveralSQL"] + constants["purgeAllRemovalSQL"]
 	for _, name := range fragments {

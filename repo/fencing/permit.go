@@ -160,7 +160,9 @@ guard AS MATERIALIZED (
 // Fill puts the guard into a statement with these arguments. The guard's arguments come after them.
 func (g Guard) Fill(s stmt.Statement) stmt.Statement {
 	p := append(stmt.Parameters(nil), s.Args...)
-	return stmt.Statement{SQL: stmt.Fill(s.SQL, "{guard}", g.sql(&p)), Args: p}
+	s.SQL = stmt.Fill(s.SQL, "{guard}", g.sql(&p))
+	s.Args = p
+	return s
 }
 
 func (g Guard) sql(p *stmt.Parameters) string {

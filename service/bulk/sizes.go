@@ -12,7 +12,7 @@ const (
 	// FirstStatementRows is the initial number of rows of a kind of statement.
 	FirstStatementRows = 1000
 	// MaxStatementRows is the maximum number of rows of a statement.
-	MaxStatementRows = 20_000
+	MaxStatementRows = 50_000
 	// StatementGoal is the usual target duration of a statement. Other adapting sizes: childTask.learn
 	// and loader of service/lfk (rows of a key, records of a batch), shrinkOnTimeout of the walk
 	// over tokens.
@@ -85,6 +85,12 @@ func (z *StatementSizes) Get(s sized) int64 { return z.get(s).rows }
 
 // Time returns the time limit of a statement of a kind, if it is for more than one row.
 func (z *StatementSizes) Time(s sized) time.Duration { return 4*z.goal + z.get(s).fixed }
+
+// Quick reports whether a statement of this duration took less than half of the goal.
+func (z *StatementSizes) Quick(took time.Duration) bool { return took < z.goal/2 }
+
+// Slow reports whether a statement of this duration takes longer than the goal.
+func (z *StatementSizes) Slow(took time.Duration) bool { return took > z.goal }
 
 // waitingLimits bound a statement for a number of rows that waits for locks.
 func (z *StatementSizes) waitingLimits(s sized, rows int64) fencing.Limits {

@@ -9,18 +9,20 @@
 //
 // One batch, of which two run in parallel:
 //
-//  1. Up to batch_size records of one parent are loaded, or up to 2,000 if they are likely to fit
-//     under the caps of the statements. Records of the same key are treated as one (loader.go).
+//  1. Up to batch_size records of one parent are loaded. While statements are quick and the rows
+//     are likely to fit under their caps, up to 20,000 are. Records of the same key are treated as
+//     one (loader.go).
 //  2. The tasks are the definitions in file order. Each is done in every database that has the
 //     child table, in the queue's own database last. For each task one statement handles the keys
 //     that have reached it (batch.go, statement.go). It takes all rows of all keys if they fit
-//     under its cap, else a share of each key. Keys with remaining rows are set aside, and the
-//     others continue. It counts the rows first, unless they are likely to fit and nothing can keep
-//     a row without an error. If they then do not fit, or take too long, nothing is changed, and
-//     rows are counted, here and for the remaining run. It waits for no locks, except once for a
-//     second where rows stay locked. A statement that fails is halved by keys until the fault is
-//     isolated (isolate.go). A database that does not answer is assumed to have the children of its
-//     last answer to any server, or all without such an answer. Its tasks fail (places.go).
+//     under its cap. If the cap has shrunk since the load, the keys are split. Otherwise it takes a
+//     share of each key: keys with remaining rows are set aside, and the others continue. It counts
+//     the rows first, unless they are likely to fit and nothing can keep a row without an error. If
+//     they then do not fit, or take too long, nothing is changed, and the next statements count. It
+//     waits for no locks, except once for a second where rows stay locked. A statement that fails
+//     is halved by keys until the fault is isolated (isolate.go). A database that does not answer
+//     is assumed to have the children of its last answer to any server, or all without such an
+//     answer. Its tasks fail (places.go).
 //  3. The records of keys that are complete for every definition are removed. The last statement
 //     does so if it ran in the queue's database, else a transaction of its own.
 //  4. The set-aside keys continue where they stopped, until none is left or a limit ends the run.

@@ -263,11 +263,11 @@ func TestLooseForeignKeysCleanup_DueRecordsLeftMakeItOverLimitEvenWithoutChildre
 
 func TestLooseForeignKeysCleanup_StatementsGrowUpToTheirBound(t *testing.T) {
 	e := servicetest.NewOneChild(servicetest.Parallel(t))
-	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 60000); CREATE TABLE sizes (id serial, n bigint);
+	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 120000); CREATE TABLE sizes (id serial, n bigint);
 		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO sizes (n) SELECT count(*) FROM old_table HAVING count(*) > 0; RETURN NULL; END $$;
 		CREATE TRIGGER note AFTER DELETE ON c REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION note()`)
 	e.Deleted("main", "p", 1, 1)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Patient), "main")
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Patient, limits(1<<30, 1<<30)), "main")
 	wantWithinLimits(t, r)
-	e.Want("main", `SELECT sum(n) || ' ' || (max(n) <= 20000) || ' ' || (SELECT n FROM sizes ORDER BY id LIMIT 1) FROM sizes`, "60000 true 1000")
+	e.Want("main", `SELECT sum(n) || ' ' || (max(n) <= 50000) || ' ' || (SELECT n FROM sizes ORDER BY id LIMIT 1) FROM sizes`, "120000 true 1000")
 }

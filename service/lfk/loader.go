@@ -4,9 +4,11 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfk"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -23,8 +25,8 @@ type loader struct {
 	batchSize int
 	// byName has the tasks of all parents with definitions, by their names in the records.
 	byName map[string]*parentTasks
-	// free reports whether more than half of the run's limits is free.
-	free func() bool
+	budget *budget
+	sizes  *bulk.StatementSizes
 
 	mu       sync.Mutex
 	released *sync.Cond
@@ -44,7 +46,7 @@ func newLoader(c *cleanup, parents []*parentTasks) *loader {
 	l := &loader{
 		database: c.x.Database, queue: c.queue, batchSize: c.config.BatchSize,
 		byName: map[string]*parentTasks{}, inHand: map[*batch][]lfk.RecordID{},
-		free: c.budget.free,
+		budget: c.budget, sizes: c.sizes,
 	}
 	l.released = sync.NewCond(&l.mu)
 	for _, p := range parents {
@@ -103,10 +105,11 @@ func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
 func (l *loader) release(b *batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b.fits = maxRecords
-	for _, t := range b.taskRuns {
+	b.fits = l.records(b)
+	for task, t := range b.taskRuns {
 		if t.changed > 0 {
-			b.fits = min(b.fits, int(t.rows()*3/4*int64(len(b.keys))/t.changed))
+			rows := min(t.rows()*3/4, l.budget.left(task)/4)
+			b.fits = min(b.fits, int(rows*int64(len(b.keys))/t.changed))
 		}
 	}
 	delete(l.inHand, b)
@@ -134,14 +137,34 @@ func (l *loader) load(ctx context.Context) (*batch, error) {
 	return nil, nil
 }
 
-// maxRecords is the maximum number of records in a batch of a parent with few children. A batch
-// costs a statement per definition, however few rows that finds. A batch_size below minRecords
-// keeps statements small.
-const maxRecords, minRecords = 2000, 500
+// maxRecords is the maximum number of records in a batch of a parent with few children. Until
+// statements prove to be quick it is quickRecords. A batch costs a statement per definition,
+// however few rows that finds. A batch_size below minRecords keeps statements small.
+const maxRecords, quickRecords, minRecords = 20_000, 2000, 500
+
+// batchGoal is the target duration of a batch of more than quickRecords.
+const batchGoal = 2 * time.Second
+
+// records returns the maximum number of records of the next batch. It doubles while statements and
+// batches are quick, and is halved if they are slow.
+func (l *loader) records(b *batch) int {
+	var longest time.Duration
+	for _, t := range b.taskRuns {
+		longest = max(longest, t.longest)
+	}
+	took, size := time.Since(b.began), b.size
+	switch {
+	case l.sizes.Slow(longest) || took > 2*batchGoal:
+		size /= 2
+	case l.sizes.Quick(longest) && took < batchGoal:
+		size *= 2
+	}
+	return min(max(size, quickRecords), maxRecords)
+}
 
 // size returns the maximum number of records in the next batch of a parent.
 func (l *loader) size(p *parentTasks) int {
-	if l.batchSize < minRecords || !l.free() {
+	if l.batchSize < minRecords || !l.budget.free() {
 		return l.batchSize
 	}
 	return max(l.batchSize, p.fits)

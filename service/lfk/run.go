@@ -9,7 +9,6 @@ import (
 	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/repo/lfk"
-	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
@@ -188,24 +187,25 @@ func (c *cleanup) markDown(task *childTask, err error) {
 	c.downs[task.database] = err
 }
 
-// budget is the remainder of the run's row limits.
+// budget is the remainder of the run's row limits. Statements reserve their rows, so the limits
+// hold over all parallel batches.
 type budget struct {
-	// turn is held by a statement. While two full statements fit they hold it together, then one at
-	// a time: so the limits hold over all parallel batches.
-	turn             sync.RWMutex
 	mu               sync.Mutex
+	released         *sync.Cond
 	deletes, updates rowLimit
 }
 
-// rowLimit is the remainder of max_deletes or max_updates.
-type rowLimit struct{ limit, left int64 }
-
-// sharedRows is the number of remaining rows that statements need to run in parallel.
-const sharedRows = inFlight * bulk.MaxStatementRows
+// rowLimit is the remainder of max_deletes or max_updates. left includes the reserved rows.
+type rowLimit struct{ limit, left, reserved int64 }
 
 // newBudget returns the number of rows that a run may delete and update.
 func newBudget(maxDeletes, maxUpdates int64) *budget {
-	return &budget{deletes: rowLimit{maxDeletes, maxDeletes}, updates: rowLimit{maxUpdates, maxUpdates}}
+	b := &budget{
+		deletes: rowLimit{limit: maxDeletes, left: maxDeletes},
+		updates: rowLimit{limit: maxUpdates, left: maxUpdates},
+	}
+	b.released = sync.NewCond(&b.mu)
+	return b
 }
 
 // of returns the limit on the rows that a task changes.
@@ -216,15 +216,24 @@ func (b *budget) of(task *childTask) *rowLimit {
 	return &b.updates
 }
 
-// begin waits for the turn of a task's statement.
-func (b *budget) begin(task *childTask) (end func()) {
-	b.turn.RLock()
-	if b.left(task) >= sharedRows {
-		return b.turn.RUnlock
+// reserve reserves rows for a statement of a task, or the rows that are left. It waits while
+// another statement has reserved them. release ends the reservation, less the changed rows.
+func (b *budget) reserve(task *childTask, rows int64) (reserved int64, release func(changed int64)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := b.of(task)
+	for l.reserved > 0 && l.left-l.reserved < rows {
+		b.released.Wait()
 	}
-	b.turn.RUnlock()
-	b.turn.Lock()
-	return b.turn.Unlock
+	reserved = min(rows, l.left)
+	l.reserved += reserved
+	return reserved, func(changed int64) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		l.reserved -= reserved
+		l.left -= changed
+		b.released.Broadcast()
+	}
 }
 
 // left returns how many rows a task may still change.
@@ -232,13 +241,6 @@ func (b *budget) left(task *childTask) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.of(task).left
-}
-
-// spend subtracts the rows that a statement has changed.
-func (b *budget) spend(task *childTask, changed int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.of(task).left -= changed
 }
 
 // exhausted returns the limit that is reached, or "".
@@ -253,6 +255,9 @@ func (b *budget) exhausted() string {
 	}
 	return ""
 }
+
+// sharedRows is the number of remaining rows that parallel batches need.
+const sharedRows = 40_000
 
 // free reports whether a second batch cannot take rows that the current one needs.
 func (b *budget) free() bool {

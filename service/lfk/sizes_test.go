@@ -37,8 +37,10 @@ func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 		{1, false, 1500, 1500, true, 0, 3000, 1000},       //
 		{1, false, 3000, 3000, true, 0, 6000, 1000},       //
 		{1, false, 6000, 6000, true, 0, 12000, 1000},      //
-		{1, false, 12000, 12000, true, 0, 20000, 1000},    // the bound.
-		{1, false, 20000, 20000, true, 0, 20000, 1000},    //
+		{1, false, 12000, 12000, true, 0, 24000, 1000},    //
+		{1, false, 24000, 24000, true, 0, 48000, 1000},    //
+		{1, false, 48000, 48000, true, 0, 50000, 1000},    // the bound.
+		{1, false, 50000, 50000, true, 0, 50000, 1000},    //
 		{1000, false, 20000, 20000, false, 0, 3750, 1000}, //
 		{400, false, 3750, 3750, true, 300, 3750, 1300},   // a smaller one would not be quicker.
 		{400, false, 3750, 3750, true, 0, 7500, 1300},     // its rows take 100 ms.

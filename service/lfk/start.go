@@ -163,9 +163,22 @@ type childTask struct {
 	down error
 	// rowsPerKey is the number of rows per key in the last complete batch, as math.Float64bits.
 	rowsPerKey atomic.Uint64
-	// counts: a guess was wrong, so statements count their rows first.
-	counts atomic.Bool
+	// counted is the number of next statements that count their rows first, since a guess was wrong.
+	// wrong is the number of wrong guesses.
+	counted, wrong atomic.Int64
 }
+
+// firstCounted is the number of statements that count their rows after the first wrong guess.
+// Every other wrong guess doubles it, up to maxDoubled times.
+const firstCounted, maxDoubled = 8, 10
+
+// guessFailed lets the next statements count their rows first.
+func (t *childTask) guessFailed() {
+	t.counted.Store(firstCounted << min(t.wrong.Add(1)-1, maxDoubled))
+}
+
+// mayGuess reports whether the next statement may change rows without counting them first.
+func (t *childTask) mayGuess() bool { return t.counted.Load() <= 0 || t.counted.Add(-1) < 0 }
 
 // expected returns the likely number of rows of so many keys. 0 means unknown, or none.
 func (t *childTask) expected(keys int) float64 {

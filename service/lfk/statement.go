@@ -21,8 +21,10 @@ type taskRun struct {
 	*cleanup
 	batch *batch
 	task  *childTask
-	// changed counts the rows that the statements have changed.
+	// changed counts the rows that the statements have changed. longest is the longest duration of a
+	// statement.
 	changed int64
+	longest time.Duration
 	// kept are the keys to hold, set by the first statement that meets a protected row.
 	kept keptKeys
 	// failing and timeouts count the statements spent on isolating a fault.
@@ -95,6 +97,9 @@ func (t *taskRun) try(ctx context.Context, keys []*openKey) error {
 
 // step sends one statement for the keys, and returns which to retry.
 func (t *taskRun) step(ctx context.Context, keys []*openKey) ([]group, error) {
+	if n := t.fitting(keys); n < len(keys) {
+		return []group{{keys: keys[n:]}, {keys: keys[:n]}}, nil
+	}
 	m, guess := t.mode(keys)
 	r, err := t.purge(ctx, keys, purged{mode: m, uncounted: guess, lock: bulk.LockTime})
 	if keys = unsettled(keys); len(keys) == 0 || isQueueError(err) {
@@ -102,7 +107,7 @@ func (t *taskRun) step(ctx context.Context, keys []*openKey) ([]group, error) {
 	}
 	switch class := classOf(err); {
 	case guess && err != nil && class != dberr.ClassLock && !errors.Is(err, errNoBudget):
-		t.task.counts.Store(true)
+		t.task.guessFailed()
 		return again(keys), nil
 	case err == nil && m == everything && r.Found > r.cap:
 		t.share(keys)
@@ -123,6 +128,20 @@ func (t *taskRun) step(ctx context.Context, keys []*openKey) ([]group, error) {
 	return t.isolate(ctx, keys, err)
 }
 
+// maxParts is the maximum number of statements that the keys of a batch are split into. More rows
+// than that take shares, so that all keys progress.
+const maxParts = 8
+
+// fitting returns how many of the keys are likely to fit into one statement. All of them count as
+// fitting if their number of rows is unknown, or if their rows are shared.
+func (t *taskRun) fitting(keys []*openKey) int {
+	rows, expected := float64(t.rows()), t.task.expected(len(keys))
+	if expected <= rows || expected > maxParts*rows || anyLarge(keys) {
+		return len(keys)
+	}
+	return max(1, int(float64(len(keys))*rows*3/4/expected))
+}
+
 // mode returns the mode of the next statement for the keys, by their likely number of rows. guess:
 // they are likely to fit, so that counting them first is not required.
 func (t *taskRun) mode(keys []*openKey) (m mode, guess bool) {
@@ -130,10 +149,15 @@ func (t *taskRun) mode(keys []*openKey) (m mode, guess bool) {
 	if expected > float64(t.rows()) {
 		t.share(keys)
 	}
-	if slices.ContainsFunc(keys, func(k *openKey) bool { return k.large }) {
+	if anyLarge(keys) {
 		return shares, false
 	}
-	return everything, expected > 0 && !t.task.counts.Load() && !t.task.child.MayKeep()
+	return everything, expected > 0 && !t.task.child.MayKeep() && t.task.mayGuess()
+}
+
+// anyLarge reports whether any of the keys gets a share.
+func anyLarge(keys []*openKey) bool {
+	return slices.ContainsFunc(keys, func(k *openKey) bool { return k.large })
 }
 
 // share gives each of the keys a share of the statements, since their rows do not fit into one.
@@ -199,8 +223,10 @@ const livingAttempts = 3
 
 // purge sends one statement within the remaining limits and accounts for it.
 func (t *taskRun) purge(ctx context.Context, keys []*openKey, r purged) (_ purged, err error) {
-	defer t.budget.begin(t.task)()
-	r.cap = min(t.rows(), t.budget.left(t.task))
+	var release func(int64)
+	r.cap, release = t.budget.reserve(t.task, t.rows())
+	changed := int64(0)
+	defer func() { release(changed) }()
 	if r.cap <= 0 {
 		return r, errNoBudget
 	}
@@ -215,7 +241,7 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, r purged) (_ purge
 			t.batch.living.Store(true)
 			err = t.settle(ctx, t.batch, keys)
 		case err == nil:
-			t.budget.spend(t.task, r.Changed)
+			changed = r.Changed
 			t.account(ctx, keys, r)
 			return r, nil
 		}
@@ -323,6 +349,7 @@ func (t *taskRun) account(ctx context.Context, keys []*openKey, r purged) {
 		capped = r.Found <= r.cap && 2*r.Found > r.cap
 	}
 	t.changed += r.Changed
+	t.longest = max(t.longest, r.took)
 	t.x.Count(ctx, "processed_records", r.Removed)
 	if t.task.deletes() {
 		t.x.Count(ctx, "deleted_rows", r.Changed)

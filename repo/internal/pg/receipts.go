@@ -53,30 +53,40 @@ const KeyOfSQL = `coalesce((
 //
 // The digest of kept keys covers the sorted keys as PostgreSQL writes a list. Otherwise it covers
 // the sum of the keys' hashes, which needs no sort.
-const SummarySQL = `(
+const SummarySQL = summaryOfSQL + `(SELECT ` + summedSQL + ` FROM changed) k WHERE k.n > 0)`
+
+const summaryOfSQL = `(
   SELECT ARRAY[k.n::text, k.low::text, k.high::text,
     encode(sha256(convert_to(k.covered, getdatabaseencoding())), 'hex'), {kept}]
-  FROM (
-    SELECT count(*) AS n, min({order}) AS low, max({order}) AS high, {covered} AS covered
-    FROM changed WHERE {counted}
-  ) k
-  WHERE k.n > 0)`
+  FROM `
+
+// summedSQL are the aggregates of a summary. {summed} adds them to a CTE tally that counts the rows
+// anyway.
+const summedSQL = `count(*) FILTER (WHERE {counted}) AS n,
+    min({order}) FILTER (WHERE {counted}) AS low, max({order}) FILTER (WHERE {counted}) AS high,
+    {covered} AS covered`
 
 // ReceiptSQL passes the summary to the statement that writes the receipt, and is true.
 const ReceiptSQL = `length(set_config('caretaker.receipt', coalesce(` + SummarySQL + `::text, ''), true)) >= 0`
 
-// Summary puts the key that changed returns, and a condition on its rows, into a statement that
-// contains SummarySQL or ReceiptSQL.
+// talliedSQL is ReceiptSQL for such a CTE. {tallied} stands for it.
+const talliedSQL = `length(set_config('caretaker.receipt', coalesce(` +
+	summaryOfSQL + `tally k WHERE k.n > 0)::text, ''), true)) >= 0`
+
+// Summary puts the key that changed returns, and a condition on its rows, into a statement with
+// one of these constants.
 func Summary(d *Database, sql, key, counted string) string {
 	// Not NULL: with array_nulls off its text form no longer means NULL.
 	order, hash := "key", "hashint8extended(key, 0)"
 	if strings.HasSuffix(key, "::text") {
 		order, hash = `key COLLATE "C"`, `hashtextextended(key COLLATE "C", 0)`
 	}
-	kept, covered := "''", "coalesce(sum("+hash+"), 0)::text"
+	filter := " FILTER (WHERE " + counted + ")"
+	kept, covered := "''", "coalesce(sum("+hash+")"+filter+", 0)::text"
 	if d.KeepKeys {
-		kept, covered = "k.covered", "array_agg(key ORDER BY "+order+")::text"
+		kept, covered = "k.covered", "(array_agg(key ORDER BY "+order+")"+filter+")::text"
 	}
+	sql = stmt.Fill(sql, "{summed}", summedSQL, "{tallied}", talliedSQL)
 	return stmt.Fill(sql, "{kept}", kept, "{covered}", covered, "{order}", order, "{counted}", counted)
 }
 

@@ -205,20 +205,36 @@ const prepareSettingsSQL = `SELECT set_config('statement_timeout', $1, true), se
 
 // preparedStatements is the key of a connection's set of prepared statements, maxPrepared its
 // maximum size.
+//
+// PostgreSQL plans the first plannedUses executions of a prepared statement for their arguments.
+// Later ones may use a plan for arrays of ten elements.
 const (
 	preparedStatements = "github.com/caretaker-go/caretaker/repo"
 	maxPrepared        = 512
+	plannedUses        = 5
 )
 
-// prepare prepares statements on a connection under the limits, once. Parsing waits for any lock on
-// a table of a statement. pgx prepares before it sends the settings, so it would wait forever.
+// prepare prepares statements on a connection under the limits, once, and those with a plan of their
+// own again after plannedUses. Parsing waits for any lock on a table of a statement. pgx prepares
+// before it sends the settings, so it would wait forever.
 func (d *Database) prepare(ctx context.Context, conn *pgx.Conn, l fencing.Limits, all []stmt.Statement) error {
 	if !d.prepares {
 		return nil
 	}
-	known, _ := conn.PgConn().CustomData()[preparedStatements].(map[string]struct{})
+	known, _ := conn.PgConn().CustomData()[preparedStatements].(map[string]int)
+	for _, s := range all {
+		if s.Planned && known[s.SQL] >= plannedUses {
+			if err := conn.Deallocate(ctx, s.SQL); err != nil {
+				return err
+			}
+			delete(known, s.SQL)
+		}
+	}
 	unknown := slices.DeleteFunc(slices.Clone(all), func(s stmt.Statement) bool {
 		_, ok := known[s.SQL]
+		if ok {
+			known[s.SQL]++
+		}
 		return ok
 	})
 	if len(unknown) == 0 {
@@ -231,7 +247,7 @@ func (d *Database) prepare(ctx context.Context, conn *pgx.Conn, l fencing.Limits
 		known, unknown = nil, all
 	}
 	if known == nil {
-		known = map[string]struct{}{}
+		known = map[string]int{}
 		conn.PgConn().CustomData()[preparedStatements] = known
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -241,7 +257,7 @@ func (d *Database) prepare(ctx context.Context, conn *pgx.Conn, l fencing.Limits
 				_, err = conn.Prepare(ctx, s.SQL, s.SQL)
 			}
 			if err == nil {
-				known[s.SQL] = struct{}{}
+				known[s.SQL] = 1
 			}
 		}
 		return err

@@ -99,6 +99,9 @@ func clamped(t time.Time) time.Time {
 type Statement struct {
 	SQL  string
 	Args []any
+	// Planned means that the best plan depends on the length of the arguments, so each execution
+	// needs a plan of its own.
+	Planned bool
 }
 
 // Milliseconds formats a duration as settings of PostgreSQL require it.
