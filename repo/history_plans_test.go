@@ -368,6 +368,7 @@ func TestPlans_NothingReadsALongHistory(t *testing.T) {
 	assert.NoError(t, reader.Collect(ctx, &metricdata.ResourceMetrics{}))
 	// The runs have succeeded on main: what has only failed, and that before the worker was last taken into use, is on ci.
 	assert.Must(a.main.History.RunFigures(ctx, []string{"ghost_user_migration"}, []string{"ci"}))(t)
+	assert.Must(a.main.Runs.Failures(ctx, "ghost_user_migration", []string{"ci", "nowhere"}))(t)
 	assert.NoError(t, a.Shutdown(ctx))
 	wantHeard(t, a.heard.statements, "SET heartbeat_at = clock_timestamp(), counts", "INSERT INTO maintenance.fires", "DELETE FROM maintenance.runs", "DELETE FROM maintenance.audit",
 		"maintenance.backlog_samples", "maintenance.database_samples", "jsonb_array_elements(r.tables)", "coalesce(s.in_use_since")
