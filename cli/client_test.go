@@ -119,7 +119,8 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	assert.Lacks(t, r.want(0, "fires --outcome missed"), id[:13])
 	r.want(2, "fires nobody", `unknown worker "nobody"`)
 	r.want(0, "watch "+id, "succeeded")
-	r.want(0, "cancel "+id, "has already ended: succeeded")
+	r.want(0, "cancel "+id+" --reason repairs", "has already ended: succeeded")
+	assert.Contains(t, r.want(0, "audit --limit 5"), "CancelRun", "repairs")
 	r.want(2, "watch "+
 		"nope", "\"nope\" is neither a run ID nor the first 4 or more characters of a run ID: run `caretaker runs` to list the IDs")
 	r.want(2, "cancel nope", `"nope" is neither a run ID nor`)

@@ -256,8 +256,8 @@ func watchCommand(a *app) *cobra.Command {
 // ended is no error.
 func cancelCommand(a *app) *cobra.Command {
 	request := &pb.CancelRunRequest{}
-	return &cobra.Command{
-		Use:   "cancel RUN",
+	command := &cobra.Command{
+		Use:   "cancel RUN [--reason REASON]",
 		Short: "Stop a run after its current statement",
 		Args:  runArgument(&request.Id),
 		RunE: call(a, api.CancelRun, request, func(out *terminal, r *pb.CancelRunResponse) error {
@@ -271,6 +271,8 @@ func cancelCommand(a *app) *cobra.Command {
 			return nil
 		}),
 	}
+	command.Flags().StringVar(&request.Reason, "reason", "", "`reason` for the audit log")
+	return command
 }
 
 // candidatesShown is the number of candidates in the question before a run.

@@ -91,7 +91,7 @@ func actions() map[string]action {
 			"pause", &pb.PauseWorkerRequest{}, "worker").ask(reason(), period("until it is resumed")),
 		"resume": do("Resume %s", "Ends the pause. The schedules apply again.", "resume", &pb.ResumeWorkerRequest{}, "worker"),
 		"cancel-run": do("Cancel run %s", "Ends the run after its current statement. The next run continues.",
-			"cancel", &pb.CancelRunRequest{}, "id"),
+			"cancel", &pb.CancelRunRequest{}, "id").ask(reason()),
 		"cancel-job": do("Cancel job %s", "The job makes no further attempts.",
 			"jobs cancel", &pb.CancelJobRequest{}, "id").ask(reason()),
 		"retry-job": do("Retry job %s", "The job makes its next attempt now.", "jobs retry", &pb.RetryJobRequest{}, "id"),

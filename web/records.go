@@ -215,7 +215,8 @@ func (p lists) search(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of this site
 	case err == nil, errors.Is(err, fault.ErrUnknownRun), errors.Is(err, fault.ErrUnknownJob):
 		p.renderError(w, r, http.StatusNotFound, "Nothing found for "+strconv.Quote(strings.Join(words, " "))+
-			". Enter the ID of a run or job, a unique prefix of a run ID, or a table and a key.")
+			". Enter the ID of a run or job, a unique prefix of a run ID, or a table and a key. "+
+			"A key of several columns needs all its values: orders 42,7.")
 	default:
 		p.fail(w, r, err)
 	}
@@ -233,13 +234,22 @@ func (p lists) findID(ctx context.Context, text string) (string, error) {
 }
 
 // findRow returns the address of the receipts of a row in the first database that has any. Without
-// one, it returns that of a database whose older receipts may match.
+// one, it returns that of a database whose older receipts may match. A key of several columns may be
+// written without parentheses.
 func (p lists) findRow(r *http.Request, table, key string) (string, error) {
-	names, ctx := p.databaseNames(), r.Context()
-	found, queries := make([]pageOf[*pb.Receipt], len(names)), make([]url.Values, len(names))
+	ctx, keys := r.Context(), []string{key}
+	if parts := strings.FieldsFunc(key, func(c rune) bool { return c == ',' || c == ' ' }); len(parts) > 1 && key[0] != '(' {
+		keys = append(keys, "("+strings.Join(parts, ",")+")")
+	}
+	var queries []url.Values
+	for _, name := range p.databaseNames() {
+		for _, key := range keys {
+			queries = append(queries, url.Values{"database": {name}, "table": {table}, "key": {key}})
+		}
+	}
+	found := make([]pageOf[*pb.Receipt], len(queries))
 	var wait sync.WaitGroup
-	for i, name := range names {
-		queries[i] = url.Values{"database": {name}, "table": {table}, "key": {key}}
+	for i := range queries {
 		wait.Go(func() {
 			found[i] = apiPages(p.pages, r, &pb.ListReceiptsRequest{PageSize: 1},
 				(*pb.ListReceiptsResponse).GetReceipts)(ctx, queries[i], 0, "")

@@ -112,6 +112,11 @@ func TestReceipts_TellWhichRuleDeletedARow(t *testing.T) {
 	f.page("/search?q=orders++42", "orders.customer_id -&gt; customers", `name="key" value="42"`)
 	answer, _ := f.request(http.MethodGet, "/search?q=orders+9")
 	assert.Equal(t, answer.StatusCode, http.StatusNotFound, "a row without receipts")
+	f.exec(`INSERT INTO maintenance.receipts (sequence, at, run_id, worker, "table", action, rule, rows, lowest_key, highest_key, keys, keys_digest, requested_by, hash)
+		VALUES (1002, now(), $1::text::uuid, 'w', 'lines', 'deleted', 'a wide key', 1, '(42,7)', '(42,7)', '{"(42,7)"}', '', '', '')`, id)
+	for _, key := range []string{"42,7", "42, 7", "42 7", "(42,7)"} {
+		f.page("/search?q="+url.QueryEscape("lines "+key), "a wide key", `name="key" value="(42,7)"`)
+	}
 	f.page("/receipts?worker=nobody", "No receipt matches.")
 	f.page("/receipts?worker=w&since=1h", "another rule")
 	f.page("/receipts?until=1h", "No receipt matches.")

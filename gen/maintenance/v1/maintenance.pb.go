@@ -2803,7 +2803,9 @@ func (x *RunEvent) GetSequence() int64 {
 type CancelRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the run, or at least four characters of its beginning that no other run has. Required.
-	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Reason, which is stored in the audit log.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2841,6 +2843,13 @@ func (*CancelRunRequest) Descriptor() ([]byte, []int) {
 func (x *CancelRunRequest) GetId() string {
 	if x != nil {
 		return x.Id
+	}
+	return ""
+}
+
+func (x *CancelRunRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -3961,9 +3970,10 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"M\n" +
 	"\bRunEvent\x12%\n" +
 	"\x03run\x18\x01 \x01(\v2\x13.maintenance.v1.RunR\x03run\x12\x1a\n" +
-	"\bsequence\x18\x02 \x01(\x03R\bsequence\"\"\n" +
+	"\bsequence\x18\x02 \x01(\x03R\bsequence\":\n" +
 	"\x10CancelRunRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\":\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\":\n" +
 	"\x11CancelRunResponse\x12%\n" +
 	"\x03run\x18\x01 \x01(\v2\x13.maintenance.v1.RunR\x03run\"q\n" +
 	"\x12PauseWorkerRequest\x12\x16\n" +
