@@ -24,8 +24,8 @@ func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
 	f.page("/runs?state=cancelled&refresh=off", "No run matches.", "refresh every 5 s", "refresh=off&amp;state=failed")
 	for path, words := range map[string]string{
 		"/runs?before=x": "page_token", "/jobs?before=x": "number of a job", "/jobs?kind=x": "Kind", "/jobs?state=x": "State",
-		"/runs?state=foo": "State: must be one of running, succeeded", "/jobs?page_token=x": "filters of this list are kind, state, reason, since, until and before",
-		"/runs?page=2": "worker, state, database, reason, since, until and before", "/runs?worker=nobody": "Worker: must be one of loose_foreign",
+		"/runs?state=foo": "State: must be one of running, succeeded", "/jobs?page_token=x": "use kind, state, reason, since, until or before",
+		"/runs?page=2": "use worker, state, database, reason, since, until or before", "/runs?worker=nobody": "Worker: must be one of loose_foreign",
 		"/runs?since=yesterday": "such as 24h", "/schedule?before=x": "a time and a worker", "/receipts?job_id=x": "job_id",
 		"/audit?before=x": "page_token", "/audit?since=x": "such as 24h",
 	} {
