@@ -262,8 +262,8 @@ func (l *lfkCommands) acceptChildren(
 			l.println("nothing new to accept")
 			return
 		}
-		l.note("caretaker removes the held records within an hour, unless the parent has no other child table: " +
-			"run `caretaker lfk lint` to list such parents")
+		l.note("caretaker removes the held records within an hour if the parent has other child tables. " +
+			"To list parents without, run `caretaker lfk lint`")
 	})
 }
 

@@ -126,8 +126,7 @@ func verifyReceiptsHeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(e *servicetest.Es
 	verify("", func(h *service.ReceiptHead) { *h = service.ReceiptHead{Database: "main"} })
 	verify("receipt 5, which the given head names, is missing, because the chain was cut off after receipt 3", same)
 	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 3, pruned_hash = hash; DELETE FROM maintenance.receipts`)
-	verify("receipt 2, which a given head names, has been pruned "+
-		"since", func(h *service.ReceiptHead) {
+	verify("the head of receipt 2 cannot be checked, because the receipt has expired", func(h *service.ReceiptHead) {
 		*h = service.ReceiptHead{Database: "main", Sequence: 2, Hash: "ab"}
 	})
 	// Receipts to be kept longer were not pruned: an attacker has moved the checkpoint.
@@ -135,7 +134,7 @@ func verifyReceiptsHeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(e *servicetest.Es
 	verify("receipt 2, which the given head names, was pruned before "+until+", the end of its retention "+
 		"period", second)
 	head.Until = time.Now().Add(-time.Second)
-	verify("receipt 2, which a given head names, has been pruned since", second)
+	verify("the head of receipt 2 cannot be checked, because the receipt has expired", second)
 }
 
 func receiptsArePrunedWithTheHistory(e *servicetest.Estate) {

@@ -183,7 +183,7 @@ func (v *verification) checkEnd(end control.ReceiptHead) {
 				k.Sequence, k.Until.UTC().Format(time.RFC3339))
 		case k.Sequence < v.Pruned && k.Sequence > 0:
 			v.Unchecked = append(v.Unchecked,
-				fmt.Sprintf("receipt %d, which a given head names, has been pruned since", k.Sequence))
+				fmt.Sprintf("the head of receipt %d cannot be checked, because the receipt has expired", k.Sequence))
 		}
 	}
 }

@@ -307,7 +307,7 @@ func statusATableThatSomebodyHasLocked(e *servicetest.Estate) {
 	release := e.Hold(`LOCK TABLE import_placeholder_user_details`)
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 	assert.That(t, st.BacklogUnknown, "backlog %+v, want that it is not known", st.Backlog)
-	servicetest.WantDetail(t, st, "backlog of main unknown, because it could not be read since this server started")
+	servicetest.WantDetail(t, st, "backlog of main unknown: this server has not been able to read the backlog since it started")
 	r := servicetest.RunPlaceholders(t, s, false)
 	servicetest.WantState(t, r, control.RunFailed)
 	if !strings.Contains(r.Error, "55P03 lock_not_available: another transaction holds a lock on a table or row") || !strings.Contains(r.Error, "pg_stat_activity") {

@@ -72,7 +72,7 @@ func TestWaiting_SaysWhoWaitsAndWhyAndIsLinked(t *testing.T) {
 	f.exec(`UPDATE namespaces SET path = path || '-deletion_scheduled-' || id WHERE id = (SELECT max(id) FROM namespaces WHERE type = 'Group')`)
 	f.exec(`UPDATE namespace_details SET deletion_scheduled_at = NULL WHERE namespace_id = (SELECT max(id) FROM namespaces WHERE type = 'Group')`)
 	f.fresh()
-	f.page("/workers/adjourned_group_deletion/dead", "but no mark is stored")
+	f.page("/workers/adjourned_group_deletion/dead", "but no deletion date is stored")
 	f.exec(`UPDATE namespace_details SET deletion_scheduled_at = now() WHERE namespace_id = (SELECT min(id) FROM namespaces WHERE type = 'Group')`)
 	f.page("/workers/adjourned_group_deletion/deferred", "in its grace period")
 	f.page("/workers/"+tokens+"/deferred", "no such list")

@@ -103,7 +103,7 @@ func (b *backlogs) Get(
 		known.Remark = fmt.Sprintf("backlog of %s could not be read (%s), so the last known figures are shown",
 			d.Name, fault.BriefText(err))
 	} else if err != nil {
-		known.Remark = fmt.Sprintf("backlog of %s unknown, because it could not be read since this server started (%s)",
+		known.Remark = fmt.Sprintf("backlog of %s unknown: this server has not been able to read the backlog since it started (%s)",
 			d.Name, fault.BriefText(err))
 	}
 	return known

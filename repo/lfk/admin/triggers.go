@@ -125,8 +125,7 @@ func (t Trigger) RouteFault(q lfk.DeletedRecords) string {
 			return fmt.Sprintf("routes records to %s, which does not exist or is not a "+
 				"queue", route.Table)
 		case owner != route.Column:
-			return fmt.Sprintf("routes records to %s by the column %s instead of "+
-				"%s", route.Table, route.Column, owner)
+			return fmt.Sprintf("routes records to %s by the column %s, but this queue requires the column %s", route.Table, route.Column, owner)
 		}
 	}
 	return ""

@@ -252,7 +252,7 @@ func removalProgress(
 }
 
 // lostMark describes the problem of a group with a lost mark.
-const lostMark = "the state or path of the group indicates a deletion, but no mark is stored"
+const lostMark = "the state or path of the group shows that it is scheduled for deletion, but no deletion date is stored"
 
 // lostMarksShown is the maximum number of listed lost marks.
 const lostMarksShown = 100
