@@ -121,8 +121,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(0, "watch "+id, "succeeded")
 	r.want(0, "cancel "+id+" --reason repairs", "has already ended: succeeded")
 	assert.Contains(t, r.want(0, "audit --limit 5"), "CancelRun", "repairs")
-	r.want(2, "watch "+
-		"nope", "\"nope\" is neither a run ID nor the first 4 or more characters of a run ID: run `caretaker runs` to list the IDs")
+	r.want(2, "watch nope", "\"nope\" is neither a run ID nor the first 4 or more characters of a run ID: run `caretaker runs` to list the IDs")
 	r.want(2, "cancel nope", `"nope" is neither a run ID nor`)
 	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: find the id in the list of runs")
 	for _, size := range []string{"0", "-1", "99999999999", "x"} {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/devdb/oracle"
@@ -251,7 +252,17 @@ func open(ctx context.Context, url, app string) (*pgx.Conn, error) {
 	return pgx.Connect(ctx, url+"&application_name="+app)
 }
 
-func connect(ctx context.Context, url string) (*pgx.Conn, error) { return open(ctx, url, "faults") }
+// connect opens a connection of the campaign. A server that has just started may refuse it for a while.
+func connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	for refused := 0; ; refused++ {
+		conn, err := open(ctx, url, "faults")
+		starting, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok || starting.Code != "57P03" || refused == 300 {
+			return conn, err
+		}
+		wait(ctx, 100*time.Millisecond)
+	}
+}
 
 // administer runs statements outside of transactions.
 func (l *lab) administer(ctx context.Context, statements ...string) error {

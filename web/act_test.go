@@ -85,7 +85,7 @@ func TestAct_PausesAndResumesAsTheAPIDoes(t *testing.T) {
 	answer, body := f.post("/act/pause", form, as("operator"))
 	assert.That(t, answer.StatusCode == http.StatusSeeOther && answer.Header.Get("Location") == "/workers/"+tokens+"?done=1", "%s: %s", answer.Status, body)
 	_, body = f.request(http.MethodGet, answer.Header.Get("Location"), as("operator"))
-	assert.Contains(t, body, `role="status">Done.`, "repairs &lt;script&gt;", "by operator&lt;b&gt; at 127.0.0.1", "/act/resume?worker="+tokens, `name="viewport"`)
+	assert.Contains(t, body, `role="status">The request was accepted.`, "repairs &lt;script&gt;", "by operator&lt;b&gt; at 127.0.0.1", "/act/resume?worker="+tokens, `name="viewport"`)
 	answer, _ = f.post("/act/resume", f.form("/act/resume?worker="+tokens, as("admin")), as("admin"))
 	assert.Equal(t, answer.StatusCode, http.StatusSeeOther)
 	assert.Equal(t, f.asked(), "operator<b>|PauseWorker|"+tokens+"|repairs <script> ttl=28800s source=page|OK\nadmin<b>|ResumeWorker|"+tokens+"|source=page|OK")

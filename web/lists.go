@@ -120,7 +120,10 @@ func readFilters(filters []filter, path string, query url.Values) ([]filter, err
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", f.Name, err)
 			}
-			f.Value = rfc(t.Truncate(time.Minute))
+			if _, err := time.Parse(time.RFC3339, f.Value); err != nil {
+				t = t.Truncate(time.Minute) // the same address for a minute, which the cache has
+			}
+			f.Value = rfc(t)
 			query.Set(f.Name, f.Value)
 		}
 		if f.Values == nil {

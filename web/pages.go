@@ -126,8 +126,10 @@ func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
 		p.renderError(w, r, http.StatusNotFound, "Page not found: "+r.URL.Path+".")
 		return
 	}
-	w.Header().Set("Cache-Control", "max-age=31536000, immutable")
-	http.ServeFileFS(w, r, files, name)
+	if url, err := assetURL(r.PathValue("file")); err == nil && url == r.URL.RequestURI() {
+		w.Header().Set("Cache-Control", "max-age=31536000, immutable")
+	}
+	http.ServeFileFS(w, r, files, name) //nolint:gosec // files of the binary alone
 }
 
 // frame is the data of a page: the data of the layout, and Body.
@@ -216,6 +218,7 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name str
 		f.Refresh = 0
 	}
 	f.Done = query.Get("done") != ""
+	query.Del("done")
 	query.Del("refresh")
 	f.Refreshing = r.URL.Path
 	if len(query) > 0 {

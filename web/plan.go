@@ -37,7 +37,7 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 			"or /plan/placeholder/ID, where ID is a number.")
 		return
 	}
-	found := readWithin(r.Context(), p.recent, fmt.Sprintf("plan %s %d", kind, id),
+	found := readWithin(r.Context(), p.recent, fmt.Sprintf("plan %s %d %q", kind, id, clientOf(r).Name),
 		times{maxAge: planEvery, most: planTimeout}, func(ctx context.Context) (*pb.Plan, error) {
 			if p.config.Call == nil {
 				return nil, errors.New("plans are off")

@@ -29,6 +29,8 @@ type recent struct {
 	known map[string]*reading
 	// requests counts the requests.
 	requests int64
+	// background has the reads of readLater.
+	background sync.WaitGroup
 }
 
 // reading is the last value read under a name. A failed read keeps the previous value.
@@ -112,10 +114,10 @@ func readLater[T any](
 		return read(ctx, r, name, maxAge, load)
 	}
 	if time.Since(last.At) >= maxAge && e.refreshing.CompareAndSwap(false, true) {
-		go func() {
+		r.background.Go(func() {
 			defer e.refreshing.Store(false)
 			read(context.WithoutCancel(ctx), r, name, maxAge, load)
-		}()
+		})
 	}
 	return last
 }

@@ -238,8 +238,9 @@ func (p lists) findID(ctx context.Context, text string) (string, error) {
 // written without parentheses.
 func (p lists) findRow(r *http.Request, table, key string) (string, error) {
 	ctx, keys := r.Context(), []string{key}
+	// A key in parentheses comes first, because it matches no other table.
 	if parts := strings.FieldsFunc(key, func(c rune) bool { return c == ',' || c == ' ' }); len(parts) > 1 && key[0] != '(' {
-		keys = append(keys, "("+strings.Join(parts, ",")+")")
+		keys = []string{"(" + strings.Join(parts, ",") + ")", key}
 	}
 	var queries []url.Values
 	for _, name := range p.databaseNames() {

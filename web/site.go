@@ -84,6 +84,7 @@ func New(config Config) (*Site, error) {
 func (s *Site) Serve(listener net.Listener) error {
 	s.server.Handler = s.handler(listener.Addr())
 	s.samples.Go(s.sample)
+	defer s.pages.recent.background.Wait()
 	defer s.samples.Wait()
 	defer s.stop()
 	var err error

@@ -86,12 +86,6 @@ func (z *StatementSizes) Get(s sized) int64 { return z.get(s).rows }
 // Time returns the time limit of a statement of a kind, if it is for more than one row.
 func (z *StatementSizes) Time(s sized) time.Duration { return 4*z.goal + z.get(s).fixed }
 
-// Quick reports whether a statement of this duration took less than half of the goal.
-func (z *StatementSizes) Quick(took time.Duration) bool { return took < z.goal/2 }
-
-// Slow reports whether a statement of this duration takes longer than the goal.
-func (z *StatementSizes) Slow(took time.Duration) bool { return took > z.goal }
-
 // waitingLimits bound a statement for a number of rows that waits for locks.
 func (z *StatementSizes) waitingLimits(s sized, rows int64) fencing.Limits {
 	if rows <= 1 {

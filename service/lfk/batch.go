@@ -20,8 +20,7 @@ import (
 // batch holds the loaded records, by key.
 type batch struct {
 	*parentTasks
-	size  int
-	began time.Time
+	size int
 	// table is the parent's, even if it was created after the start of the run.
 	table *lfk.ParentTable
 	// keys in the order of their shares of a statement.
@@ -51,7 +50,7 @@ type openKey struct {
 // newBatch groups the records by key. Records of the same key share one openKey. The keys keep the
 // order of their first records.
 func newBatch(p *parentTasks, records []lfk.Record) *batch {
-	b := &batch{parentTasks: p, size: len(records), began: time.Now(), table: p.table, taskRuns: map[*childTask]*taskRun{}}
+	b := &batch{parentTasks: p, size: len(records), table: p.table, taskRuns: map[*childTask]*taskRun{}}
 	byKey := map[lfk.Key]*openKey{}
 	for _, r := range records {
 		k := byKey[r.Key]

@@ -9,9 +9,8 @@
 //
 // One batch, of which two run in parallel:
 //
-//  1. Up to batch_size records of one parent are loaded. While statements are quick and the rows
-//     are likely to fit under their caps, up to 20,000 are. Records of the same key are treated as
-//     one (loader.go).
+//  1. Up to batch_size records of one parent are loaded, or up to 2,000 if they are likely to fit
+//     under the caps of the statements. Records of the same key are treated as one (loader.go).
 //  2. The tasks are the definitions in file order. Each is done in every database that has the
 //     child table, in the queue's own database last. For each task one statement handles the keys
 //     that have reached it (batch.go, statement.go). It takes all rows of all keys if they fit

@@ -4,11 +4,9 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfk"
-	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -26,7 +24,6 @@ type loader struct {
 	// byName has the tasks of all parents with definitions, by their names in the records.
 	byName map[string]*parentTasks
 	budget *budget
-	sizes  *bulk.StatementSizes
 
 	mu       sync.Mutex
 	released *sync.Cond
@@ -46,7 +43,7 @@ func newLoader(c *cleanup, parents []*parentTasks) *loader {
 	l := &loader{
 		database: c.x.Database, queue: c.queue, batchSize: c.config.BatchSize,
 		byName: map[string]*parentTasks{}, inHand: map[*batch][]lfk.RecordID{},
-		budget: c.budget, sizes: c.sizes,
+		budget: c.budget,
 	}
 	l.released = sync.NewCond(&l.mu)
 	for _, p := range parents {
@@ -105,7 +102,7 @@ func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
 func (l *loader) release(b *batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b.fits = l.records(b)
+	b.fits = maxRecords
 	for task, t := range b.taskRuns {
 		if t.changed > 0 {
 			rows := min(t.rows()*3/4, l.budget.left(task)/4)
@@ -137,30 +134,10 @@ func (l *loader) load(ctx context.Context) (*batch, error) {
 	return nil, nil
 }
 
-// maxRecords is the maximum number of records in a batch of a parent with few children. Until
-// statements prove to be quick it is quickRecords. A batch costs a statement per definition,
-// however few rows that finds. A batch_size below minRecords keeps statements small.
-const maxRecords, quickRecords, minRecords = 20_000, 2000, 500
-
-// batchGoal is the target duration of a batch of more than quickRecords.
-const batchGoal = 2 * time.Second
-
-// records returns the maximum number of records of the next batch. It doubles while statements and
-// batches are quick, and is halved if they are slow.
-func (l *loader) records(b *batch) int {
-	var longest time.Duration
-	for _, t := range b.taskRuns {
-		longest = max(longest, t.longest)
-	}
-	took, size := time.Since(b.began), b.size
-	switch {
-	case l.sizes.Slow(longest) || took > 2*batchGoal:
-		size /= 2
-	case l.sizes.Quick(longest) && took < batchGoal:
-		size *= 2
-	}
-	return min(max(size, quickRecords), maxRecords)
-}
+// maxRecords is the maximum number of records in a batch of a parent with few children. A batch
+// costs a statement per definition, however few rows that finds, but a failing record delays the
+// others of its batch. A batch_size below minRecords keeps statements small.
+const maxRecords, minRecords = 2000, 500
 
 // size returns the maximum number of records in the next batch of a parent.
 func (l *loader) size(p *parentTasks) int {

@@ -21,10 +21,8 @@ type taskRun struct {
 	*cleanup
 	batch *batch
 	task  *childTask
-	// changed counts the rows that the statements have changed. longest is the longest duration of a
-	// statement.
+	// changed counts the rows that the statements have changed.
 	changed int64
-	longest time.Duration
 	// kept are the keys to hold, set by the first statement that meets a protected row.
 	kept keptKeys
 	// failing and timeouts count the statements spent on isolating a fault.
@@ -152,7 +150,8 @@ func (t *taskRun) mode(keys []*openKey) (m mode, guess bool) {
 	if anyLarge(keys) {
 		return shares, false
 	}
-	return everything, expected > 0 && !t.task.child.MayKeep() && t.task.mayGuess()
+	guess = expected > 0 && expected <= float64(t.budget.left(t.task)) && !t.task.child.MayKeep() && t.task.mayGuess()
+	return everything, guess
 }
 
 // anyLarge reports whether any of the keys gets a share.
@@ -349,7 +348,6 @@ func (t *taskRun) account(ctx context.Context, keys []*openKey, r purged) {
 		capped = r.Found <= r.cap && 2*r.Found > r.cap
 	}
 	t.changed += r.Changed
-	t.longest = max(t.longest, r.took)
 	t.x.Count(ctx, "processed_records", r.Removed)
 	if t.task.deletes() {
 		t.x.Count(ctx, "deleted_rows", r.Changed)

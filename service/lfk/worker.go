@@ -45,7 +45,7 @@ type Config struct {
 	// effect on GitLab's queue, only on a queue created by `caretaker lfk install`.
 	TrackPartitions *bool `key:"track_partitions" default:"true"`
 	// BatchSize is the number of records that a statement loads. With 500 or more, batches grow to up
-	// to 20,000 records while they are quick.
+	// to 2,000 records while they are quick.
 	BatchSize int `key:"batch_size" default:"500" max:"10000"`
 	// MaxDeletes is the maximum number of rows that a run deletes. Turbo mode: 200000, or this
 	// value if it is higher.

@@ -126,7 +126,7 @@ func (e *WorkerPausedError) Error() string {
 	if !e.Pause.Until.IsZero() {
 		span += " until " + e.Pause.Until.UTC().Format(time.RFC3339)
 	}
-	return fmt.Sprintf("%s paused by %s %s (%s): to end the pause, run `%s`", e.Subject(), e.Pause.By, span, e.Pause.Reason, how)
+	return fmt.Sprintf("%s paused by %s %s (%s): to end the pause, run %#q", e.Subject(), e.Pause.By, span, e.Pause.Reason, how)
 }
 
 // Details returns the reason and the metadata for clients.
