@@ -6,9 +6,8 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"hash/crc32"
 	"html/template"
-	"io/fs"
 	"math"
 	"net/http"
 	"strconv"
@@ -33,6 +32,8 @@ var files embed.FS
 type pages struct {
 	config    Config
 	templates map[string]*template.Template
+	// assets has the addresses of the static files, by file name.
+	assets map[string]string
 	// recent caches what pages read, for all requests.
 	recent  *recent
 	forms   access.Forms
@@ -45,12 +46,18 @@ type pages struct {
 // newPages parses all templates and hashes all assets once. An error names the page.
 func newPages(c Config) (*pages, error) {
 	p := &pages{
-		config: c, templates: map[string]*template.Template{},
+		config: c, templates: map[string]*template.Template{}, assets: map[string]string{},
 		recent: &recent{known: map[string]*reading{}}, forms: access.NewForms(),
 	}
+	for _, name := range []string{"style.css", "refresh.js", "icon.svg"} {
+		content, err := files.ReadFile("static/" + name)
+		if err != nil {
+			return nil, err
+		}
+		p.assets[name] = fmt.Sprintf("/static/%s?v=%x", name, crc32.ChecksumIEEE(content))
+	}
 	functions := p.functions()
-	functions["asset"] = assetURL
-	functions["hasJobs"] = p.hasJobs
+	functions["hasJobs"], functions["asset"] = p.hasJobs, func(name string) string { return p.assets[name] }
 	for _, name := range []string{
 		"overview", "workers", "worker", "waiting", "runs", "run", "schedule", "jobs", "job", "plan",
 		"leases", "decisions", "definitions", "receipts", "records", "audit", "databases", "error", "act", "signin", "docs",
@@ -63,14 +70,6 @@ func newPages(c Config) (*pages, error) {
 		p.templates[name] = t
 	}
 	return p, nil
-}
-
-// assetURL returns the address of a static file. It changes with the content of the file.
-func assetURL(name string) (string, error) {
-	content, err := files.ReadFile("static/" + name)
-	hash := fnv.New64a()
-	_, _ = hash.Write(content)
-	return fmt.Sprintf("/static/%s?v=%x", name, hash.Sum64()), err
 }
 
 // routes returns the handler of all paths. Without jobs in the configuration, /jobs and /plan are
@@ -121,15 +120,16 @@ func (p *pages) hasJobs() bool { return !p.config.Service.LooseForeignKeysOnly }
 // asset serves a static file. Browsers keep it for a year, because its address changes with its
 // content.
 func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
-	name := "static/" + r.PathValue("file")
-	if _, err := fs.Stat(files, name); err != nil {
+	name := r.PathValue("file")
+	url, known := p.assets[name]
+	if !known {
 		p.renderError(w, r, http.StatusNotFound, "Page not found: "+r.URL.Path+".")
 		return
 	}
-	if url, err := assetURL(r.PathValue("file")); err == nil && url == r.URL.RequestURI() {
+	if url == r.URL.RequestURI() {
 		w.Header().Set("Cache-Control", "max-age=31536000, immutable")
 	}
-	http.ServeFileFS(w, r, files, name) //nolint:gosec // files of the binary alone
+	http.ServeFileFS(w, r, files, "static/"+name) //nolint:gosec // files of the binary alone
 }
 
 // frame is the data of a page: the data of the layout, and Body.

@@ -109,7 +109,8 @@ func known[T any](r *recent, name string) part[T] {
 func readLater[T any](
 	ctx context.Context, r *recent, name string, maxAge time.Duration, load func(context.Context) (T, error),
 ) part[T] {
-	last, e := known[T](r, name), r.reading(name)
+	e := r.reading(name)
+	last, _ := e.shown.Load().(part[T])
 	if last.At.IsZero() {
 		return read(ctx, r, name, maxAge, load)
 	}

@@ -221,15 +221,15 @@ func (c *Child) PurgeAll(
 			"('processed_records', (SELECT count(*) FROM deleted))", 5)
 		own = append(append(own, recordArrays(records)...), p.RunID)
 	}
-	beginning := purgeAllSQL
+	beginning, planned := purgeAllSQL, false
 	switch {
 	case len(c.Key.Columns) > 1:
 		beginning = purgeSeveralSQL
 	case p.Uncounted:
-		beginning, ending = purgeUncountedSQL, stmt.Fill(ending, "{noted}", "{tallied}")
+		beginning, ending, planned = purgeUncountedSQL, stmt.Fill(ending, "{noted}", "{tallied}"), true
 	}
 	clean, err := c.purge(beginning+ending, p, own)
-	clean.Planned = p.Uncounted
+	clean.Planned = planned
 	if err == nil {
 		err = c.change(ctx, p.Permit, clean, &r.Found, spans.Affected{Rows: &r.Changed}, spans.Affected{Rows: &r.Removed})
 	}

@@ -208,7 +208,7 @@ func (r purged) capReached(keys int) bool {
 // errNoBudget means that a row limit is reached. checkLimits detects it.
 var errNoBudget = errors.New("row limit reached")
 
-// rows returns the maximum number of rows of a statement, within the remaining limits.
+// rows returns the maximum number of rows of a statement. The limits of the run may allow fewer.
 func (t *taskRun) rows() int64 {
 	if limit := int64(t.task.key.DeleteLimit); limit > 0 {
 		return min(t.sizes.Get(t.task), limit)
