@@ -29,9 +29,16 @@ type Pooler struct {
 	ended chan struct{}
 }
 
-// poolerScript runs a program that must not outlive the process at the other end of standard input.
+// poolerScript runs a program that must not outlive the process at the other end of standard input. It
+// starts the program again when it ends, as a service manager does: PgBouncer 1.18 can crash when its
+// connections to the server are terminated (https://github.com/pgbouncer/pgbouncer/issues/822).
 const poolerScript = `exec 3<&0
-"$@" 3<&- </dev/null &
+(trap 'kill -TERM $!; wait $!; exit' TERM
+while :; do
+	"$@" </dev/null &
+	wait $!
+	sleep 0.1
+done) 3<&- &
 read -r word <&3
 kill -TERM $!
 wait $!`

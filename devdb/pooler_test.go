@@ -2,6 +2,7 @@ package devdb
 
 import (
 	"errors"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -27,6 +28,20 @@ func TestFault_Pooler_SharesFewConnections(t *testing.T) {
 	if left, _ := filepath.Glob(p.folder.path); len(left) > 0 {
 		t.Errorf("left on disk: %s", left)
 	}
+}
+
+func TestFault_Pooler_StartsAgainAfterACrash(t *testing.T) {
+	t.Parallel()
+	p := assert.Must(databases.Cluster(t).Pooler(t.Context(), 2))(t)
+	conn := assert.Must(pgx.Connect(t.Context(), p.URL("postgres")))(t)
+	crashed := exec.CommandContext(t.Context(), "pkill", "-KILL", "-f", "^[^ ]*pgbouncer "+p.folder.path)
+	if out, err := crashed.CombinedOutput(); err != nil {
+		t.Fatalf("end PgBouncer: %v %s", err, out)
+	}
+	Eventually(t, "the connection to break", func() bool { return conn.Ping(t.Context()) != nil })
+	Eventually(t, "PgBouncer to answer again", func() bool { return answers(p.URL("postgres")) })
+	assert.NoError(t, p.Stop())
+	assert.That(t, !answers(p.URL("postgres")), "it still answers")
 }
 
 func TestPooler_WhereThereIsNoneTheErrorSaysWhatToInstall(t *testing.T) {
