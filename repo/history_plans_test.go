@@ -204,8 +204,10 @@ func (a *aged) listAudit(ctx context.Context) (err error) {
 			err = errors.Join(err, second(a.main.Audit.ListAudit(ctx, f)))
 			f.Until, f.Action = time.Now().Add(-time.Minute), "nothing"
 			err = errors.Join(err, second(a.main.Audit.ListAudit(ctx, f)))
-			f.By, f.Action = "nobody", ""
-			err = errors.Join(err, second(a.main.Audit.ListAudit(ctx, f)))
+			for _, f.Action = range []string{"", "PauseWorker"} {
+				f.By = "nobody"
+				err = errors.Join(err, second(a.main.Audit.ListAudit(ctx, f)))
+			}
 		}
 	}
 	return err
@@ -240,6 +242,8 @@ func (a *aged) listJobs(ctx context.Context) (err error) {
 			for _, after := range []int64{0, 50_000} {
 				f := job.Filter{Kind: kind, State: state, After: after, Limit: 50}
 				err = errors.Join(err, second(a.Jobs(ctx, f)))
+				f.Since, f.Until = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
+				err = errors.Join(err, second(a.Jobs(ctx, f)))
 			}
 		}
 	}
@@ -255,6 +259,7 @@ func (a *aged) listReceipts(ctx context.Context) (err error) {
 		{JobID: 77},
 		{Table: "t1", RunID: a.run},
 		{Worker: "nobody"},
+		{Table: "t1", Worker: "nobody"},
 		{Since: time.Now().Add(-time.Hour)},
 		{Until: time.Now().Add(-9000 * time.Hour)},
 		{Since: time.Now().Add(time.Hour)},

@@ -24,7 +24,7 @@ var fragments = []string{
 	// Users.
 	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "deletionPendingSQL", "keepsBotSQL", "HoldsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
 	// Receipts, and the remainder outside.
-	"recordOutsideSQL", "changedRowsSQL", "KeyOfSQL", "ReceiptSQL", "ReceiptFieldsSQL", "SummarySQL", "summedSQL", "talliedSQL", "summaryOfSQL",
+	"recordOutsideSQL", "changedRowsSQL", "jobsOfTimeSQL", "KeyOfSQL", "ReceiptSQL", "ReceiptFieldsSQL", "SummarySQL", "summedSQL", "talliedSQL", "summaryOfSQL",
 	// Sweeps.
 	"placesSQL", "sweepSQL", "directBoundSQL", "directFirstSQL", "directGuardSQL", "directRangeSQL", "directSQL", "takeSQL",
 }

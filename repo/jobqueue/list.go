@@ -105,12 +105,20 @@ func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 	return j, err
 }
 
+// jobsOfTimeSQL selects the jobs queued from $3 until before $4. It finds their ids by the
+// index of times. A transaction may insert a job up to a minute after its begin, which is the job's time.
+const jobsOfTimeSQL = `j.created_at >= $3::timestamptz AND (j.created_at < $4::timestamptz OR $4 = 'infinity')
+      AND j.id >= coalesce((SELECT t.id FROM maintenance.river_job t
+        WHERE t.created_at >= $3 - interval '1 minute' ORDER BY t.created_at LIMIT 1), 9223372036854775807)
+      AND j.id <= coalesce((SELECT t.id FROM maintenance.river_job t
+        WHERE t.created_at >= $4 + interval '1 minute' ORDER BY t.created_at LIMIT 1), 9223372036854775807)`
+
 // listJobsSQL lists jobs of all kinds and states whose id is below $1.
 const listJobsSQL = `
 SELECT ` + jobColumns + `
-FROM maintenance.river_job
-WHERE id < $1 AND created_at >= $3 AND (created_at < $4 OR $4 = 'infinity')
-ORDER BY id DESC LIMIT $2`
+FROM maintenance.river_job j
+WHERE j.id < $1 AND ` + jobsOfTimeSQL + `
+ORDER BY j.id DESC LIMIT $2`
 
 // listJobsOfSQL reads the newest jobs of each requested kind and state, by the index of
 // [Jobs.IndexJobs]: kinds and states come in blocks, so a walk through all jobs by their ids may
@@ -118,22 +126,22 @@ ORDER BY id DESC LIMIT $2`
 // choose that walk. The few existing kinds are found by searching for the next one.
 const listJobsOfSQL = `
 WITH RECURSIVE kinds (kind) AS (
-  SELECT CASE $2 WHEN '' THEN (SELECT min(kind) FROM maintenance.river_job) ELSE $2 END
+  SELECT CASE $5 WHEN '' THEN (SELECT min(kind) FROM maintenance.river_job) ELSE $5 END
   UNION ALL
   SELECT (SELECT j.kind FROM maintenance.river_job j WHERE j.kind > k.kind ORDER BY j.kind LIMIT 1)
-  FROM kinds k WHERE k.kind IS NOT NULL AND $2 = ''
+  FROM kinds k WHERE k.kind IS NOT NULL AND $5 = ''
 ),
 page (id) AS MATERIALIZED (
   SELECT newest.id FROM kinds k
-  CROSS JOIN unnest(CASE $3 WHEN '' THEN enum_range(NULL::maintenance.river_job_state)
-    ELSE ARRAY[nullif($3, '')::maintenance.river_job_state] END) AS s (state)
+  CROSS JOIN unnest(CASE $6 WHEN '' THEN enum_range(NULL::maintenance.river_job_state)
+    ELSE ARRAY[nullif($6, '')::maintenance.river_job_state] END) AS s (state)
   CROSS JOIN LATERAL (
     SELECT j.id FROM maintenance.river_job j
     WHERE j.kind = k.kind AND j.state >= s.state AND j.state <= s.state AND j.id < $1
-      AND j.created_at >= $5 AND (j.created_at < $6 OR $6 = 'infinity')
-    ORDER BY j.state DESC, j.id DESC LIMIT $4
+      AND ` + jobsOfTimeSQL + `
+    ORDER BY j.state DESC, j.id DESC LIMIT $2
   ) newest
-  ORDER BY newest.id DESC LIMIT $4
+  ORDER BY newest.id DESC LIMIT $2
 )
 SELECT ` + jobColumns + `
 FROM maintenance.river_job WHERE id = ANY (ARRAY(SELECT id FROM page)) ORDER BY id DESC`
@@ -156,7 +164,7 @@ func (d Jobs) ListJobs(ctx context.Context, l List) ([]QueuedJob, error) {
 	since, until := stmt.Bound(l.Since, pgtype.NegativeInfinity), stmt.Bound(l.Until, pgtype.Infinity)
 	q := pg.NewQuery("list jobs", listJobsSQL, after, l.Limit, since, until)
 	if l.Kind != "" || l.State != "" {
-		q = pg.NewQuery("list jobs", listJobsOfSQL, after, l.Kind, l.State, l.Limit, since, until)
+		q = pg.NewQuery("list jobs", listJobsOfSQL, after, l.Limit, since, until, l.Kind, l.State)
 	}
 	return pg.ReadRows(ctx, d.db, fencing.Limits{Statement: stmt.StatementTimeout}, q, scanJob)
 }
