@@ -44,7 +44,7 @@ func (l *lfkCommands) dead() *cobra.Command {
 	var failing bool
 	command := &cobra.Command{
 		Use:   "dead",
-		Short: "List dead records, whose clean-up failed ten times",
+		Short: "List dead records, whose cleanup failed ten times",
 		Args:  between(0, 0),
 		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
 			if failing {
@@ -146,7 +146,7 @@ func (l *lfkCommands) reused() *cobra.Command {
 		Short: "List records with reused keys, and clean up or keep their child rows",
 	}
 	flags := command.Flags()
-	flags.BoolVar(&clean, "clean", false, "delete or nullify the child rows in the next run")
+	flags.BoolVar(&clean, "clean", false, "clean up the child rows in the next run")
 	flags.BoolVar(&keep, "keep", false, "keep the child rows and close the records")
 	l.localFlag(flags)
 	command.Args = cobra.MatchAll(between(0, 1), func(_ *cobra.Command, tables []string) error {

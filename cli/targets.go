@@ -79,7 +79,7 @@ func protectCommand(a *app) *cobra.Command {
 	request, yes := &pb.ProtectTargetRequest{}, false
 	command := &cobra.Command{
 		Use:   "protect user|group ID --reason REASON [--for DURATION]",
-		Short: "Protect a user or group, and the groups above it, from deletion by caretaker",
+		Short: "Protect a user, or a group and its parent groups, from deletion by caretaker",
 		RunE: call(a, protectExisting(a, &yes), request, func(
 			out *terminal, r *pb.ProtectTargetResponse,
 		) error {

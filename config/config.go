@@ -78,7 +78,7 @@ type Config struct {
 	Databases []Database
 	// SchedulerEnabled lets this server start scheduled runs.
 	SchedulerEnabled bool `key:"scheduler.enabled" default:"true"`
-	// JobsEnabled lets this server run deferred jobs. Jobs are queued even if this is false.
+	// JobsEnabled lets this server run deferred jobs. If false, the server still queues jobs.
 	JobsEnabled bool `key:"jobs.enabled" default:"true"`
 	// OpenTelemetry is what the standard variables ask for.
 	OpenTelemetry OpenTelemetry
@@ -101,11 +101,11 @@ type Auth struct {
 	Token string `key:"token"`
 	// TokenFile is the file with the admin's token. Use it instead of `auth.token`.
 	TokenFile string `key:"token_file"`
-	// TokensFile is a YAML list of tokens, each with name, sha256 and role: [who may do what](../guides/security.md).
+	// TokensFile is the file with a YAML list of tokens, each with name, sha256 and [role](../guides/security.md#roles).
 	TokensFile string `key:"tokens_file" example:"/etc/caretaker/tokens.yml"`
 	// Certificates are the roles of client certificates, by common name or alternative name.
-	// If not set, every verified client is an admin. The environment variable contains JSON.
-	// Requires tls.client_ca_file.
+	// If not set, every verified client is an admin. The environment variable must contain JSON.
+	// Requires `tls.client_ca_file`.
 	Certificates map[string]string `key:"certificates" of:"viewer operator admin" example:"{alice@example.com: operator}"`
 }
 

@@ -12,8 +12,8 @@ import (
 
 // ReceiptsConfig defines what is kept of the rows that were changed.
 type ReceiptsConfig struct {
-	// KeepKeys keeps the keys of all changed rows in the receipts. If false, a receipt has a
-	// digest, the lowest and the highest key.
+	// KeepKeys keeps the keys of all changed rows in the receipts. If false, a receipt has only a
+	// digest of the keys, the lowest key and the highest key.
 	KeepKeys bool `key:"keep_keys" default:"false"`
 	// Keep is how long receipts are kept.
 	Keep time.Duration `key:"keep" default:"8760h" min:"24h" max:"876000h"`

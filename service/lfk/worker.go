@@ -28,7 +28,7 @@ const (
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"* * * * *"`
-	// DefinitionsFile is the path of the definitions file. Without a file the worker is not
+	// DefinitionsFile is the path of the definitions file. Without a file, the worker is not
 	// configured.
 	DefinitionsFile string `key:"definitions" example:"/etc/caretaker/loose_foreign_keys.yml"`
 	// Definitions define the fate of the children of deleted parents. nil means those of the file.
@@ -37,15 +37,15 @@ type Config struct {
 	// chosen by the minute. `all`: each run cleans every database with due records.
 	Rotation string `key:"rotation" default:"minute" of:"minute all"`
 	// ReusedKeys is what to do if another row reuses the key of a deleted row. `hold`: hold the record
-	// for `caretaker lfk reused`. `clean`: clean the children. `keep`: keep the children and delete
-	// the record. Warning: `clean` also deletes the children of a row that was moved (DELETE and
-	// INSERT) and then updated, or moved in a subtransaction.
+	// for `caretaker lfk reused`. `clean`: clean up the child rows. `keep`: keep the child rows and
+	// delete the record. Warning: `clean` also deletes the child rows of a row that was moved (DELETE
+	// and INSERT) and then updated, or moved in a subtransaction.
 	ReusedKeys string `key:"reused_keys" default:"hold" of:"hold clean keep"`
 	// TrackPartitions lets runs create the trigger on new partitions of tracked tables. It has no
 	// effect on GitLab's queue, only on a queue created by `caretaker lfk install`.
 	TrackPartitions *bool `key:"track_partitions" default:"true"`
-	// BatchSize is the number of records that a statement loads. With 500 or more, batches grow to up
-	// to 2,000 records while they are quick.
+	// BatchSize is the number of records in a batch. With 500 or more, batches grow to up to 2,000
+	// records while they finish quickly.
 	BatchSize int `key:"batch_size" default:"500" max:"10000"`
 	// MaxDeletes is the maximum number of rows that a run deletes. Turbo mode: 200000, or this
 	// value if it is higher.
@@ -53,8 +53,8 @@ type Config struct {
 	// MaxUpdates is the maximum number of rows that a run nullifies or marks. Turbo mode: 150000,
 	// or this value if it is higher.
 	MaxUpdates int64 `key:"max_updates" default:"50000" max:"100000000"`
-	// MaxRuntime is the maximum duration of a run. A value under one second logs a warning. Turbo mode:
-	// 45s, or this value if it is longer.
+	// MaxRuntime is the maximum duration of a run, at least a few seconds. Turbo mode: 45s, or this
+	// value if it is longer.
 	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
 	// StatementGoal is the target duration of a statement. 0 is [bulk.StatementGoal].
 	StatementGoal time.Duration

@@ -52,8 +52,8 @@ func write(page io.Writer, root *cobra.Command) {
 		})
 	}
 	fmt.Fprintf(page, "%s\n## Common flags\n\n%s\n", preamble,
-		"Client commands also accept the connection flags. Each command's usage line ends with the other "+
-			"common flags that it accepts.")
+		"Client commands also accept the connection flags. The usage line of a command ends with the "+
+			"pagination flags that the command accepts.")
 	printFlags(page, shared)
 	for _, c := range commands[1:] {
 		usage := strings.TrimSuffix(c.UseLine(), " [flags]")

@@ -22,15 +22,15 @@ const head = `# Configuration
 
 <!-- Written by go generate from the tags and comments of the structs that have the keys. Do not edit. -->
 
-caretaker reads a YAML file, given with ` + "`--config`" + `, and environment variables, which take precedence. The variable of a key is
-` + "`CARETAKER_`" + ` and the key in capitals, with ` + "`_`" + ` for its dots: ` + "`databases.main.url`" + ` is ` + "`CARETAKER_DATABASES_MAIN_URL`" + `.
-Only that key is required. ` + "`caretaker serve`" + ` rejects unknown keys, and reports all errors at once.
+caretaker reads the YAML file in ` + "`--config`" + ` and environment variables, which take precedence. To get the variable of a key,
+write the key in capitals after ` + "`CARETAKER_`" + `, and replace dots by ` + "`_`" + `: ` + "`CARETAKER_DATABASES_MAIN_URL`" + ` sets ` + "`databases.main.url`" + `.
+Only ` + "`databases.main.url`" + ` is required. ` + "`caretaker serve`" + ` rejects unknown keys, and reports all errors at once.
 
-A [database](../guides/multiple-databases.md) name has up to 31 small letters, digits and ` + "`_`" + `, and begins with a letter. The order of
-databases is main, ci, sec, then the others by name. ` + "`CARETAKER_DATABASES_SHOP_EU_URL`" + ` is ` + "`databases.shop_eu.url`" + `. Variables that end in ` + "`_REPLICA_URL`" + `
+The name of a [database](../guides/multiple-databases.md) has up to 31 lowercase letters, digits and ` + "`_`" + `, and begins with a letter.
+Scheduled runs process the databases in the order main, ci, sec, then the others by name. Variables that end in ` + "`_REPLICA_URL`" + `
 set a ` + "`replica_url`" + `. Only the file can set the ` + "`url`" + ` of a database whose name is ` + "`replica`" + ` or ends in ` + "`_replica`" + `.
 
-Durations are written like ` + "`30s`, `2m` or `48h`" + `. Sizes are in bytes, or in kB, MB, GB or TB, each of 1024.
+Durations look like ` + "`30s`, `2m` or `48h`" + `. Sizes are in bytes, or in kB, MB, GB or TB, each 1,024 times the previous unit.
 `
 
 func main() {
@@ -142,7 +142,7 @@ func allowed(k config.Key) (parts []string) {
 		parts = append(parts, "Maximum "+most)
 	}
 	if off, is := tag.Lookup("off"); is && off == "" {
-		parts = append(parts, "Empty disables it")
+		parts = append(parts, "An empty value disables it")
 	} else if is {
 		parts = append(parts, off+" disables the limit")
 	}

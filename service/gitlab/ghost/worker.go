@@ -25,7 +25,7 @@ type Config struct {
 	run.WorkerConfig `schedule:"*/2 * * * *"`
 	// Limit is how many users a run takes from the queue.
 	Limit int `key:"limit" default:"1000" max:"100000"`
-	// MaxRuntime is the maximum duration of a run. A value under one second logs a warning.
+	// MaxRuntime is the maximum duration of a run, at least a few seconds.
 	MaxRuntime time.Duration `key:"max_runtime" default:"60s" max:"24h"`
 }
 

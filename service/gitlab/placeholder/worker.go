@@ -31,9 +31,9 @@ type Config struct {
 	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
 	// MaxAttempts is the maximum number of attempts to delete a user.
 	MaxAttempts int `key:"max_attempts" default:"15" max:"1000"`
-	// RetryPeriod is the time between two attempts.
+	// RetryPeriod is the minimum time between two attempts to delete a user.
 	RetryPeriod time.Duration `key:"retry_period" default:"48h" max:"8760h"`
-	// Interval is the interval at which a run's jobs start.
+	// Interval is the interval between the starts of two jobs of a run.
 	Interval time.Duration `key:"interval" default:"1s" max:"24h"`
 	// BatchSize is the number of users that a transaction claims.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`

@@ -26,13 +26,13 @@ type Config struct {
 	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
 	// BatchSize is the number of bots that a transaction examines.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
-	// MaxRuntime is the maximum duration of a run. Its lease lasts 10 s longer. The log warns of
-	// less than a second.
+	// MaxRuntime is the maximum duration of a run, at least a few seconds. The run's lease lasts 10
+	// seconds longer.
 	MaxRuntime time.Duration `key:"max_runtime" default:"180s" max:"24h"`
 	// ContinueAfter is the time after which another run continues a run that reached max_runtime.
 	ContinueAfter time.Duration `key:"continue_after" default:"120s" max:"24h"`
 	// MaxQueued is the number of users queued for deletion at which a run ends early with QUEUE_FULL.
-	// All queued users count.
+	// Users that other programs queued also count.
 	MaxQueued int `key:"max_queued" default:"100000" max:"10000000" off:"0"`
 }
 
