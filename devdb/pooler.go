@@ -30,7 +30,7 @@ type Pooler struct {
 }
 
 // poolerScript runs a program that must not outlive the process at the other end of standard input. It
-// starts the program again when it ends, as a service manager does: PgBouncer 1.18 can crash when its
+// starts the program again when it ends, as a service manager does. PgBouncer 1.18 can crash when its
 // connections to the server are terminated (https://github.com/pgbouncer/pgbouncer/issues/822).
 const poolerScript = `exec 3<&0
 (trap 'kill -TERM $!; wait $!; exit' TERM

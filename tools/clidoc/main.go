@@ -18,7 +18,7 @@ import (
 
 // Flags that at least several commands share are described once. A command lists their names,
 // unless at least most commands have them.
-const several, most = 5, 10
+const several, most = 3, 10
 
 const width = 110
 
@@ -52,8 +52,8 @@ func write(page io.Writer, root *cobra.Command) {
 		})
 	}
 	fmt.Fprintf(page, "%s\n## Common flags\n\n%s\n", preamble,
-		"Client commands also accept the connection flags. The usage line of a command ends with the "+
-			"pagination flags that the command accepts.")
+		"All commands accept `--config` and `--output`. Client commands also accept the connection flags and "+
+			"`--local`. The usage line of a command ends with the other common flags that it accepts.")
 	printFlags(page, shared)
 	for _, c := range commands[1:] {
 		usage := strings.TrimSuffix(c.UseLine(), " [flags]")
