@@ -64,7 +64,7 @@ func (r *Role) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q must be viewer, operator or admin", text)
+	return fmt.Errorf("%q is not a role: use viewer, operator or admin", text)
 }
 
 // Client is an authenticated client.
@@ -232,7 +232,7 @@ func (k *Keys) byToken(given string, certificate *x509.Certificate) (Client, err
 	case found == nil:
 		return Client{}, &RefusedError{
 			"unknown",
-			"unknown token: check that the token is complete, not revoked, and for this server",
+			"unknown token: check that the token is complete, not revoked, and meant for this server",
 		}
 	case !found.expires.IsZero() && !time.Now().Before(found.expires):
 		return Client{}, &RefusedError{

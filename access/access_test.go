@@ -41,8 +41,8 @@ func problem(k *Keys, given string) string {
 func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 	sum := hashed("a")
 	for content, want := range map[string]string{
-		"":                                 "has no tokens",
-		"[]":                               "has no tokens",
+		"":                                 "no tokens found",
+		"[]":                               "contains no tokens",
 		"token: abcdefgh":                  "must be a list",
 		"abcdefghijklmnop":                 "must be a list",
 		"- {name: a, token: abcdefgh}":     "line 1: field token not found",
@@ -52,7 +52,7 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 		"- {name: \"a\\n\", sha256: 1}":    "name must have 1 to ",
 		"- {name: a, sha256: 12ab}":        "sha256 must be 64",
 		"- [a":                             "must be a list",
-		"- {name: a, sha256: " + sum + ", role: boss}":                                                         `token 1 ("a"): role: "boss" must be viewer, operator or admin`,
+		"- {name: a, sha256: " + sum + ", role: boss}":                                                         `token 1 ("a"): role: "boss" is not a role: use viewer, operator or admin`,
 		"- {name: a, sha256: " + hashed("") + ", role: admin}":                                                 "an empty token",
 		"- {name: a, sha256: " + sum + ", role: admin, workers: [w]}":                                          "only with the role operator",
 		"- {name: a, sha256: " + sum + ", role: operator, workers: }":                                          "workers is empty",

@@ -20,7 +20,7 @@ func (k *Keys) Admit(w http.ResponseWriter, r *http.Request) bool {
 	switch {
 	case err != nil:
 		w.Header().Set("WWW-Authenticate",
-			`Basic realm="caretaker: any name, the token as password", charset="UTF-8"`)
+			`Basic realm="caretaker: any user name, and the token as the password", charset="UTF-8"`)
 		text := "a token is required: send it as a bearer token, or as the password with any user name"
 		if refused, ok := errors.AsType[*RefusedError](err); ok && refused.Problem != "missing" {
 			text = refused.Error()

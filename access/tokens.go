@@ -96,7 +96,7 @@ func (f *tokensFile) read() error {
 	f.checked = time.Now()
 	_, err := f.readLocked()
 	if err == nil && len(f.tokens) == 0 {
-		return fmt.Errorf("auth.tokens_file: %s: has no tokens: add a token", f.path)
+		return fmt.Errorf("auth.tokens_file: %s contains no tokens: add a token", f.path)
 	}
 	return err
 }
@@ -147,11 +147,11 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 	}
 	// A partly written file may be empty, so only [] removes all tokens.
 	if entries == nil {
-		return nil, errors.New("has no tokens: add a token, or write [] to admit no clients")
+		return nil, errors.New("no tokens found: add a token, or write [] to accept no tokens")
 	}
 	var second yaml.Node
 	if !errors.Is(decoder.Decode(&second), io.EOF) {
-		return nil, errors.New("has more than one YAML document")
+		return nil, errors.New("more than one YAML document found: use only one")
 	}
 	names, hashes := map[string]bool{}, map[[sha256.Size]byte]bool{}
 	for i, e := range entries {
@@ -159,9 +159,9 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 		switch {
 		case err != nil:
 		case names[t.Name]:
-			err = errors.New("another token has the same name")
+			err = errors.New("another token has the same name: use a unique name")
 		case hashes[t.hash]:
-			err = errors.New("another token has the same sha256")
+			err = errors.New("another token has the same sha256: use a different token")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("token %d (%q): %w", i+1, e.Name, err)
@@ -178,7 +178,7 @@ var long = regexp.MustCompile(`[^\s"]{30,}`)
 // masked returns a message about the file without possible secrets.
 func masked(message string) string {
 	return long.ReplaceAllStringFunc(message, func(word string) string {
-		return fmt.Sprintf("(%d characters that are not shown)", len([]rune(word)))
+		return fmt.Sprintf("(%d hidden characters)", len([]rune(word)))
 	})
 }
 
@@ -198,12 +198,12 @@ func (e entry) token(workers []string) (*token, error) {
 		strings.ContainsFunc(e.Name, unprintable) || strings.TrimSpace(e.Name) != e.Name:
 		return nil, fmt.Errorf("name must have 1 to %d printable characters, with no spaces at the ends", maxTokenName)
 	case err != nil || len(hash) != sha256.Size:
-		const wrong = "sha256 must be 64 hexadecimal digits: run `printf %s TOKEN | sha256sum`"
+		const wrong = "sha256 must be 64 hexadecimal digits: to compute the hash, run `printf %s TOKEN | sha256sum`"
 		return nil, errors.Join(errors.New(wrong), wrongRole)
 	case wrongRole != nil:
 		return nil, wrongRole
 	case [sha256.Size]byte(hash) == sha256.Sum256(nil):
-		return nil, errors.New("sha256 is the hash of an empty token")
+		return nil, errors.New("sha256 is the hash of an empty string: use the hash of the token")
 	case restricted && role != Operator:
 		return nil, errors.New("workers is allowed only with the role operator: remove the key")
 	case restricted && len(only) == 0:
@@ -222,7 +222,7 @@ func (e entry) token(workers []string) (*token, error) {
 func (e entry) role() (role Role, err error) {
 	word := ""
 	if e.Role.Decode(&word) != nil || word == "" {
-		return None, errors.New("role is required: viewer, operator or admin")
+		return None, errors.New("role is required: use viewer, operator or admin")
 	}
 	if err := role.UnmarshalText([]byte(word)); err != nil {
 		return None, fmt.Errorf("role: %w", err)

@@ -75,14 +75,14 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 	r.want(0, "status"+as("viola"), worker)
 	r.want(1, "pause "+worker+" --reason r"+as("viola"), "this call requires the role operator, but you have the role viewer")
 	r.want(0, "pause "+worker+" --reason repairs"+as("otto"), "paused", "otto at 127.0.0.1:")
-	r.want(1, "pause ghost_user_migration --reason r"+as("otto"), "your token is only for "+worker+", but this call affects ghost_user_migration")
+	r.want(1, "pause ghost_user_migration --reason r"+as("otto"), "your token is limited to "+worker+", but this call affects ghost_user_migration")
 	r.want(1, "pause --all --reason r"+as("otto"), "this call requires the role admin, but you have the role operator")
 	r.want(0, "pause --all --reason incident"+as("ada"), "ada at 127.0.0.1:")
 	r.want(2, "audit --since yesterday"+as("viola"), "is neither a duration such as 24h nor a time such as 2026-11-01 15:04")
 	r.want(0, "audit --since 2999-01-01T00:00:00Z"+as("viola"), "OUTCOME")
 	r.want(0, "audit --limit 1"+as("viola"), "PauseWorker  *", "incident", "to see older entries, use a larger --limit or --all")
 	assert.Equal(t, strings.Count(r.want(0, "audit --since 1h --all"+as("viola")), "\n"), 6, "lines of all entries")
-	r.want(2, "audit --since 1h --page-token x"+as("viola"), "--page-token is not a nextPageToken of this list")
+	r.want(2, "audit --since 1h --page-token x"+as("viola"), "--page-token is invalid for this list")
 	r.want(0, "audit --since 1h"+as("viola"), "viola at 127.0.0.1:", "PERMISSION_DENIED ROLE_TOO_LOW",
 		"PERMISSION_DENIED WORKER_NOT_ALLOWED", "otto at 127.0.0.1:", "OK", "repairs")
 	// Ada leaves: without a restart.
@@ -110,7 +110,7 @@ func TestRoles_OfCertificatesAndOneThatIsMissingIsNamed(t *testing.T) {
 	ca := " --tls-ca " + certificate
 	r.want(1, "status"+ca, "client certificate", "use --tls-cert and --tls-key")
 	mallory, malloryKey := certified(t, "mallory")
-	r.want(1, "status"+ca+" --tls-cert "+mallory+" --tls-key "+malloryKey, "does not accept the client certificate: use another certificate")
+	r.want(1, "status"+ca+" --tls-cert "+mallory+" --tls-key "+malloryKey, "rejected the client certificate: use a different certificate")
 }
 
 // An error between client and server names the flag that is missing, or one too many.
@@ -136,8 +136,8 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	for _, command := range []string{"status", "run " + worker, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "plan user 7", "receipts list"} {
 		r.want(1, command, "if the server uses TLS, use --tls or --tls-ca")
 		r.want(1, command+" --token-file "+token, "if the server uses TLS, use --tls or --tls-ca")
-		r.want(1, command+" --tls", "name the authority's certificate file with --tls-ca")
-		r.want(1, command+" --tls-ca "+other, "name the authority's certificate file with --tls-ca")
+		r.want(1, command+" --tls", "use --tls-ca with the authority's certificate file")
+		r.want(1, command+" --tls-ca "+other, "use --tls-ca with the authority's certificate file")
 		r.want(1, command+ca, "a bearer token is required", "use --token-file, or --tls-cert and "+
 			"--tls-key")
 		r.want(1, command+ca+" --token-file /nowhere", "--token-file: open /nowhere")

@@ -47,7 +47,7 @@ func commandOnly(command *cobra.Command, args []string) error {
 func unknownCommand(parent *cobra.Command, name string) error {
 	parent.SuggestionsMinimumDistance = 2
 	if near := parent.SuggestionsFor(name); len(near) > 0 {
-		return fmt.Errorf("unknown command %q, did you mean %s?", name, strings.Join(near, " or "))
+		return fmt.Errorf("unknown command %q (did you mean %s?)", name, strings.Join(near, " or "))
 	}
 	return fmt.Errorf("unknown command %q", name)
 }
@@ -86,7 +86,7 @@ func flagError(command *cobra.Command, err error) error {
 		return fmt.Errorf("%q is not an ID: use a number above 0", id[1])
 	}
 	if strings.HasPrefix(err.Error(), "unknown shorthand flag") {
-		return fmt.Errorf("%w (an argument that starts with - is read as a flag)", err)
+		return fmt.Errorf("%w (arguments that start with - are read as flags)", err)
 	}
 	if name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --"); unknown {
 		return fmt.Errorf("%w%s", err, nearFlag(command, name))
@@ -97,7 +97,7 @@ func flagError(command *cobra.Command, err error) error {
 	}
 	switch flag := invalid.GetFlag(); flag.Value.Type() {
 	case "bool":
-		return fmt.Errorf("--%s: %q is not true or false", flag.Name, invalid.GetValue())
+		return fmt.Errorf("--%s: %q is neither true nor false", flag.Name, invalid.GetValue())
 	case "int64":
 		return fmt.Errorf("--%s: %q is not a whole number", flag.Name, invalid.GetValue())
 	}
@@ -132,7 +132,7 @@ func didYouMean(near, prefix string) string {
 	if near == "" {
 		return ""
 	}
-	return ", did you mean " + prefix + near + "?"
+	return " (did you mean " + prefix + near + "?)"
 }
 
 // kindArgument refuses a kind that is not one of kinds.
@@ -141,7 +141,7 @@ func kindArgument(given string, kinds ...string) error {
 		return nil
 	}
 	last := len(kinds) - 1
-	return fmt.Errorf("%q must be %s or %s%s", given, strings.Join(kinds[:last], ", "), kinds[last],
+	return fmt.Errorf("unknown kind %q: use %s or %s%s", given, strings.Join(kinds[:last], ", "), kinds[last],
 		didYouMean(format.Nearest(given, kinds), ""))
 }
 
@@ -152,7 +152,7 @@ func optionalWorker(worker *string) cobra.PositionalArgs {
 			return nil
 		}
 		if *worker != "" && *worker != args[0] {
-			return errors.New("the argument and --worker name different workers: use only one of them")
+			return errors.New("the argument WORKER and the flag --worker differ: use only one of them")
 		}
 		*worker = args[0]
 		return nil
@@ -175,7 +175,7 @@ func workerOrAll(command *cobra.Command, worker *string) {
 	command.Flags().BoolVar(&all, "all", false, "all workers and all deferred jobs")
 	command.Args = func(_ *cobra.Command, args []string) error {
 		if all == (len(args) == 1) || len(args) > 1 {
-			return errors.New("name one WORKER, or use --all")
+			return errors.New("specify either one WORKER or --all")
 		}
 		*worker = strings.Join(append(args, everyWorker)[:1], "")
 		return nil
@@ -224,7 +224,7 @@ func reasonFlag(command *cobra.Command, reason *string, help string) {
 	command.Flags().StringVar(reason, "reason", "", help)
 	command.Args = cobra.MatchAll(command.Args, func(*cobra.Command, []string) error {
 		if *reason == "" {
-			return errors.New("--reason REASON is required (" + help + ")")
+			return errors.New("--reason REASON is required: specify the " + help)
 		}
 		return nil
 	})
@@ -290,7 +290,7 @@ func watchFlag(command *cobra.Command) {
 		return accepts(c, args)
 	}
 	command.Flags().Duration("watch", 0,
-		"repeat at this interval until Ctrl-C")
+		"repeat at this interval until you press Ctrl-C")
 	command.Flags().Lookup("watch").NoOptDefVal = "2s"
 }
 

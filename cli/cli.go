@@ -246,7 +246,7 @@ type schemaVersion struct {
 func versionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Show the version, commit, date, Go version and schema version",
+		Short: "Show the version, commit, commit date, Go version and schema versions",
 		Args:  between(0, 0),
 		RunE: func(*cobra.Command, []string) error {
 			if _, err := a.checkConfigFile(); err != nil {

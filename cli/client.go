@@ -315,15 +315,15 @@ func (c *connection) wrongFlag(problem string) string {
 	switch {
 	case has("error reading from server"), ended && c.name.Load() != nil:
 		// The client reads the server preface first, so the connection had been established.
-		return "the connection to " + c.server() + " ended during the call: once a server " +
+		return "the connection to " + c.server() + " was lost during the call: once the server " +
 			"answers, check the runs with `caretaker runs`"
 	case has("not look like a TLS handshake"):
-		return "the server at " + c.address + " does not use TLS: remove --tls and --tls-*"
+		return "the server at " + c.address + " does not use TLS: remove --tls and all --tls-* flags"
 	case ended && !c.secure():
 		return "no gRPC server at " + c.address + ": if the server uses TLS, use --tls or --tls-ca"
 	case has("signed by unknown authority"):
 		return "the certificate of the server at " + c.address + " is signed by an authority that " +
-			"this machine does not trust: name the authority's certificate file with --tls-ca"
+			"this machine does not trust: use --tls-ca with the authority's certificate file"
 	case has("certificate required") && c.certFile == "":
 		return "the server at " + c.address + " requires a client certificate: use --tls-cert and " +
 			"--tls-key"
@@ -331,7 +331,7 @@ func (c *connection) wrongFlag(problem string) string {
 		return "the server at " + c.address + " closed the connection: if the server requires a " +
 			"client certificate, use --tls-cert and --tls-key"
 	case c.certFile != "" && (ended || has("remote error: tls:")):
-		return "the server at " + c.address + " does not accept the client certificate: use another " +
+		return "the server at " + c.address + " rejected the client certificate: use a different " +
 			"certificate with --tls-cert and --tls-key"
 	}
 	return ""
@@ -346,8 +346,8 @@ func asFlag(violation *errdetails.BadRequest_FieldViolation) string {
 	case "run_id":
 		name = "--run"
 	case "page_token":
-		return "--page-token is not a nextPageToken of this list with these filters: use the same " +
-			"filters, and times instead of durations in --since and --until"
+		return "--page-token is invalid for this list with these filters: use the filters of the previous " +
+			"page, with times instead of durations in --since and --until"
 	case "page_size", "database", "reason", "kind", "state", "outcome", "expected_digest":
 		name = "--" + strings.ReplaceAll(name, "_", "-")
 	case "worker", "name":

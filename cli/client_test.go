@@ -109,7 +109,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 		runs, _ := d["runs"].([]any)
 		assert.That(t, len(runs) == want && (d["nextPageToken"] == "") == (want == 2), "%s: %v", command, d)
 	}
-	r.want(2, "runs --page-token x", "--page-token is not a nextPageToken of this list with these filters")
+	r.want(2, "runs --page-token x", "--page-token is invalid for this list with these filters")
 	r.want(1, "status --tls", "does not use TLS: remove --tls and --tls-*")
 	execute(t, sql, `INSERT INTO maintenance.fires (worker, fire_time, outcome, run_id, claimed_by, started_at)
 		VALUES ('`+worker+`', '2026-11-21 00:01Z', 'ran', '`+id+`', 'here', '2026-11-21 00:01:02.5Z'),
@@ -136,15 +136,14 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	devdb.Eventually(t, "the dry run ends", func() bool { return !strings.Contains(r.want(0, "status"), "is running on main") })
 	r.want(0, "cancel "+id+" -o yaml", "run:\n  id: "+id+"\n", "  leaseEpoch: \"1\"\n")
 	r.want(0, "receipts", "RECEIPT")
-	r.want(2, "receipts --run 0000", "--run: is neither the id of a recorded run nor the "+
-		"first characters of such an id")
+	r.want(2, "receipts --run 0000", "--run: matches no recorded run: use the id of a run, or its first characters")
 	out := r.want(0, "leases", worker+"/main  free   -")
 	assert.That(t, strings.HasSuffix(out, " -\n"), "a free lease expires: %s", out)
 	r.want(0, "status", "scheduler off", worker)
 	r.want(0, "status --help", "up to 15 seconds old")
 	r.want(0, "runs "+worker+" --limit 1", worker)
 	r.want(2, "runs nobody", `unknown worker "nobody"`)
-	r.want(2, "runs "+worker+" --worker other", "the argument and --worker name different workers")
+	r.want(2, "runs "+worker+" --worker other", "the argument WORKER and the flag --worker differ")
 	r.want(0, "leases "+worker, worker+"/main")
 	// The output as JSON is the answer.
 	for command, key := range map[string]string{
@@ -172,18 +171,18 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		"cancel":                              "missing argument RUN",
 		"lfk adopt":                           "missing argument TABLE.COLUMN...\n",
 		"runs --limit 2 --all":                "use --limit or --all, not both",
-		"status --watch 1s":                   `unexpected argument "1s", did you mean --watch=1s?`,
-		"runs " + worker + " --watch 1s":      `unexpected argument "1s", did you mean --watch=1s?`,
-		"jobs --watch 1s":                     `unexpected argument "1s", did you mean --watch=1s?`,
+		"status --watch 1s":                   `unexpected argument "1s" (did you mean --watch=1s?)`,
+		"runs " + worker + " --watch 1s":      `unexpected argument "1s" (did you mean --watch=1s?)`,
+		"jobs --watch 1s":                     `unexpected argument "1s" (did you mean --watch=1s?)`,
 		"runs --since 1x":                     "neither a duration such as 24h nor a time such as",
-		"rum":                                 `unknown command "rum", did you mean run or runs?`,
-		"help rum":                            `unknown command "rum", did you mean run or runs?`,
-		"lfk lnit":                            `unknown command "lnit", did you mean lint or list?`,
+		"rum":                                 `unknown command "rum" (did you mean run or runs?)`,
+		"help rum":                            `unknown command "rum" (did you mean run or runs?)`,
+		"lfk lnit":                            `unknown command "lnit" (did you mean lint or list?)`,
 		"serve extra":                         `unexpected argument "extra" (usage: caretaker serve`,
 		"run " + worker + " --database=":      "--database must not be empty",
-		"run " + worker + " --dry-run=maybe":  `--dry-run: "maybe" is not true or false`,
+		"run " + worker + " --dry-run=maybe":  `--dry-run: "maybe" is neither true nor false`,
 		"runs --worker=":                      "--worker must not be empty",
-		"dev --data x":                        "unknown flag: --data, did you mean --data-dir?",
+		"dev --data x":                        "unknown flag: --data (did you mean --data-dir?)",
 		"status --address=":                   "--address must not be empty",
 		"jobs --kind=":                        "--kind must not be empty",
 		"serve --config=":                     "--config must not be empty",
@@ -194,8 +193,8 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		"lfk retry --table=":                  "--table must not be empty",
 		"lfk lint --database=":                "--database must not be empty",
 		"lfk accept-absent --all --list":      "use one of CHILD",
-		"status --address 50051":              `--address: "50051" must be an address such as 127.0.0.1:50051`,
-		"status --address http://127.0.0.1:1": `"http://127.0.0.1:1" must be an address such as`,
+		"status --address 50051":              `--address: "50051" is not an address of the form HOST:PORT, such as 127.0.0.1:50051`,
+		"status --address http://127.0.0.1:1": `"http://127.0.0.1:1" is not an address of the form HOST:PORT, such as`,
 	} {
 		sh.want(2, command, mistake)
 	}
@@ -215,7 +214,7 @@ func TestClient_TakesTheAddressFromTheEnvironment(t *testing.T) {
 	sh.want(1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1: start a server with `caretaker serve`")
 	sh.want(0, "status --help", "CARETAKER_ADDRESS")
 	sh.set("CARETAKER_ADDRESS", "bogus")
-	sh.want(2, "status", `CARETAKER_ADDRESS: "bogus" must be an address such as 127.0.0.1:50051`)
+	sh.want(2, "status", `CARETAKER_ADDRESS: "bogus" is not an address of the form HOST:PORT, such as 127.0.0.1:50051`)
 	// Variables that are none are named.
 	sh.set("CARETAKER_ADDRESS", "")
 	sh.set("CARETAKER_ADDDRESS", "127.0.0.1:2")
@@ -261,20 +260,20 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	sql := sh.configured("main")
 	sh.want(1, "receipts verify", "run `caretaker migrate` first")
 	sh.migrate()
-	sh.want(0, "receipts verify", "main: 0 receipts, the last is 0: all unchanged\n")
+	sh.want(0, "receipts verify", "main: 0 receipts, the newest is 0: all unchanged\n")
 	sh.want(0, "receipts head", "main 0 -\n")
 	sh.want(0, "receipts verify -o json", `"findings": []`, `"unchecked": []`, `"moreFindings": 0`)
 	execute(t, sql, `INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
 		VALUES (1, now(), 7, 'delete_user', 'members', 'deleted', 'delete user', 1, '', 'alice', 'x')`)
 	sh.want(1, "receipts verify", "main: receipt 1 or the previous receipt was changed after it was written\n",
-		"main: the head names receipt 0, but the last receipt is 1", "main: 1 receipt, the last is "+
+		"main: the head names receipt 0, but the last receipt is 1", "main: 1 receipt, the newest is "+
 			"1: CHANGED OR MISSING\n")
 	sh.want(1, "receipts verify --output json", `"receipts": 1`, `"findings": [`, `"database": "main"`)
 	sh.want(2, "receipts verify --database sec", `database "sec" is not in the configuration`)
 	for content, message := range map[string]string{
 		"main 2 abcd\n":                      "",
-		"":                                   "the file has no heads",
-		"main 2":                             `"main 2" must have the form DATABASE NUMBER HASH [TIME]`,
+		"":                                   "the file contains no heads",
+		"main 2":                             `"main 2" does not have the form DATABASE NUMBER HASH [TIME]`,
 		"main x y":                           `"x" is not a number`,
 		"main 2 ab never":                    `"never" is not a time`,
 		"main 2 abcd\nold 2 abcd":            `database "old" is not in the configuration: set databases.old.url, or remove the heads of this database from the file`,
@@ -297,7 +296,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	assert.NoError(t, os.WriteFile(file, []byte(sh.want(0, "receipts head")), 0o600))
 	sh.want(0, "receipts verify --head "+file)
 	assert.Contains(t, sh.want(0, "receipts head --output json"), `"sequence": 0`)
-	sh.want(2, "receipts lst", `unknown command "lst", did you mean list?`)
+	sh.want(2, "receipts lst", `unknown command "lst" (did you mean list?)`)
 	sh.want(2, "receipts list --key 7", "--key requires --table")
 	sh.want(2, "receipts list x", `unknown command "x"`)
 }

@@ -124,7 +124,7 @@ func (c *connection) checkAddress() error {
 		return nil
 	}
 	if err := config.CheckAddress(c.address, defaultAddress); err != nil {
-		return usage(fmt.Errorf("%s: %w (HOST:PORT)", c.from, err))
+		return usage(fmt.Errorf("%s: %w", c.from, err))
 	}
 	return nil
 }

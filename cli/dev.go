@@ -249,13 +249,13 @@ func printSummary(a *app, i *instance, p *playground) {
 	a.println("caretaker %s is ready at %s. To stop it, press Ctrl-C.", version(), address)
 	a.println("page      http://%s/", i.webAddress())
 	a.println("data      %s (remove the directory to start from scratch)", p.cluster.Dir())
-	a.println("variables %s for serve, lfk and psql while dev runs (to load them: set -a; . %s; set +a)",
+	a.println("variables %s (for serve, lfk and psql while this server runs: set -a; . %s; set +a)",
 		p.environment, p.environment)
 	if metrics := i.metricsAddress(); metrics != "" {
 		a.println("metrics   http://%s/metrics", metrics)
 	}
-	a.println("\nSome items of the demo data need an operator's decision. " +
-		"They show how the page presents such items.")
+	a.println("\nSome items in the demo data need an operator's decision, " +
+		"to show how the status page presents such items.")
 	a.println("tour      %s", docs.URL("getting-started/try-the-demo.md"))
 	a.println("\nTry, in another terminal:")
 	a.println(call, "", address, "GetStatus")

@@ -109,8 +109,7 @@ func doctorCommand(a *app) *cobra.Command {
 			return d.examine(ctx)
 		},
 	}
-	command.Flags().BoolVar(&grants, "grants", false, "print the privileges that a role needs, as "+
-		"SQL")
+	command.Flags().BoolVar(&grants, "grants", false, "print SQL that grants the required privileges to a role")
 	command.Flags().StringVar(&role, "role", role, "role `name` for --grants")
 	command.Flags().StringVar(&database, "database", "",
 		"database `name` for --grants (default all)")

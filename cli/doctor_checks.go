@@ -67,13 +67,13 @@ const oldestServer, newestServer = 14, 18
 // than newestServer is a warning.
 func (d *doctor) version(_ context.Context, database *repo.Database, found *findings) error {
 	f := d.facts[database]
-	problem := fmt.Sprintf("the server has PostgreSQL %s, but caretaker supports %d to %d",
+	problem := fmt.Sprintf("the server runs PostgreSQL %s, but caretaker supports versions %d to %d",
 		f.Version, oldestServer, newestServer)
 	switch major := f.Number / 10000; {
 	case major < oldestServer:
 		found.failed(problem, "upgrade the server")
 	case major > newestServer:
-		found.warning(problem, "install a newer caretaker, or first test this version on a copy of the database")
+		found.warning(problem, "install a newer caretaker, or first test this PostgreSQL version on a copy of the database")
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func (d *doctor) clock(_ context.Context, database *repo.Database, found *findin
 	f := d.facts[database]
 	if f.TimeZone != "UTC" {
 		found.failed("the session's TimeZone is "+f.TimeZone+" instead of UTC: dates would be wrong",
-			"configure the pooler to keep TimeZone: "+docs.URL("guides/managed-postgresql.md"))
+			"configure the pooler to preserve the TimeZone setting: "+docs.URL("guides/managed-postgresql.md"))
 	}
 	if f.Ahead.Abs() > maxSkew+f.Within {
 		found.warning("the server's clock is "+apart(f.Ahead)+" the clock of this machine: times in "+
@@ -231,7 +231,7 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database, found *fin
 	newer, current, known, err := database.NewerSchema(ctx)
 	if newer {
 		found.warning(fmt.Sprintf("a newer caretaker has migrated the maintenance schema to "+
-			"version %d, but this caretaker knows only version "+
+			"version %d, but this caretaker supports only version "+
 			"%d", current, known), "install the newer caretaker")
 	}
 	return err
@@ -331,16 +331,16 @@ const certificateTime = 14 * 24 * time.Hour
 // certificate checks the server's certificate and its clients' authorities. If one of several
 // authorities has expired, the server refuses only that authority's clients.
 func (d *doctor) certificate(_ context.Context, found *findings) error {
-	const renew = "replace the files named in %s, and restart the server"
+	const renew = "replace the certificate in %s, and restart the server"
 	// Later certificates in the file belong to the authority.
 	if own := certificates(d.config.TLS.CertFile); len(own) > 0 {
 		d.expiry(found, own[0], "the server's certificate",
-			fmt.Sprintf(renew, "tls.cert_file and tls.key_file"))
+			fmt.Sprintf(renew, "tls.cert_file and its key in tls.key_file"))
 	}
 	authorities := certificates(d.config.TLS.ClientCAFile)
 	for _, c := range authorities {
 		var of findings
-		d.expiry(&of, c, "a certificate authority for clients", fmt.Sprintf(renew, "tls.client_ca_file"))
+		d.expiry(&of, c, "a certificate authority of the clients", fmt.Sprintf(renew, "tls.client_ca_file"))
 		if len(authorities) > 1 && len(of) > 0 {
 			of[0].Status = statusWarning
 		}

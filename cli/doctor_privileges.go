@@ -29,7 +29,7 @@ func (d *doctor) privileges(ctx context.Context, database *repo.Database, found 
 			who = " (required by " + strings.Join(names, ", ") + ")"
 		}
 		if m.Rights != "" {
-			found.failed(fmt.Sprintf("the role %s has no %s on %s%s",
+			found.failed(fmt.Sprintf("the role %s is missing %s on %s%s",
 				role, m.Rights, objectOf(m.Table), who), m.To(role))
 		}
 		if m.Hiding {

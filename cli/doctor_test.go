@@ -74,7 +74,7 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 			`UPDATE maintenance.schema_migrations SET is_applied = true`,
 		},
 		{
-			"warning", "schema", "to version 9999, but this caretaker knows only", "install the newer caretaker", "", "",
+			"warning", "schema", "to version 9999, but this caretaker supports only", "install the newer caretaker", "", "",
 			`INSERT INTO maintenance.schema_migrations_main (version_id, is_applied) VALUES (9999, true)`,
 			`DELETE FROM maintenance.schema_migrations_main WHERE version_id = 9999`,
 		},
@@ -141,8 +141,8 @@ func faultsOfTheServer(main *pgx.Conn) (all []fault) {
 	}
 	for functions, f := range map[string]fault{
 		ahead: {"warning", "clock", "the server's clock is 1m0s ahead of the clock of this machine", "synchronize both clocks with NTP", "", "", "", ""},
-		answering("server_version_num", "130014"): {"error", "version", "caretaker supports 14 to 18", "upgrade the server", "", "", "", ""},
-		answering("server_version_num", "190000"): {"warning", "version", "caretaker supports 14 to 18", "install a newer caretaker", "", "", "", ""},
+		answering("server_version_num", "130014"): {"error", "version", "caretaker supports versions 14 to 18", "upgrade the server", "", "", "", ""},
+		answering("server_version_num", "190000"): {"warning", "version", "caretaker supports versions 14 to 18", "install a newer caretaker", "", "", "", ""},
 		answering("TimeZone", "Asia/Kolkata"): {
 			"error", "clock", "the session's TimeZone is Asia/Kolkata", "configure the pooler to keep TimeZone", "", "", "", "",
 		},
@@ -204,7 +204,7 @@ func TestDoctor_GrantsMakeARoleThatItHasNothingToSayAbout(t *testing.T) {
 	execute(t, sql, script)
 	sh.want(0, "doctor", "0 errors, 3 warnings")
 	execute(t, sql, "REVOKE DELETE ON issues FROM "+role)
-	sh.want(1, "doctor", "has no DELETE on", "GRANT DELETE ON public.issues TO "+role, "1 error, 3 warnings")
+	sh.want(1, "doctor", "is missing DELETE on", "GRANT DELETE ON public.issues TO "+role, "1 error, 3 warnings")
 	execute(t, sql, "GRANT DELETE ON issues TO "+role+"; ALTER TABLE issues ENABLE ROW LEVEL SECURITY")
 	sh.want(1, "doctor", "row-level security may hide rows of public.issues", "BYPASSRLS", "1 error, 3 warnings")
 	var scripts []struct {

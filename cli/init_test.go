@@ -224,7 +224,7 @@ func TestDev_RefusesAddressesAndDirectoriesOfOthers(t *testing.T) {
 	sh.set("CARETAKER_USE", "")
 	sh.want(1, "dev --listen 0.0.0.0:0 "+
 		"--data-dir "+folder(t), `listen: other hosts can reach "0.0.0.0:0"`)
-	sh.want(2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" must be an address`)
+	sh.want(2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" is not an address of the form`)
 	sh.want(2, "help nonsense", `unknown command "nonsense"`)
 	sh.want(0, "help run", "Exit codes:")
 	dir := folder(t)

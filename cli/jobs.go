@@ -145,7 +145,7 @@ func describeJob(out *terminal, job *pb.Job) error {
 		"run", cmp.Or(job.GetRunId(), none),
 		"trace", cmp.Or(job.GetTraceId(), none))
 	if o := job.GetOutside(); o != nil {
-		out.println("the deletion left %s outside the database (%d pending): run `caretaker jobs outside %d` to "+
+		out.println("the deletion left %s outside the database (%d not marked as done): run `caretaker jobs outside %d` to "+
 			"list the paths", format.Pluralize(o.GetAll(), "path"), o.GetPending(), job.GetId())
 	}
 	if c := job.GetCancellation(); c != nil {
@@ -203,7 +203,7 @@ func cancelJobCommand(a *app) *cobra.Command {
 		},
 	}
 	command.Args = jobArgument(&request.Id)
-	reasonFlag(command, &request.Reason, "reason, shown with the job")
+	reasonFlag(command, &request.Reason, "reason to show with the job")
 	return command
 }
 
@@ -269,7 +269,7 @@ func outsideCommand(a *app) *cobra.Command {
 	flags.BoolVar(&all, "all", false, "include paths that are marked as done")
 	flags.BoolVar(&pending, "pending", true, "only paths that are not marked as done")
 	flags.BoolVar(&plain, "plain", false,
-		"print one path per line, as id, tab and path (for scripts)")
+		"print one line per path: ID, tab and path (for scripts)")
 	command.MarkFlagsMutuallyExclusive("all", "pending")
 	pageFlags(command, "more paths", &request.PageToken)
 	command.Args = func(c *cobra.Command, args []string) error {
@@ -375,11 +375,7 @@ func outsideDoneCommand(a *app) *cobra.Command {
 					all.Paths = append(all.Paths, answer.GetPaths()...)
 				}
 				return a.show(all, func() error {
-					verb := "are"
-					if len(all.GetPaths()) == 1 {
-						verb = "is"
-					}
-					a.println("%s %s done", format.Pluralize(len(all.GetPaths()), "path"), verb)
+					a.println("%s marked as done", format.Pluralize(len(all.GetPaths()), "path"))
 					return nil
 				})
 			})

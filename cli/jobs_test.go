@@ -90,9 +90,9 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 		INSERT INTO maintenance.outside_paths (run_id, job_id, kind, path)
 		SELECT CASE WHEN i > 3 THEN '`+run+`'::uuid END, CASE WHEN i <= 3 THEN 1 END, 'project_repository', '@hashed/' || i FROM generate_series(1, 4) i`)
 	r.want(0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run[:13])
-	r.want(0, "jobs outside done 1 2", "2 paths are done")
+	r.want(0, "jobs outside done 1 2", "2 paths marked as done")
 	r.want(0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths "+
-		"outside the database (1 pending): run `caretaker jobs outside 1` to list the paths", "projects  3    "+
+		"outside the database (1 not marked as done): run `caretaker jobs outside 1` to list the paths", "projects  3    "+
 		"    0")
 	assert.Equal(t, r.want(0, "jobs outside --plain"), "3\t@hashed/3\n4\t@hashed/4\n")
 	assert.Equal(t, r.want(0, "jobs outside 1 --all --plain"), "1\t@hashed/1\n2\t@hashed/2\n3\t@hashed/3\n")
@@ -113,10 +113,10 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	r.want(2, "jobs outside done", "--help", "missing argument ID")
 	r.want(2, "jobs outside 424242", "job 424242 not found")
 	r.want(2, "jobs outside 424242 --plain", "job 424242 not found")
-	r.want(0, "jobs outside done 3", "1 path is done")
+	r.want(0, "jobs outside done 3", "1 path marked as done")
 	r.want(0, "jobs outside 1")
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id IN (1, 2)`)
-	r.want(0, "jobs show 1", "left 1 path outside the database (0 pending): run `caretaker jobs "+
+	r.want(0, "jobs show 1", "left 1 path outside the database (0 not marked as done): run `caretaker jobs "+
 		"outside 1`")
 	execute(t, conn, `DELETE FROM maintenance.river_job`)
 	r.want(0, "jobs outside 1")
@@ -248,6 +248,6 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 		"ghost_user_migraton", `unknown worker "ghost_user_migraton": known workers are `, "did you mean ghost_user_migration?")
 	r.want(2, "run "+worker+" --database mian", "did you mean main?")
 	r.want(2, "jobs --kind delete_usr", "did you mean delete_user?")
-	r.want(2, "status --addrss "+r.address, "unknown flag: --addrss, did you mean --address?")
+	r.want(2, "status --addrss "+r.address, "unknown flag: --addrss (did you mean --address?)")
 	r.want(2, "status --zzzzzzz", "unknown flag: --zzzzzzz\n")
 }

@@ -157,7 +157,7 @@ func (l *lfkCommands) install() *cobra.Command {
 	var schema string
 	command := &cobra.Command{
 		Use:   "install",
-		Short: "Create the queue for deletions and its trigger functions, if missing",
+		Short: "Create the queue for deletions and its trigger functions, if they are missing",
 		Args:  between(0, 0),
 		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
 			keys.Schema = schema
@@ -200,7 +200,7 @@ func (l *lfkCommands) showTracked(done admin.Tracked) {
 		l.println("%s: dropped trigger %s", done.Database, t)
 	}
 	for _, t := range done.Triggers {
-		l.println("%s: trigger %s", done.Database, t)
+		l.println("%s: created trigger %s", done.Database, t)
 	}
 }
 
@@ -222,7 +222,7 @@ func (l *lfkCommands) untrack() *cobra.Command {
 					l.println("%s: dropped trigger %s", d.Database, t)
 				}
 				if d.Discarded > 0 {
-					l.println("%s: deleted %s of %s, which no definition needs", d.Database,
+					l.println("%s: deleted %s of %s that no definition needs", d.Database,
 						format.Pluralize(int(d.Discarded), "record"), d.Table)
 				}
 			})
@@ -258,7 +258,7 @@ func (l *lfkCommands) agreeToOrphans(
 	orphans := fmt.Sprintf("without the triggers, deletions from %s orphan the rows of %s", table,
 		format.List(names))
 	if yes {
-		l.note("warning: %s. caretaker still processes the pending records whose key is known", orphans)
+		l.note("warning: %s. caretaker still processes pending records if their key columns are known", orphans)
 		return nil
 	}
 	return l.agree(fmt.Sprintf("nothing was dropped, because %s: to drop the triggers, run this command again with "+

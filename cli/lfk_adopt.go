@@ -27,8 +27,8 @@ type adopting struct {
 // addTo adds the flags that adopt and revert share.
 func (f *adopting) addTo(command *cobra.Command) *pflag.FlagSet {
 	flags := command.Flags()
-	flags.StringVar(&f.constraint, "constraint", "", "foreign key `name`, if the column "+
-		"has several")
+	flags.StringVar(&f.constraint, "constraint", "", "`name` of the foreign key, if the "+
+		"column has several foreign keys")
 	flags.BoolVar(&f.plan, "plan", false, "show each step with its SQL, but change nothing")
 	return flags
 }
@@ -117,7 +117,7 @@ func (l *lfkCommands) adopted(
 	if !f.yes {
 		if err := l.agree("nothing was dropped: send SIGHUP to every server, so that it reads the "+
 			"definition, then run this command again with --yes",
-			"drop %s on %s? Every server must have read the definition (SIGHUP) [y/N] ",
+			"drop %s on %s? Before that, every server must have read the definition (send SIGHUP) [y/N] ",
 			a.Constraint, a.Database); err != nil {
 			return nil, err
 		}
@@ -183,7 +183,7 @@ func (l *lfkCommands) plannedSteps(a *admin.Adoption) {
 	for i, step := range a.Steps {
 		done := ""
 		if step.Done {
-			done = ": done already"
+			done = ": already done"
 		}
 		l.println("%d. %s%s", i+1, step.Text, done)
 		for _, sql := range step.SQL {

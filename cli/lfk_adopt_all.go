@@ -18,7 +18,7 @@ func listAdoptable(ctx context.Context, l *lfkCommands, keys admin.Admin) error 
 	}
 	for _, c := range all {
 		if c.Refused != "" {
-			l.note("not adoptable on %s: %s of %s: %s", c.Database, c.Constraint, c.Table, c.Refused)
+			l.note("cannot adopt %s of %s on %s: %s", c.Constraint, c.Table, c.Database, c.Refused)
 		}
 	}
 	return err
@@ -67,7 +67,7 @@ func (l *lfkCommands) adoptAll(ctx context.Context, keys admin.Admin, f *adoptin
 	for _, c := range all {
 		switch {
 		case c.Refused != "":
-			l.note("skipped on %s: %s of %s: %s", c.Database, c.Constraint, c.Table, c.Refused)
+			l.note("skipped %s of %s on %s: %s", c.Constraint, c.Table, c.Database, c.Refused)
 			skipped = append(skipped, c)
 			if c.NoQueue {
 				noQueue = c.Database
@@ -81,7 +81,7 @@ func (l *lfkCommands) adoptAll(ctx context.Context, keys admin.Admin, f *adoptin
 	switch {
 	case len(added)+len(started) > 0:
 	case noQueue != "":
-		return fmt.Errorf("%s has no queue for deletions: run `caretaker lfk install` first", noQueue)
+		return fmt.Errorf("database %s has no queue for deletions: run `caretaker lfk install` first", noQueue)
 	case len(skipped) > 0:
 		l.text("no foreign keys to adopt: %d skipped", len(skipped))
 	default:
@@ -108,7 +108,7 @@ func (l *lfkCommands) agreeToDrop(all []admin.Candidate) error {
 	}
 	return l.agree("nothing was dropped: send SIGHUP to every server, so that it reads the definitions, "+
 		"then run this command again with --yes",
-		"drop %s (%s)? Every server must have read the definitions (SIGHUP) [y/N] ",
+		"drop %s (%s)? Before that, every server must have read the definitions (send SIGHUP) [y/N] ",
 		format.Pluralize(len(all), "foreign key"), format.List(names))
 }
 

@@ -81,7 +81,7 @@ func TestLfkAdopt_AllAdoptsWhatCanBeAdopted(t *testing.T) {
 	sh.want(2, "lfk adopt --list --all", "--list and --all are mutually exclusive")
 	sh.want(2, "lfk adopt --all shop.c1.order_id", "--list and --all cannot be used with TABLE.COLUMN")
 	sh.want(0, "lfk adopt --all --plan", "main: shop.c1.order_id -> shop.orders (c1_order)", "4. drop the foreign key c7_order")
-	const skipped = "skipped on main: bare_order of bare: " + noIndex + "\n"
+	const skipped = "skipped bare_order of bare on main: " + noIndex + "\n"
 	code, out, errOut := sh.caretaker("lfk", "adopt", "--all")
 	assert.That(t, code == 0 && strings.Contains(errOut, skipped) && strings.Contains(errOut, "to drop c1_order, "), "exit %d\n%s%s", code, out, errOut)
 	sh.want(0, "lfk adopt --list", "  started\n")
@@ -118,6 +118,6 @@ func TestLfkAdopt_AllSkipsStartedReversionsAndPrintsWhatItCannotWrite(t *testing
 	sh.want(1, "lfk revert a.p_id", "records of the parent are pending")
 	const started = "the reversion of this foreign key has started: run `caretaker lfk revert a.p_id` to finish the reversion, or run " +
 		"`caretaker lfk adopt a.p_id` to undo the reversion"
-	sh.want(0, "lfk adopt --list", "not adoptable on main: a_p of a: "+started+"\n")
-	sh.want(0, "lfk adopt --all --yes", "skipped on main: a_p of a: "+started, "no foreign keys to adopt: 1 skipped")
+	sh.want(0, "lfk adopt --list", "cannot adopt a_p of a on main: "+started+"\n")
+	sh.want(0, "lfk adopt --all --yes", "skipped a_p of a on main: "+started, "no foreign keys to adopt: 1 skipped")
 }

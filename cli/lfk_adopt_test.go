@@ -123,10 +123,10 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "send SIGHUP to every server")
 	got := fileText(t, file)
 	assert.That(t, strings.Count(got, "table: customers") == 2, "the file is\n%s", got)
-	out := sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file+": done already",
+	out := sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file+": already done",
 		"send SIGHUP to every server to load the definition (this command cannot check the servers), then run "+
 			"this command again\n")
-	assert.Equal(t, strings.Count(out, "done already"), 2, out)
+	assert.Equal(t, strings.Count(out, "already done"), 2, out)
 	write("on_delete: async_nullify")
 	const other = "defines orders.customer_id -> customers with on_delete: async_nullify, but fk acts like async_delete"
 	sh.want(1, "lfk adopt orders.customer_id --yes", other, "use --on-delete "+

@@ -76,7 +76,7 @@ func suggestion(err error, argument string, keys []lfk.Definition) error {
 		names = append(names, k.Table+"."+lfk.ColumnList(k.Columns))
 	}
 	if near := format.Nearest(argument, names); near != "" {
-		return fmt.Errorf("%w: did you mean %s?", err, near)
+		return fmt.Errorf("%w (did you mean %s?)", err, near)
 	}
 	return err
 }

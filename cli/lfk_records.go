@@ -170,7 +170,7 @@ func (l *lfkCommands) reused() *cobra.Command {
 			if clean {
 				l.println("%s: the next run deletes or nullifies the child rows of %s", d.Database, records)
 			} else {
-				l.println("%s: %s closed, the child rows stay", d.Database, records)
+				l.println("%s: closed %s and kept the child rows", d.Database, records)
 			}
 		})
 	})
@@ -263,7 +263,7 @@ func (l *lfkCommands) acceptChildren(
 			return
 		}
 		l.note("caretaker removes the held records within an hour if the parent has other child tables. " +
-			"To list parents without, run `caretaker lfk lint`")
+			"To list the parents without other child tables, run `caretaker lfk lint`")
 	})
 }
 

@@ -24,7 +24,7 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 	sh.want(0, "lfk install", "main: installed")
 	sh.want(0, "lfk install", "main: managed by caretaker")
 	sh.want(1, "lfk lint", "error    trigger_missing  main  public.p", "error    fk_not_indexed  main  c.p_id -> p", "2 errors, 0 warnings")
-	sh.want(0, "lfk track p", "main: trigger p_loose_fk_trigger on public.p")
+	sh.want(0, "lfk track p", "main: created trigger p_loose_fk_trigger on public.p")
 	sh.want(0, "lfk track p p", "main: public.p: already tracked\nmain: public.p: already tracked\n")
 	execute(t, sql, "CREATE INDEX ON c (p_id)")
 	assert.Equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
@@ -154,7 +154,7 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 	}
 	sh.want(2, "lfk install --database nowhere", `unknown database "nowhere": the configured databases are main`)
 	sh.want(2, "lfk install --database mian", `unknown database "mian": the configured databases are main (did you mean main?)`)
-	sh.want(2, "doctor --grants --database mian", `"mian" is not in the configuration: the configured databases are main, did you mean main?`)
+	sh.want(2, "doctor --grants --database mian", `"mian" is not in the configuration: the configured databases are main (did you mean main?)`)
 	assert.Lacks(t, sh.want(0, "lfk accept-absent --help"), "--database")
 	sh.want(0, "lfk lint --help", "--database")
 	// Malformed definitions are fatal where they are needed.
@@ -197,7 +197,7 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.want(1, "lfk untrack p", "main: public.p is not tracked")
 	sh.want(1, "lfk track p", "caretaker: main: the key id of public.p is of type numeric")
 	sh.want(1, "lfk track q", "q is in main, ci: select a database with --database")
-	sh.want(0, "lfk track q --database ci", "ci: trigger q_loose_fk_trigger on public.q")
+	sh.want(0, "lfk track q --database ci", "ci: created trigger q_loose_fk_trigger on public.q")
 	sh.want(1, "lfk track q --database ci --column code", "code of public.q is not a unique key",
 		"(valid, not partial, not deferrable), or specify a unique key with --column\n")
 	sh.want(1, "lfk track "+strings.Repeat("n", 50), strings.Repeat("n", 50)+"_loose_fk_trigger would have 67 bytes")

@@ -42,7 +42,7 @@ func TestLfkUntrack_DeletesRecordsThatNoDefinitionNeeds(t *testing.T) {
 		"or run `caretaker lfk untrack public.invoices` to delete the records")
 	sh.want(1, "lfk untrack invoices", "nothing was dropped, because "+records+": add a definition, or run this command again with --yes")
 	sh.want(0, "lfk untrack invoices --yes", "main: dropped trigger invoices_loose_fk_trigger on public.invoices\n",
-		"main: deleted 1,201 records of public.invoices, which no definition needs\n")
+		"main: deleted 1,201 records of public.invoices that no definition needs\n")
 	sh.want(0, "lfk lint", "0 errors")
 	execute(t, sql, `DO $$ BEGIN ASSERT NOT EXISTS (SELECT FROM loose_foreign_keys_deleted_records);
 		ASSERT NOT EXISTS (SELECT FROM maintenance.dead_records); END $$`)

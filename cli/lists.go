@@ -180,7 +180,7 @@ func flagsCommand(a *app) *cobra.Command {
 		Short: "Turn a feature flag on or off for runs that have not started yet",
 		Args: cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) error {
 			if args[1] != "on" && args[1] != "off" {
-				return fmt.Errorf("%q must be on or off", args[1])
+				return fmt.Errorf("%q is neither on nor off", args[1])
 			}
 			request.Name, request.Enabled = args[0], args[1] == "on"
 			return nil

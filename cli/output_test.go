@@ -174,7 +174,7 @@ func TestRun_ALostConnectionSaysHowToGoOn(t *testing.T) {
 		"once the server answers, "+
 		"run `caretaker watch 01a1` to follow the run")
 	a.client.name.Store(new(string))
-	assert.Contains(t, a.client.explain(status.Error(codes.Unavailable, "connection error: EOF")).Error(), "ended during the call")
+	assert.Contains(t, a.client.explain(status.Error(codes.Unavailable, "connection error: EOF")).Error(), "was lost during the call")
 }
 
 // planning is a server whose dry run has ended.
@@ -252,9 +252,9 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 	var out strings.Builder
 	a := &terminal{std: Streams{Out: &out, Err: io.Discard}}
 	assert.NoError(t, describeWorkers(a, manyDatabases(), &pb.WorkerStatus{Worker: "other"}))
-	want := "loose_foreign_keys_cleanup has 30 databases; failing: shard_00; due: shard_01 100, shard_02 200, " +
-		"shard_03 300, shard_04 400, shard_05 500, shard_06 600, shard_07 700, shard_08 800, shard_09 900, shard_10 1,000 and 2 more; " +
-		"to show each database, run `caretaker status loose_foreign_keys_cleanup`"
+	want := "loose_foreign_keys_cleanup has 30 databases. Failing: shard_00. Due: shard_01 100, shard_02 200, " +
+		"shard_03 300, shard_04 400, shard_05 500, shard_06 600, shard_07 700, shard_08 800, shard_09 900, shard_10 1,000 and 2 more. " +
+		"To show each database, run `caretaker status loose_foreign_keys_cleanup`"
 	got := strings.Join(strings.Fields(out.String()), " ")
 	assert.That(t, strings.Contains(got, want) && !strings.Contains(got, "other has"), "got %s", got)
 	out.Reset()

@@ -117,7 +117,7 @@ func warnNoReceipts(
 		len(answer.GetReceipts()) > 0 || answer.GetNextPageToken() != "" {
 		return
 	}
-	hint := "spell the table as `caretaker receipts` prints it"
+	hint := "use the table name that `caretaker receipts` prints"
 	if _, name, has := strings.Cut(request.GetTable(), "."); has {
 		hint = "omit the schema, and use --table " + name
 	}
@@ -200,7 +200,7 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 	flags.StringVar(&database, "database", "",
 		"database `name` (default all)")
 	flags.StringVar(&file, "head", "", "`file` with the output of caretaker receipts "+
-		"head: fail if one of these receipts is missing")
+		"head: fail if a receipt in the file is missing")
 	return command
 }
 
@@ -224,7 +224,7 @@ func describeChecks(out *terminal, checks []service.ReceiptCheck) {
 		if c.Pruned > 0 {
 			pruned = fmt.Sprintf(" (receipts up to %d have been pruned)", c.Pruned)
 		}
-		out.println("%s: %s, the last is %d%s: %s",
+		out.println("%s: %s, the newest is %d%s: %s",
 			c.Database, format.Pluralize(c.Receipts, "receipt"), c.Sequence, pruned, result)
 	}
 }
@@ -249,7 +249,7 @@ func readHeads(a *app, file string) (heads []service.ReceiptHead, err error) {
 		heads, err = parseHeads(string(content))
 	}
 	if err == nil && len(heads) == 0 {
-		err = errors.New("the file has no heads")
+		err = errors.New("the file contains no heads")
 	}
 	if err != nil {
 		return nil, usage(fmt.Errorf("%s: %w: use a file with the output of `caretaker receipts head`",
@@ -275,7 +275,7 @@ func parseHeads(content string) (heads []service.ReceiptHead, err error) {
 			continue
 		}
 		if len(fields) != 3 && len(fields) != 4 {
-			return nil, fmt.Errorf("%q must have the form DATABASE NUMBER HASH [TIME]", strings.TrimSpace(line))
+			return nil, fmt.Errorf("%q does not have the form DATABASE NUMBER HASH [TIME]", strings.TrimSpace(line))
 		}
 		sequence, err := strconv.ParseInt(fields[1], 10, 64)
 		if err != nil {
@@ -284,7 +284,7 @@ func parseHeads(content string) (heads []service.ReceiptHead, err error) {
 		head := service.ReceiptHead{Database: fields[0], Sequence: sequence, Hash: fields[2]}
 		if len(fields) == 4 {
 			if head.Until, err = time.Parse(time.RFC3339, fields[3]); err != nil {
-				return nil, fmt.Errorf("%q is not a time", fields[3])
+				return nil, fmt.Errorf("%q is not a time such as 2026-11-01T00:00:00Z", fields[3])
 			}
 		}
 		if head.Hash == none {

@@ -171,8 +171,8 @@ func cancelStarted(ctx context.Context, a *app, client api, request *pb.RunBatch
 		err = errors.Join(err, failed)
 	}
 	if err != nil {
-		return fmt.Errorf("interrupted, but the run may continue (%w): run `caretaker cancel RUN` to cancel "+
-			"the run", a.client.explain(err))
+		return fmt.Errorf("interrupted, but the run may continue (%w): run `caretaker runs %s` to find the "+
+			"run, then `caretaker cancel RUN`", a.client.explain(err), request.GetWorker())
 	}
 	return fmt.Errorf("interrupted while starting the run: run `caretaker runs %s` to see whether "+
 		"it started", request.GetWorker())
@@ -312,7 +312,7 @@ func confirm(
 	if plan.GetCandidatesDigest() == "" && request.GetWorker() != lfk.Name {
 		a.note("not all candidates were checked, so the run may do more than is shown")
 	}
-	a.note("run %s now, on %s, on server %s? Deleted rows cannot be restored [y/N] ",
+	a.note("run %s now, for %s, on server %s? Deleted rows cannot be restored [y/N] ",
 		request.GetWorker(), extent(plan), a.client.server())
 	if !a.agreed() {
 		return nil, false, errDeclined
@@ -347,12 +347,16 @@ func explainChange(err error, confirmed bool) error {
 		return err
 	}
 	what := "the candidates have changed since the dry run"
-	if info.GetMetadata()["candidates_digest"] == "" {
-		what = "a run's time limit is too short to check all candidates"
-	}
 	again := "start a new dry run, and use its digest in --expected-digest"
 	if confirmed {
 		again = "run the command again to see the new candidates"
+	}
+	if info.GetMetadata()["candidates_digest"] == "" {
+		what = "a run's time limit is too short to check all candidates"
+		again = "try again later, or omit --expected-digest"
+		if confirmed {
+			again = "try again later, or use --yes to skip this check"
+		}
 	}
 	return fmt.Errorf("nothing was done because %s: %s (PLAN_CHANGED, run %s)",
 		what, again, info.GetMetadata()["run_id"])
@@ -384,7 +388,7 @@ func extent(plan *pb.Run) string {
 		}
 	}
 	if records := plan.GetCounts()["processed_records"]; rows == 0 && records > 0 {
-		return format.Pluralize(records, "record") + " without rows"
+		return format.Pluralize(records, "record") + " without child rows"
 	}
 	return least + format.Pluralize(rows, "row") + uncounted
 }

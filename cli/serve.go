@@ -82,8 +82,7 @@ func migrateAll(ctx context.Context, out *terminal, databases []*repo.Database) 
 		case ok && failed.Refused():
 			return connectionRefused(d.Name, failed)
 		case ok && strings.Contains(err.Error(), "server refused TLS connection"):
-			return fmt.Errorf("%w: sslmode in databases.%s.url requires TLS, which the server does "+
-				"not offer",
+			return fmt.Errorf("%w: change sslmode in databases.%s.url, or enable TLS on the database server",
 				err, d.Name)
 		case ok && failed.SQLState == "42501":
 			return fmt.Errorf("%w: grant CREATE on the database to the role of databases.%s.url, or run "+
@@ -148,8 +147,8 @@ func notListening(key, address, alternative string, err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%s (%s): %w", key, config.Variable(key), err)
 	}
-	return fmt.Errorf("%s: %s is in use by another process, possibly another caretaker: set %s, or "+
-		"the key %[1]s of the configuration file, to an address with a free port%[4]s",
+	return fmt.Errorf("%s: %s is in use by another process, possibly another caretaker: set %[1]s in the "+
+		"configuration file, or %[3]s, to an address with a free port%[4]s",
 		key, address, config.Variable(key), alternative)
 }
 

@@ -123,7 +123,7 @@ func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
 	t.Run("a file of tokens", func(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_AUTH_TOKENS_FILE", saved(t, "tokens.yml", "- {name: a, role: boss}"))
-		sh.want(1, "serve", `auth.tokens_file: `, `"boss" must be viewer, operator or admin`)
+		sh.want(1, "serve", `auth.tokens_file: `, `"boss" is not a role: use viewer, operator or admin`)
 		sh.set("CARETAKER_AUTH_TOKENS_FILE", "/nowhere/tokens.yml")
 		sh.want(1, "serve", "auth.tokens_file: open /nowhere/tokens.yml")
 	})
@@ -132,7 +132,7 @@ func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
 		sh.set("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
 		file := filepath.Join(t.TempDir(), "c.yml")
 		for content, mistake := range map[string]string{
-			"listem: 127.0.0.1:0": ":1: listem: unknown key, did you mean listen?",
+			"listem: 127.0.0.1:0": ":1: listem: unknown key (did you mean listen?)",
 			"workers:\n  ghost_user_migration:\n    schedule: '0 0 31 2 *'": `:3: workers.ghost_user_migration.schedule: "0 0 31 2 *" does not fire`,
 		} {
 			assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))

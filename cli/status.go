@@ -43,7 +43,7 @@ func pauseCommand(a *app) *cobra.Command {
 		}),
 	}
 	workerOrAll(command, &request.Worker)
-	reasonFlag(command, &request.Reason, "reason, shown with the pause")
+	reasonFlag(command, &request.Reason, "reason to show with the pause")
 	durationFlag(command, "for", "`duration`, such as 30m or 8h (default: until you resume)",
 		&request.Ttl)
 	return command
@@ -122,14 +122,14 @@ func describeDatabases(out *terminal, w *pb.WorkerStatus, each bool) error {
 			due = append(due, d.GetDatabase()+" "+number(n))
 		}
 	}
-	text := fmt.Sprintf("%s has %d databases", w.GetWorker(), len(w.GetDatabases()))
+	text := fmt.Sprintf("%s has %d databases.", w.GetWorker(), len(w.GetDatabases()))
 	if len(problems) > 0 {
-		text += "; failing: " + format.List(problems)
+		text += " Failing: " + format.List(problems) + "."
 	}
 	if len(due) > 0 {
-		text += "; due: " + format.List(due)
+		text += " Due: " + format.List(due) + "."
 	}
-	out.paragraph("", text+"; to show each database, run `caretaker status "+w.GetWorker()+"`")
+	out.paragraph("", text+" To show each database, run `caretaker status "+w.GetWorker()+"`")
 	return nil
 }
 
@@ -150,7 +150,7 @@ func explainCondition(out *terminal, w *pb.WorkerStatus) {
 	}
 	if pages := listPages(w); pages != "" {
 		out.println("")
-		out.paragraph("", w.GetWorker()+": see the status page (web_listen): "+pages)
+		out.paragraph("", w.GetWorker()+": see the status page (web_listen) for "+pages)
 	}
 	if p := w.GetPaused(); p != nil && w.GetCondition() != pb.Condition_CONDITION_PAUSED {
 		end := "until it is resumed"
@@ -169,13 +169,13 @@ func listPages(w *pb.WorkerStatus) string {
 	switch w.GetWorker() {
 	case group.Name, ghost.Name, placeholder.Name:
 		if n := w.GetBacklog().GetDead(); n > 0 {
-			pages = append(pages, fmt.Sprintf("%d dead at /workers/%s/dead", n, w.GetWorker()))
+			pages = append(pages, fmt.Sprintf("%s at /workers/%s/dead", format.Pluralize(n, "dead item"), w.GetWorker()))
 		}
 		if n := w.GetBacklog().GetDeferred(); n > 0 {
-			pages = append(pages, fmt.Sprintf("%d deferred at /workers/%s/deferred", n, w.GetWorker()))
+			pages = append(pages, fmt.Sprintf("%s at /workers/%s/deferred", format.Pluralize(n, "deferred item"), w.GetWorker()))
 		}
 	}
-	return strings.Join(pages, ", ")
+	return strings.Join(pages, " and ")
 }
 
 // mainIsDown reports whether main, which has the records of runs, does not answer.
@@ -188,25 +188,25 @@ func mainIsDown(w *pb.WorkerStatus) bool {
 func remedy(out *terminal, w *pb.WorkerStatus) string {
 	switch w.GetFailing().GetClass() {
 	case pb.FailureClass_FAILURE_CLASS_UNREACHABLE:
-		return "check the database: caretaker reconnects automatically"
+		return "check the database (caretaker reconnects automatically)"
 	case pb.FailureClass_FAILURE_CLASS_SCHEMA:
 		if strings.Contains(w.GetConditionDetail()+w.GetFailing().GetMessage(), "42501") {
 			return "run `caretaker doctor --grants`, and apply its output as the owner of the tables"
 		}
-		advice := "run `caretaker migrate`, or correct the named table, column or privilege"
+		advice := "run `caretaker migrate`, or correct the table, column or privilege that the error names"
 		if w.GetWorker() == lfk.Name {
 			advice += ", and run `caretaker lfk lint` to check the definitions"
 		}
 		return advice
 	case pb.FailureClass_FAILURE_CLASS_LOCK, pb.FailureClass_FAILURE_CLASS_TIMEOUT:
-		return "this problem usually resolves itself (" + nextAttempt(out, w) +
-			"). If not, check pg_stat_activity for long transactions"
+		return "this problem usually resolves itself. If not, check pg_stat_activity for long transactions. " +
+			nextAttempt(out, w)
 	case pb.FailureClass_FAILURE_CLASS_DATA:
-		return "correct the rows that violate the named constraint or condition"
+		return "correct the rows that violate the constraint or condition that the error names"
 	case pb.FailureClass_FAILURE_CLASS_LEASE_LOST:
-		return "nothing is lost (" + nextAttempt(out, w) + ")"
+		return "no data is lost. " + nextAttempt(out, w)
 	case pb.FailureClass_FAILURE_CLASS_SETTING:
-		return "correct the setting of the application (" + nextAttempt(out, w) + ")"
+		return "correct the application's setting. " + nextAttempt(out, w)
 	case pb.FailureClass_FAILURE_CLASS_SCHEDULER:
 		return "restart this server, and report a bug"
 	case pb.FailureClass_FAILURE_CLASS_INTERNAL, pb.FailureClass_FAILURE_CLASS_UNSPECIFIED:
@@ -216,11 +216,11 @@ func remedy(out *terminal, w *pb.WorkerStatus) string {
 
 // nextAttempt returns the time of the worker's next run, and how to run it now.
 func nextAttempt(out *terminal, w *pb.WorkerStatus) string {
-	now := "run `caretaker run " + w.GetWorker() + "` to start a run now"
+	now := "To start a run now, run `caretaker run " + w.GetWorker() + "`"
 	if w.GetNextRunAt() == nil {
 		return now
 	}
-	return "next run at " + out.moment(w.GetNextRunAt()) + ", or " + now
+	return "The next run starts at " + out.moment(w.GetNextRunAt()) + ". " + now
 }
 
 // lastRun returns state and end of the last run, or none.

@@ -60,7 +60,7 @@ func printTable[T any](out *terminal, columns []column, items []T, row func(T) [
 			out.note("times are UTC")
 		}
 		if missing := fit(columns, widths, width); len(missing) > 0 {
-			defer out.note("hidden to fit the terminal: %s (--output wide shows all)",
+			defer out.note("hidden to fit the terminal: %s (to show all columns, use --output wide)",
 				strings.Join(missing, ", "))
 		}
 	}

@@ -98,7 +98,7 @@ func protectCommand(a *app) *cobra.Command {
 		}),
 	}
 	command.Args = targetArguments(&request.Kind, &request.Id, control.KindUser, control.KindGroup)
-	reasonFlag(command, &request.Reason, "reason, shown with the protection")
+	reasonFlag(command, &request.Reason, "reason to show with the protection")
 	durationFlag(command, "for", "`duration`, such as 8h or 720h (default: permanently)", &request.Ttl)
 	command.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation, even if the target does "+
 		"not exist yet")

@@ -202,8 +202,8 @@ func TestTimes_AreUTCUnlessTheyAreLocal(t *testing.T) {
 	defer func() { time.Local = before }() //nolint:gosmopolitan // what --local is about
 	at := timestamppb.New(time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC))
 	for local, want := range map[bool][]string{
-		false: {"ACQUIRED (UTC)", "2026-11-22 18:30:00", "next run at 2026-11-22 18:30:00 UTC", "paused since 2026-11-22T18:30:00Z"},
-		true:  {"ACQUIRED   ", "2026-11-23 00:00:00 XST", "next run at 2026-11-23 00:00:00 XST,", "paused since 2026-11-23 00:00:00 XST"},
+		false: {"ACQUIRED (UTC)", "2026-11-22 18:30:00", "The next run starts at 2026-11-22 18:30:00 UTC.", "paused since 2026-11-22T18:30:00Z"},
+		true:  {"ACQUIRED   ", "2026-11-23 00:00:00 XST", "The next run starts at 2026-11-23 00:00:00 XST.", "paused since 2026-11-23 00:00:00 XST"},
 	} {
 		got := inPipe(t, func(a *terminal) error {
 			a.local = local
@@ -308,8 +308,8 @@ func TestRun_TheQuestionSaysOnHowMuch(t *testing.T) {
 	many.MoreCandidates = 1000
 	for want, plan := range map[string]*pb.Run{
 		"1 candidate": planOf(1), "1,002 candidates": many,
-		"3 records without rows": {Counts: map[string]int64{"processed_records": 3}},
-		"at least 7 rows":        {Definitions: []*pb.DefinitionCount{{Rows: 3}, {Rows: 4, AtLeast: true}}},
+		"3 records without child rows": {Counts: map[string]int64{"processed_records": 3}},
+		"at least 7 rows":              {Definitions: []*pb.DefinitionCount{{Rows: 3}, {Rows: 4, AtLeast: true}}},
 		"at least 17 rows (children of children are not counted)": {
 			Definitions: []*pb.DefinitionCount{{Rows: 15, Action: "async_delete"}, {Rows: 2, Action: "async_nullify"}},
 		},
@@ -372,8 +372,8 @@ func TestTables_ShowAsMuchOfAnIDAsTellsRunsApart(t *testing.T) {
 func TestStatus_WhatIsDeadOrDeferredNamesWhereItIsListed(t *testing.T) {
 	for worker, want := range map[string]string{
 		"loose_foreign_keys_cleanup": ": 2 dead records: run `caretaker lfk dead` to list the records\n",
-		"ghost_user_migration": ": see the status page (web_listen): 2 dead at /workers/ghost_user_migration/dead, " +
-			"3 deferred at /workers/ghost_user_migration/deferred\n",
+		"ghost_user_migration": ": see the status page (web_listen) for 2 dead items at /workers/ghost_user_migration/dead " +
+			"and 3 deferred items at /workers/ghost_user_migration/deferred\n",
 	} {
 		got := inPipe(t, func(a *terminal) error {
 			return describeWorkers(a, &pb.WorkerStatus{Worker: worker, Backlog: &pb.Backlog{Dead: 2, Deferred: 3}})

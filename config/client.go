@@ -75,7 +75,7 @@ func (e Environment) ReadClient(profile string) (Client, error) {
 		case "true", "false":
 			*to = value == "true"
 		default:
-			return c, fmt.Errorf("%s%s: %q is not true or false", clientPrefix, name, value)
+			return c, fmt.Errorf("%s%s: %q is neither true nor false", clientPrefix, name, value)
 		}
 	}
 	for name, to := range map[string]*string{

@@ -274,7 +274,7 @@ func (c *Config) Check(key, text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
 		!strings.Contains(text, "{trace_id}") {
-		return fmt.Errorf("%q must be an http or https URL that contains {trace_id}, such as "+
+		return fmt.Errorf("%q is not an http or https URL that contains {trace_id}, such as "+
 			"https://jaeger.example/trace/{trace_id}", text)
 	}
 	return nil
@@ -287,7 +287,7 @@ func CheckAddress(s, example string) error {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return fmt.Errorf("%q must be an address such as %s", s, example)
+		return fmt.Errorf("%q is not an address of the form HOST:PORT, such as %s", s, example)
 	}
 	return nil
 }
@@ -325,7 +325,7 @@ func (c *Config) contradictions() (found []contradiction) {
 		add("auth.token_file", "auth.token and auth.token_file are mutually exclusive: set only one of them")
 	}
 	if len(c.Auth.Certificates) > 0 && c.TLS.ClientCAFile == "" {
-		add("auth.certificates", "auth.certificates requires tls.client_ca_file, the authorities that sign the certificates")
+		add("auth.certificates", "auth.certificates requires tls.client_ca_file, the file of the authorities that sign the certificates")
 	}
 	if c.WebActions != nil && *c.WebActions && c.WebListen != "" && !Loopback(c.WebListen) &&
 		c.TLS.ClientCAFile == "" && !c.Auth.HasTokens() {
@@ -335,8 +335,8 @@ func (c *Config) contradictions() (found []contradiction) {
 	for _, d := range c.Databases {
 		if d.URL == "" {
 			key := "databases." + d.Name + ".replica_url"
-			add(key, "%s is set without databases.%s.url: set both (for a database named "+
-				"%s_replica, set url in the file)", key, d.Name, d.Name)
+			add(key, "%s is set without databases.%s.url: set both (to configure a "+
+				"database named %s_replica, set its url in the configuration file)", key, d.Name, d.Name)
 		}
 	}
 	if c.Insecure || c.TLS.CertFile != "" || c.Auth.HasTokens() {

@@ -106,15 +106,15 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 		switch bare := withoutName(name, keys); {
 		case foreign.MatchString(name), near == "" && !section:
 		case bare != "":
-			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key, use %s", name, bare))
+			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key: use %s", name, bare))
 		case strings.HasPrefix(name, prefix+"DATABASES_") && strings.HasSuffix(name, "_URL"):
-			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key: %s (upper-case in a variable)",
+			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key: %s (in upper case in a variable)",
 				name, nameRule))
 		case near == "" || section && !strings.HasPrefix(near, sectionOf(name)):
 			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key", name))
 		default:
-			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key, did you mean "+
-				"%s?", name, near))
+			mistakes = append(mistakes, fmt.Errorf("%s: unknown configuration key (did you mean "+
+				"%s?)", name, near))
 		}
 	}
 	return values, mistakes

@@ -92,7 +92,7 @@ func (r *reader) mapping(prefix string, node *yaml.Node) {
 		name, child := node.Content[i], node.Content[i+1]
 		path := prefix + name.Value
 		if seen[path] {
-			r.mistake(name, path, errors.New("given twice"))
+			r.mistake(name, path, errors.New("duplicate key: remove one of the lines"))
 			continue
 		}
 		seen[path] = true
@@ -197,7 +197,7 @@ func (r *reader) Nearest(path string) string {
 		candidates = append(candidates, k.Path, strings.Join(parts[:min(depth, len(parts))], "."))
 	}
 	if near := format.Nearest(path, candidates); near != "" {
-		return ", did you mean " + near + "?"
+		return " (did you mean " + near + "?)"
 	}
 	section := path[:strings.LastIndex(path, ".")+1]
 	var names []string
@@ -210,5 +210,5 @@ func (r *reader) Nearest(path string) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return ": " + strings.TrimSuffix(section, ".") + " has " + strings.Join(slices.Compact(names), ", ")
+	return ": the keys of " + strings.TrimSuffix(section, ".") + " are " + strings.Join(slices.Compact(names), ", ")
 }

@@ -25,7 +25,7 @@ const (
 	integer  kind = "a whole number"
 	duration kind = "a duration such as 30s or 2m"
 	size     kind = "a size such as 64MB or 4GB"
-	mapping  kind = "a mapping such as {name: word}"
+	mapping  kind = "a mapping such as {alice: operator}"
 )
 
 // Key is one configuration key: a field with tags.
@@ -193,7 +193,7 @@ func (k Key) setMapping(s string) error {
 		return wrong(s, mapping)
 	}
 	if len(values) == 0 {
-		return errors.New("is empty: remove the key")
+		return errors.New("is empty: add an entry, or remove the key")
 	}
 	words := strings.Fields(k.Field.Tag.Get("of"))
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -223,12 +223,12 @@ func (k Key) number(s string) (int64, error) {
 	bound := k.Field.Tag.Get("max")
 	switch most, _ := k.kind.parse(bound); {
 	case n > most:
-		return 0, fmt.Errorf("%s is too %s: at most %s", s, high, bound)
+		return 0, fmt.Errorf("%s is too %s: use at most %s", s, high, bound)
 	case k.zero && n == 0:
 	case k.zero && n < 0 && k.kind != integer:
 		return 0, fmt.Errorf("%s is negative: use 0 to disable the limit", s)
 	case n < least:
-		return 0, fmt.Errorf("%s is too %s: %s", s, low, atLeast)
+		return 0, fmt.Errorf("%s is too %s: use %s", s, low, atLeast)
 	}
 	return n, nil
 }
@@ -271,4 +271,9 @@ func withoutUnit(s string) (number string, factor int64) {
 	return upper, 1
 }
 
-func wrong(s string, want kind) error { return fmt.Errorf("%q is not %s", s, want) }
+func wrong(s string, want kind) error {
+	if want == boolean {
+		return fmt.Errorf("%q is neither true nor false", s)
+	}
+	return fmt.Errorf("%q is not %s", s, want)
+}

@@ -72,7 +72,7 @@ func (m *maintenance) runOf(
 	}
 	id, err = m.service.RunID(ctx, "run_id", r.GetRunId())
 	if errors.Is(err, fault.ErrUnknownRun) {
-		err = invalid("run_id", "is neither the id of a recorded run nor the first characters of such an id")
+		err = invalid("run_id", "matches no recorded run: use the id of a run, or its first characters")
 	}
 	return id, err
 }

@@ -54,7 +54,7 @@ func rules() map[string]rule {
 		service + "ListFires":        view,
 		service + "GetJob":           view.of(jobs),
 		service + "ListJobs":         view.of(jobs),
-		service + "PlanDeletion":     view.of("plans of deletions"),
+		service + "PlanDeletion":     view.of("deletion plans"),
 		service + "ListProtected":    view.of(protections),
 		service + "ListOutside":      view.of(outside),
 		service + "ListReceipts":     view,
@@ -116,7 +116,7 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 		return err
 	}
 	about := cmp.Or(cut(worker, maxTarget), "more than one worker")
-	text := "your token is only for " + strings.Join(c.Workers, ", ") + ", but this call " +
+	text := "your token is limited to " + strings.Join(c.Workers, ", ") + ", but this call " +
 		"affects " +
 		about + ": use a token for all workers"
 	return &fault.RefusedError{Reason: "WORKER_NOT_ALLOWED", Text: text, Metadata: map[string]string{
@@ -147,7 +147,7 @@ func (s *Server) workerOf(ctx context.Context, request any) (string, error) {
 func notInUse(what string) error {
 	return &fault.RefusedError{
 		Reason: "NOT_IN_USE", Metadata: map[string]string{"what": what},
-		Text: fmt.Sprintf("%s not available with `use: %s`: for a GitLab database, set "+
+		Text: fmt.Sprintf("%s are not available with `use: %s`: for a GitLab database, set "+
 			"`use: %s` in the configuration, run `caretaker migrate` and restart the servers",
 			what, service.UseLooseForeignKeys, service.UseGitLab),
 	}

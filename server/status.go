@@ -189,7 +189,7 @@ func unexpected(ctx context.Context) failure {
 	}
 	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
 		f.metadata = map[string]string{"trace_id": span.TraceID().String()}
-		f.message += " under trace_id " + span.TraceID().String()
+		f.message += ", trace_id " + span.TraceID().String()
 	}
 	return f
 }

@@ -84,7 +84,7 @@ func fromTime(field string, t *timestamppb.Timestamp) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	if t.CheckValid() != nil {
-		return time.Time{}, invalid(field, "must be from year 1 to 9999, with nanos from 0 to 999999999")
+		return time.Time{}, invalid(field, "must be in the years 1 to 9999, with nanos from 0 to 999999999")
 	}
 	return t.AsTime(), nil
 }
@@ -136,7 +136,7 @@ func newPage(kind string, request interface {
 	p := page{size: int(request.GetPageSize()), list: fmt.Sprintf("%016x", hash.Sum64())}
 	switch {
 	case p.size < 0:
-		return p, invalid("page_size", "must be from 1 to %d, or 0 for %d", maxPage, defaultPage)
+		return p, invalid("page_size", "must be from 1 to %d, or 0 for the default of %d", maxPage, defaultPage)
 	case p.size == 0:
 		p.size = defaultPage
 	}

@@ -98,16 +98,16 @@ func actions() map[string]action {
 		"protect": do("Protect %s", "Until the protection ends, no worker deletes this target or anything that belongs to it.",
 			"protect", &pb.ProtectTargetRequest{MustExist: true}, "kind", "id").ask(reason(), period("permanently")),
 		"unprotect": unprotect,
-		"accept-absent": do("Accept %s as absent", "Runs skip the definitions of this child table, and no longer hold records for them.",
+		"accept-absent": do("Accept %s as absent", "Runs skip the definitions of this child table, and no longer hold records because the table is missing.",
 			"lfk accept-absent", &pb.AcceptAbsentRequest{}, "children"),
 		"ack-outside": do("Mark path %s as done", "Confirms that the path outside the database has been deleted.",
 			"jobs outside done", &pb.AckOutsideRequest{}, "ids", "-job_id"),
 		"retry-records": do("Retry dead records: %s", "The next run retries these records.",
 			"lfk retry", decide(pb.RecordDecision_RECORD_DECISION_RETRY), "--id", "--table", "--database"),
-		"clean-reused": do("Clean the children of reused keys: %s",
-			"The next run deletes or changes the child rows, some of which may belong to the new rows.",
+		"clean-reused": do("Clean up the child rows of reused keys: %s",
+			"The next run deletes or changes the child rows, even if they belong to the parent rows that now use the keys.",
 			"lfk reused --clean", decide(pb.RecordDecision_RECORD_DECISION_CLEAN), "table", "--database"),
-		"keep-reused": do("Keep the children of reused keys: %s", "Closes the records. No run changes these child rows.",
+		"keep-reused": do("Keep the child rows of reused keys: %s", "Closes the records. No run changes these child rows.",
 			"lfk reused --keep", decide(pb.RecordDecision_RECORD_DECISION_KEEP), "table", "--database"),
 	}
 }
@@ -176,7 +176,7 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 		for _, value := range r.Form[field] {
 			value = strings.TrimSpace(value)
 			if strings.HasPrefix(value, "-") {
-				return nil, &fault.InvalidArgumentError{Field: field, Description: "must not begin with -"}
+				return nil, &fault.InvalidArgumentError{Field: field, Description: "must not start with -"}
 			}
 			if value == "" || page.Target.Has(field) && field != "ids" {
 				continue
@@ -188,7 +188,7 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 		}
 	}
 	if len(about) == 0 {
-		return nil, errors.New("the address has no target: open the action from a page")
+		return nil, errors.New("the address has no target: use the button for this action on another page")
 	}
 	client, needed := clientOf(r), max(a.role, access.Operator)
 	if worker := page.Target.Get("worker"); worker == fault.AllWorkers {
@@ -201,7 +201,7 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 	case !p.config.Actions || p.config.Call == nil:
 		page.Why = "Actions on this page are off. Set web_actions: true, or run the command below."
 	case client.Role < needed:
-		page.Why = fmt.Sprintf("This action requires the role %s, but you have the role %s. Ask for the required role.",
+		page.Why = fmt.Sprintf("This action requires the role %s, but you have the role %s. Ask an administrator for the required role.",
 			needed, client.Role)
 	default:
 		page.Form = p.forms.Sign(r, client, time.Now())

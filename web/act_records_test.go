@@ -48,7 +48,7 @@ func TestAct_RecordsAreRetriedAndReusedKeysDecided(t *testing.T) {
 	assert.Contains(t, records("dead"), "public.users 77", "23503", "/act/retry-records?database=main&amp;table=public.users")
 	assert.Contains(t, records("reused"), "public.users 2", "KEY_REUSED")
 	assert.Contains(t, records("failing"), "public.users 2", "KEY_REUSED")
-	answer, body := f.follow("/decisions", `Keep the children of all reused keys of public.users`, "operator")
+	answer, body := f.follow("/decisions", `Keep the child rows of all reused keys of public.users`, "operator")
 	assert.Equal(t, answer.Header.Get("Location"), "/decisions?done=1", body)
 	assert.Contains(t, records("reused"), "No record matches.")
 	answer, body = f.follow("/records", `Retry<span class="hidden"> record 1</span>`, "operator")

@@ -117,7 +117,7 @@ func TestAct_ShowsTheValuesOfItsCallAndNoOthers(t *testing.T) {
 	assert.That(t, !strings.Contains(body, `value="8"`) && !strings.Contains(body, `value="group"`), "a second value: %s", body)
 	answer, body := f.request(http.MethodGet, "/act/retry-job?id=-7", as("operator"))
 	assert.Equal(t, answer.StatusCode, http.StatusBadRequest)
-	assert.Contains(t, body, "must not begin with -")
+	assert.Contains(t, body, "must not start with -")
 }
 
 func TestAct_ADryRunLeadsToTheRunOfExactlyItsCandidates(t *testing.T) {

@@ -111,7 +111,7 @@ func newDatabaseRow(
 	}
 	row.Charts = [3]chart{
 		backlog.chart("Backlog of " + row.Name), times.chart("Duration of statements on " + row.Name),
-		limits.chart("Load of " + row.Name),
+		limits.chart("Load on " + row.Name),
 	}
 	return row
 }

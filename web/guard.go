@@ -26,7 +26,7 @@ func (s *Site) handler(listening net.Addr) http.Handler {
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
 		if local && !namesThisHost(r.Host) {
-			http.Error(w, "use the host name 127.0.0.1 or localhost", http.StatusMisdirectedRequest)
+			http.Error(w, "unknown host name: use 127.0.0.1 or localhost", http.StatusMisdirectedRequest)
 			return
 		}
 		if err := sameOrigin.Check(r); err != nil {

@@ -256,7 +256,7 @@ func (p lists) jobList(w http.ResponseWriter, r *http.Request) {
 
 // badCursor returns the page of a cursor that is not what it should be.
 func badCursor[T any](what string) pageOf[T] {
-	return pageOf[T]{part: part[[]T]{Err: &fault.InvalidArgumentError{Field: "before", Description: "is not " + what}}}
+	return pageOf[T]{part: part[[]T]{Err: &fault.InvalidArgumentError{Field: "before", Description: "must be " + what}}}
 }
 
 // fireList serves the list of the scheduled runs, with the next ones.

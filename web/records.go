@@ -216,7 +216,7 @@ func (p lists) search(w http.ResponseWriter, r *http.Request) {
 	case err == nil, errors.Is(err, fault.ErrUnknownRun), errors.Is(err, fault.ErrUnknownJob):
 		p.renderError(w, r, http.StatusNotFound, "Nothing found for "+strconv.Quote(strings.Join(words, " "))+
 			". Enter the ID of a run or job, a unique prefix of a run ID, or a table and a key. "+
-			"A key of several columns needs all its values: orders 42,7.")
+			"For a key with several columns, enter all values: orders 42,7.")
 	default:
 		p.fail(w, r, err)
 	}

@@ -75,7 +75,7 @@ func TestJob_TellsWhatBecameOfIt(t *testing.T) {
 		SELECT 1000 + id, now(), id, kind, 'memberships', 'deleted', 'r', 4711, '', '', '' FROM maintenance.river_job`)
 	f.page("/", "Failed jobs", "failed jobs · caretaker</title>", ": delete_user (", "a table is locked", `href="https://jaeger.example/trace/`+trace+`"`)
 	f.page(fmt.Sprint("/jobs/", jobs[0].ID), "discarded", "25 of 25", "a table is locked", "2026-11-21 03:34:09 UTC", "/runs/"+jobs[0].RunID, `href="https://jaeger.example/trace/`+trace+`"`,
-		"62 s", "The deletion left 3 paths outside the database (2 pending)", fmt.Sprint("caretaker jobs outside ", jobs[0].ID), "memberships", "4,711")
+		"62 s", "The deletion left 3 paths outside the database (2 not marked as done)", fmt.Sprint("caretaker jobs outside ", jobs[0].ID), "memberships", "4,711")
 }
 
 func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
