@@ -122,7 +122,7 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	plain := sh.serving()
 	plain.want(0, "status", worker)
 	for _, flags := range []string{"--tls", "--tls-ca " + certificate, "--tls-cert " + other + " --tls-key " + otherKey} {
-		plain.want(1, "status "+flags, "does not use TLS: remove --tls and --tls-*")
+		plain.want(1, "status "+flags, "does not use TLS: remove --tls and all --tls-* flags")
 	}
 	plain.stop()
 	if code := <-plain.exit; code != 0 {

@@ -109,7 +109,7 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	r.want(2, "jobs outside done x", `"x" is not the ID of a path`)
 	r.want(2, "jobs outside x", `"x" is not the ID of a job`)
 	r.want(2, "jobs outside 1 --run "+run, "not both")
-	r.want(2, "jobs outside --run x", "is neither the id of a recorded run")
+	r.want(2, "jobs outside --run x", "matches no recorded run")
 	r.want(2, "jobs outside done", "--help", "missing argument ID")
 	r.want(2, "jobs outside 424242", "job 424242 not found")
 	r.want(2, "jobs outside 424242 --plain", "job 424242 not found")
@@ -161,7 +161,7 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	assert.That(t, p["id"] == "7" && p["reason"] == "evidence", "got %v", p)
 	r.want(2, "unprotect user 7", "no protection has this kind and id: check the list of protections")
 	r.want(0, "unprotect group 8", "group 8 is no longer protected")
-	r.want(2, "protect project 7 --reason x", `"project" must be user or group`)
+	r.want(2, "protect project 7 --reason x", `unknown kind "project": use user or group`)
 	r.want(2, "protect user x --reason x", `"x" is not the ID of a user`)
 	r.want(2, "protect user 7", "--reason REASON is required")
 	r.want(2, "protect user", "missing argument ID")
@@ -218,7 +218,7 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 		"plan user 4711":        "user 4711 not found: check the id in the table users",
 		"plan group 7":          "group 7 not found: check the id in the table namespaces (type Group)",
 		"plan placeholder 4711": "placeholder 4711 not found",
-		"plan project 7":        `"project" must be user, group or placeholder`,
+		"plan project 7":        `unknown kind "project": use user, group or placeholder`,
 		"plan usr 7":            "did you mean user?",
 		"plan user x":           `"x" is not the ID of a user`,
 		"plan user 0":           `"0" is not the ID of a user`,

@@ -210,5 +210,5 @@ func (r *reader) Nearest(path string) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return ": the keys of " + strings.TrimSuffix(section, ".") + " are " + strings.Join(slices.Compact(names), ", ")
+	return ": use one of " + strings.Join(slices.Compact(names), ", ")
 }

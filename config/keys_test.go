@@ -79,7 +79,7 @@ func TestLoad_ReplicaURLIsAlwaysThatOfTheNameBeforeIt(t *testing.T) {
 	assert.That(t, err == nil && slices.Equal(got.Databases[1:], want), "got %+v, %v", got.Databases, err)
 	_, err = loadWork("", []string{mainURL, "CARETAKER_DATABASES_SHOP_REPLICA_URL=postgres://1"})
 	if err == nil || !strings.Contains(err.Error(), "databases.shop.replica_url is set without "+
-		"databases.shop.url: set both (for a database named shop_replica, set url in the file)") {
+		"databases.shop.url: set both (to configure a database named shop_replica, set its url in the configuration file)") {
 		t.Errorf("got %v", err)
 	}
 }
