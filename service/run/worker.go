@@ -26,7 +26,7 @@ import (
 type WorkerConfig struct {
 	// Schedule is a cron expression of five fields in UTC.
 	Schedule string `key:"schedule"`
-	// Enabled enables scheduled runs. If it is false, you can still start runs manually.
+	// Enabled enables scheduled runs. Manual runs are always possible.
 	Enabled *bool `key:"enabled" default:"true"`
 	// CatchUp starts one run for all schedule ticks that were missed during a downtime.
 	CatchUp *bool `key:"catch_up" default:"false"`

@@ -56,6 +56,10 @@ func write(page io.Writer, root *cobra.Command) {
 			"`--local`. The usage line of a command ends with the other common flags that it accepts.")
 	printFlags(page, shared)
 	for _, c := range commands[1:] {
+		if c.Parent() != nil && c.Short == c.Parent().Short {
+			fmt.Fprintf(page, "\n## %s\n\nThe same as `%s`.\n", c.CommandPath(), c.Parent().CommandPath())
+			continue
+		}
 		usage := strings.TrimSuffix(c.UseLine(), " [flags]")
 		fmt.Fprintf(page, "\n## %s\n\n%s.\n\n`%s`", c.CommandPath(), c.Short, usage)
 		own := pflag.NewFlagSet("", pflag.ContinueOnError)
