@@ -64,7 +64,7 @@ type Config struct {
 	// WebTraceURL is the URL template of the trace links on the status page, such as
 	// https://jaeger.example/trace/{trace_id}.
 	WebTraceURL string `key:"web.trace_url" example:"https://jaeger.example/trace/{trace_id}"`
-	// Insecure allows non-loopback addresses although `tls` and `auth` are not set.
+	// Insecure allows non-loopback addresses even if `tls` and `auth` are not set.
 	Insecure bool `key:"insecure" default:"false"`
 	TLS      TLS  `key:"tls"`
 	Auth     Auth `key:"auth"`

@@ -41,7 +41,7 @@ type Config struct {
 	// delete the record. Warning: `clean` also deletes the child rows of a row that was moved (DELETE
 	// and INSERT) and then updated, or moved in a subtransaction.
 	ReusedKeys string `key:"reused_keys" default:"hold" of:"hold clean keep"`
-	// TrackPartitions lets runs create the trigger on new partitions of tracked tables. It has no
+	// TrackPartitions lets runs create triggers on new partitions of tracked tables. It has no
 	// effect on GitLab's queue, only on a queue created by `caretaker lfk install`.
 	TrackPartitions *bool `key:"track_partitions" default:"true"`
 	// BatchSize is the number of records in a batch. With 500 or more, batches grow to up to 2,000

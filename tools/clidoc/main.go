@@ -53,7 +53,7 @@ func write(page io.Writer, root *cobra.Command) {
 	}
 	fmt.Fprintf(page, "%s\n## Common flags\n\n%s\n", preamble,
 		"All commands accept `--config` and `--output`. Client commands also accept the connection flags and "+
-			"`--local`. The usage line of a command ends with the other common flags that it accepts.")
+			"`--local`. The usage line of a command ends with the other common flags that the command accepts.")
 	printFlags(page, shared)
 	for _, c := range commands[1:] {
 		if c.Parent() != nil && c.Short == c.Parent().Short {

@@ -142,7 +142,7 @@ func allowed(k config.Key) (parts []string) {
 		parts = append(parts, "Maximum "+most)
 	}
 	if off, is := tag.Lookup("off"); is && off == "" {
-		parts = append(parts, "An empty value disables it")
+		parts = append(parts, "Disabled if empty")
 	} else if is {
 		parts = append(parts, off+" disables the limit")
 	}

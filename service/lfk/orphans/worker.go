@@ -18,8 +18,8 @@ const Name = "orphan_audit"
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"30 3 * * 0" enabled:"false"`
-	// Fix queues records of the missing parents, so that loose_foreign_keys_cleanup cleans their
-	// children. If false, the worker only counts orphans.
+	// Fix queues records of the missing parents, so that loose_foreign_keys_cleanup cleans up the
+	// orphans. If false, the worker only counts orphans.
 	Fix *bool `key:"fix" default:"false"`
 	// BatchSize is the number of keys that a statement checks.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`

@@ -31,13 +31,13 @@ type Config struct {
 	// IgnoredReplicas are the comma-separated application_names of standbys to ignore, for example
 	// delayed standbys (recovery_min_apply_delay).
 	IgnoredReplicas []string `key:"ignored_replicas"`
-	// MaxWALRate is the maximum WAL per second that all clients write, averaged over the last 2 to 10
-	// seconds.
+	// MaxWALRate is the maximum amount of WAL that all clients together write per second, averaged over
+	// the last 2 to 10 seconds.
 	MaxWALRate int64 `key:"max_wal_rate" default:"0" max:"1024TB" off:"0" unit:"bytes"`
 	// MaxLockWait is the maximum time that another session, such as a migration, waits for a lock on the
 	// table or partition that a run changes.
 	MaxLockWait time.Duration `key:"max_lock_wait" default:"5s" max:"24h" off:"0"`
-	// Timeout is how long a run continues slowly while a limit is exceeded.
+	// Timeout is how long a run pauses or continues slowly, before it ends because of the load.
 	Timeout time.Duration `key:"timeout" default:"20s" max:"24h"`
 }
 
