@@ -106,13 +106,13 @@ func TestDoctor_LooksHowLongCertificatesAreValid(t *testing.T) {
 	ending, endingKey := file(13 * day)
 	gone, goneKey := file(-day)
 	early, earlyKey := file(366 * day)
-	const server, clients = "the server's certificate (CN=tls)", "a certificate authority for clients (CN=tls)"
+	const server, clients = "the server's certificate (CN=tls)", "a certificate authority of the clients (CN=tls)"
 	for name, c := range map[string]struct {
 		certificate, key, authority string
 		fault
 	}{
 		"good":               {good, goodKey, good, fault{}},
-		"ending":             {ending, endingKey, good, fault{status: "warning", problem: server + " expires on", remedy: "tls.cert_file and tls.key_file"}},
+		"ending":             {ending, endingKey, good, fault{status: "warning", problem: server + " expires on", remedy: "tls.cert_file and its key in tls.key_file"}},
 		"expired":            {gone, goneKey, good, fault{status: "error", problem: server + " expired on", remedy: "restart the server"}},
 		"not yet valid":      {early, earlyKey, good, fault{status: "error", problem: server + " is not valid before", remedy: "or correct the clock"}},
 		"behind the first":   {join(good, gone), goodKey, good, fault{}},

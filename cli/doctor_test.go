@@ -144,7 +144,7 @@ func faultsOfTheServer(main *pgx.Conn) (all []fault) {
 		answering("server_version_num", "130014"): {"error", "version", "caretaker supports versions 14 to 18", "upgrade the server", "", "", "", ""},
 		answering("server_version_num", "190000"): {"warning", "version", "caretaker supports versions 14 to 18", "install a newer caretaker", "", "", "", ""},
 		answering("TimeZone", "Asia/Kolkata"): {
-			"error", "clock", "the session's TimeZone is Asia/Kolkata", "configure the pooler to keep TimeZone", "", "", "", "",
+			"error", "clock", "the session's TimeZone is Asia/Kolkata", "configure the pooler to preserve the TimeZone setting", "", "", "", "",
 		},
 	} {
 		f.change, f.undo = deceit(functions), `DROP SCHEMA deceit CASCADE`

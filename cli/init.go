@@ -90,7 +90,7 @@ func (s *setup) readOthers(pairs []string) error {
 			return errors.New("--database must have the form NAME=URL, such as ci=postgres://caretaker@db:5432/ci")
 		}
 		if name == mainDatabase {
-			return errors.New("--database cannot name main: set the URL of main with --url")
+			return errors.New("--database must not be main: set the URL of main with --url")
 		}
 		s.Others = append(s.Others, config.Database{Name: name, URL: url})
 	}

@@ -141,7 +141,7 @@ func TestDoctor_GrantsOfChildrenOfOtherSchemasSufficeAndNoneIsNamed(t *testing.T
 	execute(t, conn, script+"GRANT USAGE ON SCHEMA public TO "+role)
 	execute(t, conn, "REVOKE UPDATE ON sales.notes FROM "+role)
 	sh.set("CARETAKER_DATABASES_MAIN_URL", asRole)
-	sh.want(1, "doctor"+with, "has no UPDATE on sales.notes")
+	sh.want(1, "doctor"+with, "is missing UPDATE on sales.notes")
 	execute(t, conn, "GRANT UPDATE ON sales.notes TO "+role)
 	sh.want(0, "doctor"+with, "the queue belongs to the role", "0 errors, 1 warning")
 	r := sh.serving("serve", "--config", filepath.Join(dir, "caretaker.yml"))

@@ -285,12 +285,12 @@ func (i *instance) shutdown(ctx context.Context) {
 	if i.queue != nil {
 		i.work.Go(func() {
 			bounded(ctx, jobsTimeout, func(ctx context.Context) {
-				i.logWarning("jobs not ended", i.queue.Stop(ctx))
+				i.logWarning("jobs not stopped", i.queue.Stop(ctx))
 			})
 		})
 	}
 	bounded(ctx, runsTimeout, func(ctx context.Context) {
-		i.logWarning("runs not ended", i.service.Shutdown(ctx))
+		i.logWarning("runs not stopped", i.service.Shutdown(ctx))
 	})
 	bounded(ctx, callsTimeout, i.server.Stop)
 	if i.site != nil {

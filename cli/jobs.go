@@ -279,7 +279,7 @@ func outsideCommand(a *app) *cobra.Command {
 		case len(args) == 0:
 			return nil
 		case request.GetRunId() != "":
-			return errors.New("use JOB or --run, not both")
+			return errors.New("use the argument JOB or --run, not both")
 		}
 		return jobArgument(&request.JobId)(c, args)
 	}

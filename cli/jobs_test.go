@@ -37,7 +37,7 @@ func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 	r.want(2, "jobs show 77", "job 77 not found")
 	r.want(2, "jobs 2", "caretaker jobs show JOB")
 	r.want(2, "jobs retry 77", "job 77 not found: find its ID in the list of jobs")
-	r.want(2, "jobs retry -5", "an argument that starts with - is read as a flag")
+	r.want(2, "jobs retry -5", "arguments that start with - are read as flags")
 	r.want(2, "jobs retry x", `"x" is not the ID of a job`)
 	r.want(2, "jobs retry", "--help")
 	r.want(2, "jobs --state lost", "available, scheduled, retryable")

@@ -161,7 +161,7 @@ func (s *Server) nameOf(ctx context.Context, client access.Client) string {
 	case client.Name != "":
 		return printed(client.Name)
 	case s.config.Access.Named() && said != "":
-		return fmt.Sprintf("shared token (says %q)", said)
+		return fmt.Sprintf("shared token (unverified name %q)", said)
 	case s.config.Access.Named():
 		return "shared token"
 	}

@@ -33,7 +33,7 @@ func (s *Server) Call(
 	name := string(request.ProtoReflect().Descriptor().Name())
 	i := slices.IndexFunc(of.Methods, func(m grpc.MethodDesc) bool { return m.MethodName+"Request" == name })
 	if i < 0 {
-		return nil, fmt.Errorf("call %s: no such method", name)
+		return nil, fmt.Errorf("unknown method %s", name)
 	}
 	request = proto.Clone(request)
 	if err := setFields(request, fields); err != nil {

@@ -281,8 +281,8 @@ func TestRoles_WhoHasTheSharedTokenTakesNoNameOfOthers(t *testing.T) {
 	f := start(t, func(c *Config) { c.Access = keys(t, access.Config{Token: "shared", TokensFile: file}) })
 	shared := as(t.Context(), "shared")
 	for says, want := range map[string]string{
-		"operator":                   `shared token (says "operator") at bufconn`,
-		`viewer") at 10.0.0.1:1 (":`: `shared token (says "viewer\") at 10.0.0.1:1 (\":") at bufconn`,
+		"operator":                   `shared token (unverified name "operator") at bufconn`,
+		`viewer") at 10.0.0.1:1 (":`: `shared token (unverified name "viewer\") at 10.0.0.1:1 (\":") at bufconn`,
 		"":                           "shared token at bufconn",
 	} {
 		ctx := shared

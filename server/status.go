@@ -144,12 +144,12 @@ func contextError(ctx context.Context, err error) failure {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return failure{
 			code: codes.DeadlineExceeded, reason: "DEADLINE_EXCEEDED",
-			message: "deadline exceeded, but a started run continues: find the run in the list of runs",
+			message: "deadline exceeded, but a run that has started continues: find the run in the list of runs",
 		}
 	case ctx.Err() != nil:
 		return failure{
 			code: codes.Canceled, reason: "CLIENT_GONE",
-			message: "the client disconnected, but a started run continues",
+			message: "the client disconnected, but a run that has started continues",
 		}
 	case errors.Is(err, fault.ErrUnreachable):
 		return unreachable(fault.UnreachableDatabase(err))
@@ -178,7 +178,7 @@ func unreachable(database, why string) failure {
 	}
 	f.metadata = map[string]string{"database": database}
 	f.message = "database " + database + " cannot be reached: " +
-		cmp.Or(why, "see databases."+database+".url and the server's log")
+		cmp.Or(why, "check databases."+database+".url and the server's log")
 	return f
 }
 

@@ -79,10 +79,10 @@ func (p lists) receiptList(w http.ResponseWriter, r *http.Request) {
 		name: "receipts", title: "Receipts", filters: []filter{
 			of,
 			{Name: "table", Label: "Table"},
-			{Name: "key", Label: "Key", Hint: "of a row in the table"},
+			{Name: "key", Label: "Key", Hint: "key of a row in the table"},
 			{Name: "run_id", Label: "Run", Hint: "ID, or a unique prefix"},
 			{Name: "job_id", Label: "Job"},
-			{Name: "worker", Label: "Worker", Hint: "or kind of the job"},
+			{Name: "worker", Label: "Worker", Hint: "worker, or kind of the job"},
 			{Name: "since", Label: "Since", Hint: timeHint},
 			{Name: "until", Label: "Until", Hint: timeHint},
 		},

@@ -54,6 +54,6 @@ func ports(m dsl.Matcher) {
 	).
 		Where(m["x"].Node.Is(`BasicLit`) && m["x"].Text.Matches("(^[\"`]|[[:alnum:]./=*\\]-]):(50051|9464|8080)([^0-9]|$)") &&
 			(m.File().Name.Matches(`_test\.go$`) || m.File().PkgPath.Matches(`/servicetest$`)) &&
-			!m.File().PkgPath.Matches(`/config(_test)?$`) && !m["x"].Text.Matches(`must be an address such as`)).
+			!m.File().PkgPath.Matches(`/config(_test)?$`) && !m["x"].Text.Matches(`is not an address of the form`)).
 		Report("a default port may be in use: listen on port 0")
 }
