@@ -191,7 +191,7 @@ func (s *setup) describeCascades() {
 	if s.Use == service.UseGitLab || len(s.survey.Cascades) == 0 {
 		return
 	}
-	s.println("\nforeign keys with ON DELETE CASCADE and many child rows, which loose foreign keys can replace:")
+	s.println("\nloose foreign keys can replace these foreign keys with ON DELETE CASCADE and many child rows:")
 	for _, c := range s.survey.Cascades {
 		s.println("  %s.%s -> %s, about %s rows: caretaker lfk adopt %[1]s.%[2]s --plan --config %[5]s",
 			c.Child, c.Column, c.Parent, number(c.Rows), s.file)

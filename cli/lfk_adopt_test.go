@@ -66,7 +66,7 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(0, "lfk adopt orders.customer_id --yes", "drop the foreign key fk: done", "now a "+
 		"loose foreign key")
 	sh.want(0, "lfk adopt orders.customer_id", "already a loose foreign key")
-	sh.want(1, "lfk untrack customers", "nothing was dropped, because without the triggers, deletions from customers orphan the rows of ",
+	sh.want(1, "lfk untrack customers", "nothing was dropped, because untracked deletions from customers orphan the rows of ",
 		"z.customer_id -> customers", "with --yes (first run `caretaker lfk revert` for the adopted foreign keys public.orders.customer_id")
 	sh.want(0, "lfk untrack customers --yes", "dropped trigger")
 	sh.want(0, "lfk track customers", "trigger customers_loose_fk_trigger")

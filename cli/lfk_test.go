@@ -30,7 +30,7 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 	assert.Equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
 	execute(t, sql, "ALTER TABLE p ENABLE TRIGGER p_loose_fk_trigger")
 	sh.want(0, "lfk lint", "warning  trigger_not_always  main  public.p", "0 errors, 1 warning\n")
-	const orphans = "without the triggers, deletions from p orphan the rows of c.p_id -> p"
+	const orphans = "untracked deletions from p orphan the rows of c.p_id -> p"
 	sh.want(1, "lfk untrack p", "nothing was dropped, because "+orphans+": to drop the triggers, run this command again with --yes\n")
 	sh.want(0, "lfk untrack p --yes", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: "+orphans+". caretaker still processes pending records")
 	sh.want(1, "lfk untrack p", "caretaker: main: public.p is not tracked")

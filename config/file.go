@@ -47,7 +47,7 @@ func readDocument(file string) (*yaml.Node, []mistake) {
 		return nil, []mistake{{unreadLine, fmt.Errorf("%s: %w%s", file, err, hint(content))}}
 	}
 	if !errors.Is(decoder.Decode(&second), io.EOF) {
-		return nil, []mistake{{unreadLine, fmt.Errorf("%s contains more than one YAML document", file)}}
+		return nil, []mistake{{unreadLine, fmt.Errorf("%s contains more than one YAML document: use only one", file)}}
 	}
 	return document.Content[0], nil
 }
@@ -69,7 +69,7 @@ func hint(content []byte) string {
 		}
 	}
 	if regexp.MustCompile(`(?m)^\s*schedule:\s*\*`).Match(content) {
-		return ` (a schedule that starts with * must be quoted: schedule: "* * * * *")`
+		return ` (put a schedule that starts with * in quotes, as in schedule: "* * * * *")`
 	}
 	return ""
 }
@@ -156,7 +156,7 @@ func (r *reader) scalar(k Key, node *yaml.Node) {
 	case node.Tag == "!!null":
 		r.mistake(node, k.Path, fmt.Errorf("has no value: set %s, or remove the key", k.kind))
 	case tag != tags[k.kind] && k.kind == text:
-		r.mistake(node, k.Path, errors.New("must be text: put it in quotes"))
+		r.mistake(node, k.Path, errors.New("must be text: put the value in quotes"))
 	case tag != tags[k.kind] && !number:
 		r.mistake(node, k.Path, wrong(node.Value, k.kind))
 	default:
