@@ -18,11 +18,11 @@ const maxNames, maxMethods = 60, 40
 // ceilings are how many lines of Go, tests aside, each part may have, with all folders below it
 // that are no part themselves. A commit that raises one reports why in its message.
 var ceilings = map[string]int{
-	"cli": 8040, "server": 2755, "web": 2640, "scheduler": 1150, "config": 1350, "access": 730, "telemetry": 510, "internal": 510,
-	"service": 1650, "service/run": 5020, "service/schedule": 600, "service/job": 800, "service/bulk": 1350,
+	"cli": 8010, "server": 2755, "web": 2600, "scheduler": 1150, "config": 1350, "access": 730, "telemetry": 510, "internal": 510,
+	"service": 1650, "service/run": 5060, "service/schedule": 600, "service/job": 800, "service/bulk": 1350,
 	"service/status": 1150, "service/lfk": 4900, "service/lfk/admin": 2700, "service/lfk/orphans": 1020, "service/gitlab": 4700,
 	"repo": 600, "repo/internal": 2670, "repo/dberr": 400, "repo/fencing": 350, "repo/spans": 560, "repo/reasons": 100,
-	"repo/catalog": 1460, "repo/rowset": 950, "repo/control": 2050, "repo/jobqueue": 905, "repo/protection": 830,
+	"repo/catalog": 1460, "repo/rowset": 950, "repo/control": 2050, "repo/jobqueue": 913, "repo/protection": 830,
 	"repo/lfk": 3100, "repo/lfk/capture": 400, "repo/lfk/admin": 3520, "repo/lfk/orphans": 350, "repo/gitlab": 4520,
 }
 

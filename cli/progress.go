@@ -12,6 +12,7 @@ import (
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -32,7 +33,7 @@ func progress(ctx context.Context, client api, out *terminal) func(*pb.RunEvent)
 		}
 		switch {
 		case terminal && working:
-			out.status("%s %s", bar(event.GetSequence(), percentOf(run, *total)), progressText(run, *total))
+			out.status("%s %s", bar(event.GetSequence(), progressOf(run, *total).Percent()), progressText(run, *total))
 		case terminal:
 			out.endStatus()
 		case working && event.GetSequence() == 1:
@@ -78,13 +79,11 @@ func dueFor(ctx context.Context, client api, run *pb.Run) int64 {
 	return due + done
 }
 
-// percentOf returns the processed percentage of total, at most 99 for a running run, 0 if unknown.
-func percentOf(run *pb.Run, total int64) int64 {
-	done, known := service.Processed(run.GetWorker(), run.GetCounts())
-	if !known || total <= 0 || done > total {
-		return 0
-	}
-	return min(done*100/total, 99)
+// progressOf returns the progress of a run through total items, 0 if unknown.
+func progressOf(r *pb.Run, total int64) run.Progress {
+	done, _ := service.Processed(r.GetWorker(), r.GetCounts())
+	elapsed := max(time.Since(r.GetStartedAt().AsTime()), 0).Round(time.Second)
+	return run.Progress{Done: done, Total: total, Elapsed: elapsed}
 }
 
 // barWidth is the width of the bar in characters.
@@ -102,36 +101,15 @@ func bar(sequence, percent int64) string {
 
 // progressText describes a running run in one line.
 func progressText(run *pb.Run, total int64) string {
-	elapsed := max(time.Since(run.GetStartedAt().AsTime()), 0).Round(time.Second)
-	text := subject(run) + " " + elapsed.String()
-	if percent := percentOf(run, total); percent > 0 {
+	p := progressOf(run, total)
+	text := subject(run) + " " + p.Elapsed.String()
+	if percent := p.Percent(); percent > 0 {
 		text += fmt.Sprintf("  %d%% of the due work", percent)
-		if left := remaining(run, total, elapsed); left != "" {
+		if left := p.Left(); left != "" {
 			text += ", " + left
 		}
 	}
 	return printable(strings.TrimSpace(fmt.Sprintf("%s  %s  %s", text, counts(run), run.GetReason())))
-}
-
-// steady is the running time from which a run's speed is meaningful.
-const steady = 3 * time.Second
-
-// remaining estimates the remaining time from the speed so far. It returns "" if it is too early.
-func remaining(run *pb.Run, total int64, elapsed time.Duration) string {
-	done, _ := service.Processed(run.GetWorker(), run.GetCounts())
-	if elapsed < steady || done <= 0 {
-		return ""
-	}
-	left := time.Duration(float64(elapsed) * float64(total-done) / float64(done))
-	switch {
-	case left < 10*time.Second:
-		return "a few seconds left"
-	case left < 90*time.Second:
-		return fmt.Sprintf("about %d s left", left.Round(10*time.Second)/time.Second)
-	case left < 90*time.Minute:
-		return fmt.Sprintf("about %d min left", left.Round(time.Minute)/time.Minute)
-	}
-	return fmt.Sprintf("about %d h left", left.Round(time.Hour)/time.Hour)
 }
 
 // none represents a missing value in a table.

@@ -116,6 +116,13 @@ func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
 	} {
 		assert.Equal(t, b.listed(c.filter), c.want, c.filter)
 	}
+
+	// A receipt may be up to a minute older than the one before it.
+	b.exec(`UPDATE maintenance.receipts SET at = '2026-01-01Z'::timestamptz + CASE sequence
+		WHEN 3 THEN interval '50 s' WHEN 4 THEN '10 s' WHEN 5 THEN '20 s' WHEN 6 THEN '1 h' ELSE '-2 h' END`)
+	from := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	assert.Equal(t, b.listed(control.ReceiptFilter{Since: from}), "6 5 4 3 ")
+	assert.Equal(t, b.listed(control.ReceiptFilter{Since: from, Until: from.Add(30 * time.Second)}), "5 4 ")
 }
 
 // The digest without kept keys is that of the documentation, in whatever order rows are deleted.

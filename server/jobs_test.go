@@ -75,9 +75,9 @@ func TestListJobs_PagesThroughThoseOfAStateAndATime(t *testing.T) {
 	f := start(t)
 	f.queued(2, "delete_user", "completed", `{"user_id": 1}`)
 	f.queued(2, "destroy_group", "cancelled", `{"group_id": 1}`)
-	f.exec(`UPDATE maintenance.river_job SET created_at = '2040-01-01'::timestamptz + id * interval '1 day'`)
+	f.exec(`UPDATE maintenance.river_job SET created_at = '2040-01-01Z'::timestamptz + id * interval '1 day'`)
 	f.queued(1, "delete_user", "available", `{"user_id": 1}`)
-	f.exec(`UPDATE maintenance.river_job SET created_at = '2040-01-01' WHERE id = 5`)
+	f.exec(`UPDATE maintenance.river_job SET created_at = '2040-01-04 23:59:30Z' WHERE id = 5`) // begun before job 4
 	day := func(n int) *timestamppb.Timestamp {
 		return timestamppb.New(time.Date(2040, 1, 1+n, 0, 0, 0, 0, time.UTC))
 	}
@@ -86,9 +86,10 @@ func TestListJobs_PagesThroughThoseOfAStateAndATime(t *testing.T) {
 		"5 2 1":     {Kind: "delete_user"},
 		"4 3":       {JobState: maintenancev1.JobState_JOB_STATE_CANCELLED},
 		"2 1":       {State: "completed"},
-		"4 3 2":     {Since: day(2)},
-		"5 1":       {Until: day(2)},
-		"3 2":       {Since: day(2), Until: day(4)},
+		"5 4 3 2":   {Since: day(2)},
+		"4":         {Since: day(4)},
+		"1":         {Until: day(2)},
+		"5 3 2":     {Since: day(2), Until: day(4)},
 		"3":         {Kind: "destroy_group", Since: day(2), Until: day(4)},
 		"":          {JobState: maintenancev1.JobState_JOB_STATE_COMPLETED, Since: day(3)},
 	} {

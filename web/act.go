@@ -19,6 +19,7 @@ import (
 	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/format"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
@@ -193,12 +194,18 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 	client, needed := clientOf(r), max(a.role, access.Operator)
 	if worker := page.Target.Get("worker"); worker == fault.AllWorkers {
 		about, needed = []string{"all workers"}, access.Admin
-	} else if _, ok := a.request.(*pb.RunBatchRequest); ok && page.Target.Get("database") == "" {
-		page.Inputs = p.databaseInput(worker)
+	} else if worker != "" {
+		of, err := p.config.Service.Worker(worker)
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := a.request.(*pb.RunBatchRequest); ok && page.Target.Get("database") == "" {
+			page.Inputs = databaseInput(of)
+		}
 	}
 	page.Title = fmt.Sprintf(a.Title, format.Shorten(strings.Join(about, " "), 200, "see the command below"))
 	switch {
-	case !p.config.Actions || p.config.Call == nil:
+	case !p.config.Actions:
 		page.Why = "Actions on this page are off. Set web_actions: true, or run the command below."
 	case client.Role < needed:
 		page.Why = fmt.Sprintf("This action requires the role %s, but you have the role %s. Ask an administrator for the required role.",
@@ -210,9 +217,8 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 }
 
 // databaseInput returns the choice of a database for a worker that works on several, nil for others.
-func (p *pages) databaseInput(worker string) []input {
-	w, err := p.config.Service.Worker(worker)
-	if err != nil || len(w.Databases) < 2 {
+func databaseInput(w *run.Worker) []input {
+	if len(w.Databases) < 2 {
 		return nil
 	}
 	of := input{Name: "database", Label: "Database", Values: []choice{{Text: "next in rotation"}}}
@@ -225,8 +231,8 @@ func (p *pages) databaseInput(worker string) []input {
 // maxForm is the maximum size of a form in bytes.
 const maxForm = 64 << 10
 
-// act serves the page of an action, with its form. It is never refreshed. For a sent form it makes the
-// call, and then redirects to the page that shows the result.
+// act serves the page of an action, with its form. For a sent form it makes the call, and then
+// redirects to the page that shows the result.
 func (p *pages) act(w http.ResponseWriter, r *http.Request) {
 	page, err := p.newActPage(r)
 	large, isLarge := errors.AsType[*http.MaxBytesError](err)

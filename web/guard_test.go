@@ -47,7 +47,7 @@ func TestEveryAnswer_ForbidsForeignContentNamesAndChanges(t *testing.T) {
 	}
 	// Missing pages are not found.
 	for _, path := range []string{
-		"/nothing", "/act/nothing", "/act/run", "/workers/nobody", "/runs/1", "/runs/01a1fc25-49b4-7a5a-9f8b-d9d55372381d", "/jobs/x", "/jobs/0", "/jobs/-1", "/jobs/9223372036854775807",
+		"/nothing", "/act/nothing", "/act/run", "/act/pause?worker=nobody", "/workers/nobody", "/runs/1", "/runs/01a1fc25-49b4-7a5a-9f8b-d9d55372381d", "/jobs/x", "/jobs/0", "/jobs/-1", "/jobs/9223372036854775807",
 		"/static/other.css", "/static/../templates/run.html",
 	} {
 		if answer, _ := f.request(http.MethodGet, path); answer.StatusCode != http.StatusNotFound {

@@ -45,6 +45,11 @@ type filter struct {
 // timeHint is the hint of a filter by time.
 const timeHint = "24h, 7d, or 2026-11-01 15:04 in UTC"
 
+// timeFilters are the filters by time.
+func timeFilters() []filter {
+	return []filter{{Name: "since", Label: "Since", Hint: timeHint}, {Name: "until", Label: "Until", Hint: timeHint}}
+}
+
 // IsTime reports whether the filter is by time.
 func (f filter) IsTime() bool { return f.Hint == timeHint }
 
@@ -107,8 +112,7 @@ func address(path string, query url.Values, name, value string) string {
 }
 
 // readFilters returns the filters with their values, and makes relative times in query absolute. It
-// refuses unknown filters and impossible values, which would otherwise show an empty list or all
-// entries.
+// refuses unknown filters and impossible values.
 func readFilters(filters []filter, path string, query url.Values) ([]filter, error) {
 	var names []string
 	for i := range filters {
@@ -150,8 +154,7 @@ func readFilters(filters []filter, path string, query url.Values) ([]filter, err
 	return filters, nil
 }
 
-// serve answers with a page of the list. The parameter before has the cursors of the pages up to
-// this one.
+// serve answers with a page of the list. The parameter before has the cursors of the pages up to it.
 func (l listing[T]) serve(p *pages, w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	filters, err := readFilters(l.filters, r.URL.Path, query)
@@ -206,14 +209,12 @@ func (p lists) databaseFilter() filter {
 
 // runList serves the list of runs. The reason and the database have no index.
 func (p lists) runList(w http.ResponseWriter, r *http.Request) {
-	l := listing[run.Run]{name: "runs", title: "Runs", filters: []filter{
+	l := listing[run.Run]{name: "runs", title: "Runs", filters: append([]filter{
 		p.workerFilter(r),
 		{Name: "state", Label: "State", Values: []string{running, "succeeded", "failed", "cancelled", "skipped"}},
 		p.databaseFilter(),
 		{Name: "reason", Label: "Reason", Hint: "part of the reason or error"},
-		{Name: "since", Label: "Since", Hint: timeHint},
-		{Name: "until", Label: "Until", Hint: timeHint},
-	}}
+	}, timeFilters()...)}
 	l.read = func(ctx context.Context, q url.Values, limit int, after string) pageOf[run.Run] {
 		f := run.Filter{Worker: q.Get("worker"), State: q.Get("state"), After: after, Limit: limit + 1}
 		f.Since, _ = format.ParseTime(q.Get("since"))
@@ -230,13 +231,11 @@ func (p lists) runList(w http.ResponseWriter, r *http.Request) {
 
 // jobList serves the list of jobs. The reason has no index.
 func (p lists) jobList(w http.ResponseWriter, r *http.Request) {
-	l := listing[job.Job]{name: "jobs", title: "Jobs", filters: []filter{
+	l := listing[job.Job]{name: "jobs", title: "Jobs", filters: append([]filter{
 		{Name: "kind", Label: "Kind", Values: p.config.Service.JobKinds()},
 		{Name: "state", Label: "State", Values: job.States()},
 		{Name: "reason", Label: "Reason", Hint: "part of the outcome, reason or error"},
-		{Name: "since", Label: "Since", Hint: timeHint},
-		{Name: "until", Label: "Until", Hint: timeHint},
-	}}
+	}, timeFilters()...)}
 	l.read = func(ctx context.Context, q url.Values, limit int, after string) pageOf[job.Job] {
 		id, err := strconv.ParseInt(cmp.Or(after, "0"), 10, 64)
 		if err != nil {

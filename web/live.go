@@ -52,8 +52,8 @@ func live(r part[run.Run], workers []status.Worker, all bool) liveRun {
 	return l
 }
 
-// done returns the number of processed items and of those that are due, 0 and 0 if unknown.
-func (l liveRun) done() (done, due int64) {
+// Progress returns the progress through the items of the run's database that are due.
+func (l liveRun) Progress() run.Progress {
 	done, known := service.Processed(l.Worker, l.Counts)
 	b, unknown := l.Status.Backlog, l.Status.BacklogUnknown || len(l.Status.Leases) > 1
 	for _, d := range l.Status.Databases {
@@ -62,15 +62,9 @@ func (l liveRun) done() (done, due int64) {
 		}
 	}
 	if !known || unknown || l.State != running || l.DryRun || b.AtLeast || b.Due == 0 || l.Read.Stale() {
-		return 0, 0
+		return run.Progress{}
 	}
-	return done, b.Due
-}
-
-// Percent returns the processed percentage of a running run, 0 if unknown.
-func (l liveRun) Percent() int64 {
-	done, due := l.done()
-	return done * 100 / max(done+due, 1)
+	return run.Progress{Done: done, Total: done + b.Due, Elapsed: time.Since(l.StartedAt)}
 }
 
 // Rate returns the rows per second since the start, "" without any, or while they are not known.
@@ -84,15 +78,6 @@ func (l liveRun) Rate() string {
 		return ""
 	}
 	return format.Number(perSecond) + " rows/s"
-}
-
-// Left returns the estimated time until all due items are processed, "" if unknown.
-func (l liveRun) Left() string {
-	done, due := l.done()
-	if done == 0 {
-		return ""
-	}
-	return "about " + span(time.Duration(float64(time.Since(l.StartedAt))/float64(done)*float64(due))) + " left"
 }
 
 // Shown returns the tables with the most changed rows.

@@ -34,8 +34,8 @@ func TestLive_ShowsHowMuchOfTheDueItemsIsDoneAtWhichRate(t *testing.T) {
 		return l
 	}
 	l := progress(func(*liveRun) {})
-	assert.Equal(t, l.Percent(), 25, "%%")
-	assert.That(t, l.Left() == "about 2 min left" || l.Left() == "about 3 min left", "got %q", l.Left())
+	assert.Equal(t, l.Progress().Percent(), 25, "%%")
+	assert.That(t, l.Progress().Left() == "about 2 min left" || l.Progress().Left() == "about 3 min left", "got %q", l.Progress().Left())
 	assert.That(t, strings.HasPrefix(l.Rate(), "1,") && strings.HasSuffix(l.Rate(), " rows/s"), "got %q", l.Rate())
 	assert.That(t, len(l.Shown()) == busiestTables && l.Shown()[0].Table == "b", "got %v", l.Shown())
 	for what, change := range map[string]func(*liveRun){
@@ -49,14 +49,14 @@ func TestLive_ShowsHowMuchOfTheDueItemsIsDoneAtWhichRate(t *testing.T) {
 		"unknown":  func(l *liveRun) { l.Worker = "other" },
 	} {
 		l := progress(change)
-		assert.Equal(t, l.Percent(), 0, what)
-		assert.Equal(t, l.Left(), "", what)
+		assert.Equal(t, l.Progress().Percent(), 0, what)
+		assert.Equal(t, l.Progress().Left(), "", what)
 	}
 	on := progress(func(l *liveRun) {
 		l.Database, l.Status.Leases = "ci", make([]run.Lease, 2)
 		l.Status.Databases = []status.Database{{Name: "ci", KnownBacklog: run.KnownBacklog{Known: true, Backlog: control.Backlog{Due: 25}}}}
 	})
-	assert.Equal(t, on.Percent(), 50, "of its database, %%")
+	assert.Equal(t, on.Progress().Percent(), 50, "of its database, %%")
 }
 
 // atWork is the id of a run that another server has started.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -103,11 +104,6 @@ func (p *pages) statuses(ctx context.Context) part[[]status.Worker] {
 	return find(ctx, p, "", p.config.Service.Status)
 }
 
-// jobs returns up to jobsShown jobs in a state.
-func (p *pages) jobs(ctx context.Context, state string) part[[]job.Job] {
-	return find(ctx, p, job.Filter{State: state, Limit: jobsShown}, p.config.Service.Jobs)
-}
-
 // board reads its parts concurrently.
 func (p *pages) board(ctx context.Context) *board {
 	b, missed := &board{}, schedule.Filter{Outcome: "missed", Limit: firesShown}
@@ -116,9 +112,10 @@ func (p *pages) board(ctx context.Context) *board {
 	wait.Go(func() { b.Runs = find(ctx, p, run.Filter{Limit: runsShown}, p.config.Service.Runs) })
 	if p.hasJobs() {
 		wait.Go(func() { b.Counts = read(ctx, p.recent, "counts", readEvery, p.config.Service.JobCounts) })
-		wait.Go(func() { b.Working = p.jobs(ctx, running) })
-		wait.Go(func() { b.Failing = p.jobs(ctx, "retryable") })
-		wait.Go(func() { b.Dead = p.jobs(ctx, "discarded") })
+		for state, of := range map[string]*part[[]job.Job]{running: &b.Working, "retryable": &b.Failing, "discarded": &b.Dead} {
+			f := job.Filter{State: state, Limit: jobsShown}
+			wait.Go(func() { *of = find(ctx, p, f, p.config.Service.Jobs) })
+		}
 	}
 	wait.Go(func() { b.Missed = find(ctx, p, missed, p.config.Service.Fires) })
 	wait.Go(func() {
@@ -154,7 +151,6 @@ type workerPage struct {
 func (p *workerPage) Down() bool { return p.Runs.Err != nil }
 
 // worker serves the page of a worker. It reads runs, fires and the backlog's history in parallel.
-// An unknown name is an error page.
 func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	ctx, name := r.Context(), r.PathValue("name")
 	all := p.statuses(ctx)
@@ -202,8 +198,7 @@ func (p *runPage) Live() liveRun { return live(p.Read, p.workers, true) }
 // runJobs is how many jobs a run's page shows.
 const runJobs = 50
 
-// run serves the page of a run. It reads the worker's status only while the run is running, and
-// jobs only if the configuration has them.
+// run serves the page of a run. It reads the worker's status only while the run is running.
 func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 	id := strings.ToLower(r.PathValue("id"))
 	found := p.readRun(r.Context(), id, readEvery)
@@ -243,9 +238,9 @@ func (p *pages) readJob(ctx context.Context, id int64) part[job.Job] {
 
 // job serves the page of a job. An invalid or unknown id is an error page.
 func (p *pages) job(w http.ResponseWriter, r *http.Request) {
-	id, err := jobOf(r)
-	if err != nil {
-		p.fail(w, r, err)
+	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	if err != nil || id < 1 {
+		p.renderError(w, r, http.StatusNotFound, "Job "+r.PathValue("id")+" not found.")
 		return
 	}
 	found := p.readJob(r.Context(), id)

@@ -72,8 +72,7 @@ func newPages(c Config) (*pages, error) {
 	return p, nil
 }
 
-// routes returns the handler of all paths. Without jobs in the configuration, /jobs and /plan are
-// 404.
+// routes returns the handler of all paths. Without jobs, /jobs and /plan are 404.
 func (p *pages) routes() http.Handler {
 	mux, l := http.NewServeMux(), lists{p}
 	mux.HandleFunc("GET /{$}", p.overview)
@@ -113,12 +112,10 @@ func (p *pages) routes() http.Handler {
 	return mux
 }
 
-// hasJobs reports whether deferred jobs and their plans exist. With only loose foreign keys they do
-// not.
+// hasJobs reports whether jobs and plans exist. With only loose foreign keys there are none.
 func (p *pages) hasJobs() bool { return !p.config.Service.LooseForeignKeysOnly }
 
-// asset serves a static file. Browsers keep it for a year, because its address changes with its
-// content.
+// asset serves a static file. Browsers keep it for a year: its address changes with its content.
 func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("file")
 	url, known := p.assets[name]
@@ -181,9 +178,8 @@ func (p *pages) nav(r *http.Request) (links []navLink) {
 	return links
 }
 
-// openDecisions returns the number of items that wait for a decision of the operator, as the page of
-// decisions lists them. A worker without a list of dead items counts failed jobs, which are counted
-// below. The loose foreign keys are those of the last check.
+// openDecisions returns the number of items on the page of decisions. A worker without a list of dead
+// items counts failed jobs, which are counted below. The loose foreign keys are those of the last check.
 func (p *pages) openDecisions(ctx context.Context) (n int64) {
 	for _, w := range p.statuses(ctx).Value {
 		if of, err := p.config.Service.Worker(w.Worker); err == nil && of.Waiting != nil {
@@ -305,13 +301,4 @@ func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool 
 	}
 	p.renderError(w, r, code, text, reason)
 	return true
-}
-
-// jobOf parses the job ID in a path.
-func jobOf(r *http.Request) (int64, error) {
-	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
-	if err != nil || id < 1 {
-		return 0, fault.Unknown(fault.ErrUnknownJob, "job_id", r.PathValue("id"), "job "+r.PathValue("id")+" not found")
-	}
-	return id, nil
 }

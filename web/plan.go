@@ -2,7 +2,6 @@ package web
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -39,9 +38,6 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 	}
 	found := readWithin(r.Context(), p.recent, fmt.Sprintf("plan %s %d %q", kind, id, clientOf(r).Name),
 		times{maxAge: planEvery, most: planTimeout}, func(ctx context.Context) (*pb.Plan, error) {
-			if p.config.Call == nil {
-				return nil, errors.New("deletion plans are not available on this server")
-			}
 			answer, err := p.config.Call(ctx, callerOf(r), &pb.PlanDeletionRequest{Kind: kind, Id: id}, nil)
 			planned, _ := answer.(*pb.PlanDeletionResponse)
 			return planned.GetPlan(), err

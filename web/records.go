@@ -42,9 +42,6 @@ func apiPages[T any, R interface {
 	p *pages, r *http.Request, request proto.Message, entries func(R) []T,
 ) func(context.Context, url.Values, int, string) pageOf[T] {
 	return func(ctx context.Context, query url.Values, _ int, after string) pageOf[T] {
-		if p.config.Call == nil {
-			return pageOf[T]{}
-		}
 		fields, from := maps.Clone(query), callerOf(r)
 		fields.Set("page_token", after)
 		name := fmt.Sprintf("%T %v %s %s", request, request, from.Client.Role, fields.Encode())
@@ -76,16 +73,14 @@ func (p lists) receiptList(w http.ResponseWriter, r *http.Request) {
 	of := p.databaseFilter()
 	of.Default = of.Values[0]
 	listing[*pb.Receipt]{
-		name: "receipts", title: "Receipts", filters: []filter{
+		name: "receipts", title: "Receipts", filters: append([]filter{
 			of,
 			{Name: "table", Label: "Table"},
 			{Name: "key", Label: "Key", Hint: "key of a row in the table"},
 			{Name: "run_id", Label: "Run", Hint: "ID, or a unique prefix"},
 			{Name: "job_id", Label: "Job"},
 			{Name: "worker", Label: "Worker", Hint: "worker, or kind of the job"},
-			{Name: "since", Label: "Since", Hint: timeHint},
-			{Name: "until", Label: "Until", Hint: timeHint},
-		},
+		}, timeFilters()...),
 		read: apiPages(p.pages, r, &pb.ListReceiptsRequest{},
 			(*pb.ListReceiptsResponse).GetReceipts),
 	}.serve(p.pages, w, r)
@@ -107,13 +102,11 @@ func (p lists) recordList(w http.ResponseWriter, r *http.Request) {
 func (p lists) auditList(w http.ResponseWriter, r *http.Request) {
 	about, request := r.FormValue("about"), &pb.ListAuditRequest{PageSize: listed}
 	l := listing[*pb.AuditEntry]{
-		name: "audit", title: "Audit", filters: []filter{
+		name: "audit", title: "Audit", filters: append([]filter{
 			{Name: "by", Label: "Client"},
 			{Name: "action", Label: "Action", Hint: "such as PauseWorker"},
 			{Name: "about", Label: "About", Hint: "part of the client, action, target or reason"},
-			{Name: "since", Label: "Since", Hint: timeHint},
-			{Name: "until", Label: "Until", Hint: timeHint},
-		},
+		}, timeFilters()...),
 		read: apiPages(p.pages, r, request, (*pb.ListAuditResponse).GetEntries),
 	}
 	if about != "" {

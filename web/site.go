@@ -17,7 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// Config has the settings of a Site. Service is required.
+// Config has the settings of a Site. Service and Call are required.
 type Config struct {
 	Service *service.Service
 	Logger  *slog.Logger
@@ -27,8 +27,7 @@ type Config struct {
 	Access *access.Keys
 	// TLS, if set, enables TLS.
 	TLS *tls.Config
-	// Call calls a method of the API with the client's role. With nil, lists of the API are empty.
-	// fields are the texts of fields of the request.
+	// Call calls a method of the API with the client's role. fields are the texts of fields of the request.
 	Call func(ctx context.Context, from access.Caller, request proto.Message, fields map[string][]string) (proto.Message, error)
 	// Actions allows changes to clients with the role that the API requires.
 	Actions bool

@@ -62,9 +62,9 @@ WITH page AS MATERIALIZED (
   FROM maintenance.receipts
   WHERE ($1 = '' OR "table" = $1) AND ($2 = '' OR run_id = nullif($2, '')::uuid)
     AND ($3::bigint = 0 OR job_id = $3) AND sequence < $4 AND ($9 = '' OR worker = $9)
-    AND ($10::timestamptz IS NULL OR at >= $10 AND sequence >= coalesce(
-      (SELECT r.sequence FROM maintenance.receipts r WHERE r.at >= $10 - $12::interval ORDER BY r.at LIMIT 1), 9223372036854775807))
-    AND ($11::timestamptz IS NULL OR at < $11 AND sequence <= coalesce(
+    AND ($10::timestamptz IS NULL OR at >= $10 AND sequence > coalesce(
+      (SELECT r.sequence FROM maintenance.receipts r WHERE r.at < $10 - $12::interval ORDER BY r.at DESC LIMIT 1), 0))
+    AND ($11::timestamptz IS NULL OR at < $11 AND sequence < coalesce(
       (SELECT r.sequence FROM maintenance.receipts r WHERE r.at >= $11 + $12::interval ORDER BY r.at LIMIT 1), 9223372036854775807))
   ORDER BY sequence DESC LIMIT $5
 ),

@@ -108,9 +108,9 @@ func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 // jobsOfTimeSQL selects the jobs queued from $3 until before $4. It finds their ids by the
 // index of times. A transaction may insert a job up to a minute after its begin, which is the job's time.
 const jobsOfTimeSQL = `j.created_at >= $3::timestamptz AND (j.created_at < $4::timestamptz OR $4 = 'infinity')
-      AND j.id >= coalesce((SELECT t.id FROM maintenance.river_job t
-        WHERE t.created_at >= $3 - interval '1 minute' ORDER BY t.created_at LIMIT 1), 9223372036854775807)
-      AND j.id <= coalesce((SELECT t.id FROM maintenance.river_job t
+      AND j.id > coalesce((SELECT t.id FROM maintenance.river_job t
+        WHERE t.created_at < $3 - interval '1 minute' ORDER BY t.created_at DESC LIMIT 1), 0)
+      AND j.id < coalesce((SELECT t.id FROM maintenance.river_job t
         WHERE t.created_at >= $4 + interval '1 minute' ORDER BY t.created_at LIMIT 1), 9223372036854775807)`
 
 // listJobsSQL lists jobs of all kinds and states whose id is below $1.
