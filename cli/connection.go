@@ -51,7 +51,8 @@ func (c *connection) nearby() bool {
 func (c *connection) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("connection", pflag.ContinueOnError)
 	flags.StringVar(&c.address, "address", "", "server `address` (default: the listen key of the "+
-		"--config file, else "+config.AddressVariable+", else "+defaultAddress+")")
+		"--config file, unless --profile is set, else "+config.AddressVariable+", else the address in the "+
+		"profile, else "+defaultAddress+")")
 	flags.BoolVar(&c.tls, "tls", false, "use TLS with the system's certificate authorities")
 	flags.StringVar(&c.caFile, "tls-ca", "", "use TLS with the certificate authorities in this PEM "+
 		"`file`")

@@ -61,7 +61,7 @@ func devCommand(a *app) *cobra.Command {
 		},
 	}
 	command.Flags().StringVar(&d.dir, "data-dir", "",
-		"database `directory`: new, empty, or created by an earlier caretaker dev (default "+
+		"database `directory`: new, empty, or created by an earlier run of caretaker dev (default "+
 			"caretaker/dev in the cache directory, or /var/lib/caretaker/dev for root)")
 	command.Flags().StringVar(&d.listen, "listen", "",
 		"server `address` (default: the listen key of the --config file)")

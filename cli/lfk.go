@@ -157,7 +157,7 @@ func (l *lfkCommands) install() *cobra.Command {
 	var schema string
 	command := &cobra.Command{
 		Use:   "install",
-		Short: "Create the queue for deletions and its trigger functions, if they are missing",
+		Short: "Create the queue of deleted parents and its trigger functions, if they are missing",
 		Args:  between(0, 0),
 		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
 			keys.Schema = schema
