@@ -77,7 +77,7 @@ func TestListJobs_PagesThroughThoseOfAStateAndATime(t *testing.T) {
 	f.queued(2, "destroy_group", "cancelled", `{"group_id": 1}`)
 	f.exec(`UPDATE maintenance.river_job SET created_at = '2040-01-01Z'::timestamptz + id * interval '1 day'`)
 	f.queued(1, "delete_user", "available", `{"user_id": 1}`)
-	f.exec(`UPDATE maintenance.river_job SET created_at = '2040-01-04 23:59:30Z' WHERE id = 5`) // begun before job 4
+	f.exec(`UPDATE maintenance.river_job SET created_at = '2040-01-04 23:59:30Z' WHERE id = 5`) // its transaction started before that of job 4
 	day := func(n int) *timestamppb.Timestamp {
 		return timestamppb.New(time.Date(2040, 1, 1+n, 0, 0, 0, 0, time.UTC))
 	}

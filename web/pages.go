@@ -112,7 +112,7 @@ func (p *pages) routes() http.Handler {
 	return mux
 }
 
-// hasJobs reports whether jobs and plans exist. With only loose foreign keys there are none.
+// hasJobs reports whether jobs and plans exist. A configuration of loose foreign keys alone has neither.
 func (p *pages) hasJobs() bool { return !p.config.Service.LooseForeignKeysOnly }
 
 // asset serves a static file. Browsers keep it for a year: its address changes with its content.
