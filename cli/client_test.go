@@ -287,8 +287,8 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 			sh.want(2, "receipts verify --head "+file, message)
 			continue
 		}
-		sh.want(1, "receipts verify --database all --head "+file, "receipt 2, which the given head "+
-			"names, is missing, because the chain was cut off after receipt 1")
+		sh.want(1, "receipts verify --database all --head "+file, "receipt 2 of the given head is missing, "+
+			"because the chain was truncated after receipt 1")
 	}
 	sh.want(2, "receipts verify --head /nowhere", "/nowhere")
 	execute(t, sql, `DELETE FROM maintenance.receipts`)

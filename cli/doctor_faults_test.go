@@ -72,7 +72,8 @@ func TestDoctor_AShadowOfTheApplicationSchemaIsNoReasonForAnotherUse(t *testing.
 	sql := sh.applied()
 	execute(t, sql, "CREATE SCHEMA shadow")
 	sh.set("CARETAKER_DATABASES_MAIN_URL", sql.Config().ConnString()+"&search_path=shadow,public")
-	sh.wantFault("error", "application", "is in schema public, but schema shadow comes first", "set search_path so that public comes first")
+	sh.wantFault("error", "application", "is in schema public, but schema shadow comes first", "put schema "+
+		"public first in search_path")
 }
 
 func TestDoctor_NamesTheTriggerAndTheIndexThatADefinitionLacks(t *testing.T) {

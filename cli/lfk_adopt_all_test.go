@@ -116,8 +116,8 @@ func TestLfkAdopt_AllSkipsStartedReversionsAndPrintsWhatItCannotWrite(t *testing
 	sh.want(0, "lfk adopt --all --yes", "now a loose foreign key")
 	execute(t, sql, "DELETE FROM p")
 	sh.want(1, "lfk revert a.p_id", "records of the parent are pending")
-	const started = "the reversion of this foreign key has started: run `caretaker lfk revert a.p_id` to finish the reversion, or run " +
-		"`caretaker lfk adopt a.p_id` to undo the reversion"
+	const started = "a revert of this foreign key has started: to finish the revert, run `caretaker lfk revert " +
+		"a.p_id`. To undo the revert, run `caretaker lfk adopt a.p_id`"
 	sh.want(0, "lfk adopt --list", "cannot adopt a_p of a on main: "+started+"\n")
 	sh.want(0, "lfk adopt --all --yes", "skipped a_p of a on main: "+started, "no foreign keys to adopt: 1 skipped")
 }

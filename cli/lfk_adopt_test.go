@@ -100,8 +100,7 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sh.want(2, "lfk adopt orders", "use the form TABLE.COLUMN")
 	sh.want(2, "lfk adopt nowhere.x", "unknown table nowhere in main")
 	sql(`ALTER TABLE orders ADD CONSTRAINT fk2 FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`)
-	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: select a foreign key with "+
-		"--constraint")
+	sh.want(1, "lfk adopt orders.customer_id", "has several foreign keys (fk, fk2): select one with --constraint")
 	assert.Equal(t, fileText(t, file), before, "the file")
 	sh.want(0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
 	const shared = "aa: &list\n  - {table: customers, column: other_id, on_delete: async_delete}\norders: *list\n"
@@ -128,16 +127,18 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 			"this command again\n")
 	assert.Equal(t, strings.Count(out, "already done"), 2, out)
 	write("on_delete: async_nullify")
-	const other = "defines orders.customer_id -> customers with on_delete: async_nullify, but fk acts like async_delete"
+	const other = "the definition orders.customer_id -> customers has on_delete async_nullify, but the foreign " +
+		"key fk corresponds to async_delete"
 	sh.want(1, "lfk adopt orders.customer_id --yes", other, "use --on-delete "+
 		"async_nullify")
-	sh.want(1, "lfk adopt orders.customer_id --yes --on-delete async_delete", "not with async_delete: correct the definition")
+	sh.want(1, "lfk adopt orders.customer_id --yes --on-delete async_delete", "not async_delete: correct the "+
+		"definition")
 	sh.want(0, "lfk adopt orders.customer_id --yes --on-delete async_nullify", "now a loose "+
 		"foreign key")
-	sh.want(1, "lfk adopt orders.customer_id --on-delete async_delete", "not with async_delete: correct the definition")
+	sh.want(1, "lfk adopt orders.customer_id --on-delete async_delete", "not async_delete: correct the definition")
 	sh.want(0, "lfk adopt orders.customer_id", "already a loose foreign key")
-	sh.want(2, "lfk adopt orders.customer_id --constraint nope", "unknown foreign key nope of orders.customer_id: "+
-		"for --constraint, choose from fk")
+	sh.want(2, "lfk adopt orders.customer_id --constraint nope", "unknown foreign key nope on "+
+		"orders.customer_id: set --constraint to one of fk")
 }
 
 func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {

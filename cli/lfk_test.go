@@ -126,8 +126,7 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 	sh.want(0, "lfk accept-absent --list", "no child table is accepted as absent\n")
 	sh.want(2, "lfk accept-absent a x", "no definition has the child table x: run `caretaker lfk lint` to list "+
 		"the missing child tables")
-	sh.want(1, "lfk accept-absent a c", "c cannot be accepted as absent, because it is in main, where its rows "+
-		"are cleaned")
+	sh.want(1, "lfk accept-absent a c", "c cannot be accepted as absent, because the table exists in main")
 	assert.Equal(t, sh.want(0, "lfk accept-absent a"), "accepted as absent: a (a.p_id -> p)\n")
 	assert.Equal(t, sh.want(0, "lfk accept-absent --all"), "accepted as absent: b (b.p_id -> p)\n")
 	sh.want(0, "lfk accept-absent --all", "nothing new to accept\n")
@@ -196,7 +195,7 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.want(0, "lfk dead --table n", "no dead records")
 	sh.want(1, "lfk untrack p", "main: public.p is not tracked")
 	sh.want(1, "lfk track p", "caretaker: main: the key id of public.p is of type numeric")
-	sh.want(1, "lfk track q", "q is in main, ci: select a database with --database")
+	sh.want(1, "lfk track q", "q exists in main, ci: select a database with --database")
 	sh.want(0, "lfk track q --database ci", "ci: created trigger q_loose_fk_trigger on public.q")
 	sh.want(1, "lfk track q --database ci --column code", "code of public.q is not a unique key",
 		"(valid, not partial, not deferrable), or specify a unique key with --column\n")

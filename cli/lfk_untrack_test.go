@@ -27,8 +27,8 @@ func TestLfkUntrack_DeletesRecordsThatNoDefinitionNeeds(t *testing.T) {
 	sh.want(1, "lfk lint", "error    "+key, "1 error, 0 warnings", "or run `caretaker lfk revert public.lines.account,number`")
 	sh.want(1, "doctor", "definitions: adopted_without_definition:", "public.lines.account,number: adopted foreign key")
 	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "")
-	sh.want(1, "lfk lint", key, "set workers.loose_foreign_keys_cleanup.definitions to the file that contains its "+
-		"definition")
+	sh.want(1, "lfk lint", key, "set workers.loose_foreign_keys_cleanup.definitions to the file that contains "+
+		"the definition")
 	sh.want(1, "doctor", "definitions: adopted_without_definition:", "public.lines.account,number: adopted foreign key")
 	sh.defined("")
 	sh.want(1, "lfk untrack invoices --yes", "public.invoices has pending or dead records, and without its trigger")
@@ -38,7 +38,8 @@ func TestLfkUntrack_DeletesRecordsThatNoDefinitionNeeds(t *testing.T) {
 	sh.want(0, "lfk revert lines.account,number", "lines_invoice is a real foreign key", "caretaker lfk untrack invoices")
 	execute(t, sql, more+`; ALTER TABLE invoices RENAME TO bills; ALTER TABLE bills RENAME TO invoices`)
 	const records = "records of invoices are pending or dead, and no definition needs these records"
-	sh.want(1, "lfk lint", "pending_without_definition  main  public.invoices: records stay pending, because no definition has the parent public.invoices: add a definition, "+
+	sh.want(1, "lfk lint", "pending_without_definition  main  public.invoices: records stay pending, because no "+
+		"definition has public.invoices as its parent: add a definition, "+
 		"or run `caretaker lfk untrack public.invoices` to delete the records")
 	sh.want(1, "lfk untrack invoices", "nothing was dropped, because "+records+": add a definition, or run this command again with --yes")
 	sh.want(0, "lfk untrack invoices --yes", "main: dropped trigger invoices_loose_fk_trigger on public.invoices\n",

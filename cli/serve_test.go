@@ -111,7 +111,8 @@ func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
 		sh.set("CARETAKER_WEB_TRACE_URL", "nowhere")
 		sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "/no/definitions.yml")
 		sh.want(1, "serve", "tls.cert_file", "auth.token_file: ", "CARETAKER_WEB_TRACE_URL: ",
-			"/no/definitions.yml: cannot be read: no such file or directory: correct workers.loose_foreign_keys_cleanup.definitions")
+			"cannot read /no/definitions.yml (no such file or directory): correct "+
+				"workers.loose_foreign_keys_cleanup.definitions")
 	})
 	t.Run("two names of one database", func(t *testing.T) {
 		sh := sh.sub(t)

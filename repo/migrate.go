@@ -78,16 +78,17 @@ func (d *Database) CheckMigrated(ctx context.Context) error {
 		into := []any{&current, &applied}
 		err = pg.QueryRow(ctx, d.Database, "read the schema version", into, set.versionSQL(), wanted)
 		if withoutTable(err) {
-			return fmt.Errorf("database %s: %w", d.Name, dberr.ErrNotMigrated)
+			return fmt.Errorf("database %s is %w", d.Name, dberr.ErrNotMigrated)
 		}
 		if err != nil {
 			return err
 		}
 		switch newest := slices.Max(wanted); {
 		case current < newest:
-			return fmt.Errorf("database %s is at version %d, but version %d is required: %w", d.Name, current, newest, dberr.ErrNotMigrated)
+			return fmt.Errorf("database %s is %w: its schema version is %d, but version %d is "+
+				"required", d.Name, dberr.ErrNotMigrated, current, newest)
 		case applied < len(wanted):
-			return fmt.Errorf("database %s is not migrated for this configuration: %w",
+			return fmt.Errorf("database %s is %w for this configuration",
 				d.Name, dberr.ErrNotMigrated)
 		}
 	}

@@ -62,20 +62,21 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 	g.age = g.seconds("backlog.oldest.age", "Age of the oldest pending item, 0 if none.")
 	g.measured = g.seconds("backlog.measured.age", "Age of the backlog figures.")
 	g.partitions = g.number("backlog.partitions", "Partitions of the queue of deleted parents.")
-	g.untracked = g.number("untracked.parents", "Parents of loose foreign keys whose deletions are not recorded.")
+	g.untracked = g.number("untracked.parents", "Parent tables of loose foreign keys from which deletions are "+
+		"not recorded.")
 	g.held = g.number("lease.held", "1 while the lease is held.")
 	g.heldFor = g.seconds("lease.held.duration", "Time since the current holder acquired the lease, 0 if the lease is free.")
-	g.reachable = g.number("database.reachable", "1 if the database answers this process and can be written to.")
+	g.reachable = g.number("database.reachable", "1 if the database is reachable and writable.")
 	g.running = g.seconds("run.age", "Age of the current run, 0 if none.")
-	g.limit = g.seconds("run.limit", "Time limit of runs, for workers that have one.")
+	g.limit = g.seconds("run.limit", "Time limit of runs, for workers with a time limit.")
 	g.failing = g.seconds("failing", "Time since the first failure after the last success, 0 if "+
 		"the last run did not fail.")
 	g.success = g.seconds("last.success.timestamp", "End of the last run that succeeded, as a Unix time.")
 	g.paused = g.seconds("paused", "Age of the current pause, 0 if none.")
 	g.overdue = g.seconds("fires.overdue", "Age of the oldest fire that no scheduler has claimed, "+
 		"0 if none.")
-	g.unsuccessful = g.number("fires.unsuccessful", "Number of fires that failed, were missed or found the lease "+
-		"held since the last success on any database, among the newest 100 fires.")
+	g.unsuccessful = g.number("fires.unsuccessful", "Number of fires that failed, were missed or found the "+
+		"lease held since the last success on any database. Only the newest 100 fires count.")
 	g.jobs = g.number("queue.jobs", "Deferred jobs that have not succeeded, by state.")
 	g.load = g.ratio("load.excess", "Highest ratio of load to limit, 0 if no load exceeds its "+
 		"limit. Missing while the load cannot be measured.")

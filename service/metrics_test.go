@@ -201,7 +201,7 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 	e.Exec("main", `DROP TRIGGER mine ON c`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), control.RunSucceeded)
 	servicetest.WantDetail(t, servicetest.Status(t, s), "waiting for ",
-		"1 record on main could not be cleaned and will be retried (run `caretaker lfk dead --failing`)")
+		"1 record on main could not be processed and will be retried (run `caretaker lfk dead --failing`)")
 }
 
 func TestSampleBacklogs_KeepsTheHighestOfEachStepForADay(t *testing.T) {

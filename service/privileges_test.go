@@ -89,7 +89,7 @@ func TestPrivileges_OneThatIsMissingIsNotGuessed(t *testing.T) {
 		if err != nil {
 			said, _ = fault.PrivilegeMissing(err)
 		}
-		assert.That(t, strings.Contains(said, " on main: 42501 insufficient_privilege (see caretaker doctor)"), "%s: %q (%v)", broken, said, err)
+		assert.That(t, strings.Contains(said, " on main: 42501 insufficient_privilege (run `caretaker doctor`)"), "%s: %q (%v)", broken, said, err)
 		for _, guess := range []string{"permission denied", "SQLSTATE", "GRANT", "level"} {
 			assert.That(t, !strings.Contains(said, guess), "%s: %q has %q", broken, said, guess)
 		}
@@ -106,7 +106,7 @@ func TestPrivileges_OneThatAJobLacksIsInItsErrors(t *testing.T) {
 	r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.InactiveTokens}))(t)
 	servicetest.WantState(t, r, control.RunSucceeded)
 	e.Work(s, "delete_user")
-	e.Eventually("main", `SELECT count(*) > 0 FROM maintenance.river_job WHERE errors::text LIKE '%42501 insufficient_privilege (see caretaker doctor)%'`, "true")
+	e.Eventually("main", `SELECT count(*) > 0 FROM maintenance.river_job WHERE errors::text LIKE '%42501 insufficient_privilege (run _caretaker doctor_)%'`, "true")
 }
 
 func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T) {
@@ -264,7 +264,7 @@ func TestApplicationSchema_AShadowIsNamed(t *testing.T) {
 		s := e.Service(servicetest.OneChild, e.WithQueue)
 		for _, worker := range []string{servicetest.InactiveTokens, servicetest.AdjournedGroups, servicetest.GhostUsers, servicetest.PlaceholderUsers} {
 			_, err := s.RunBatch(t.Context(), run.Request{Worker: worker})
-			servicetest.WantError(t, err, moved, "set search_path so that public comes first")
+			servicetest.WantError(t, err, moved, "put schema public first in search_path")
 		}
 	}
 }

@@ -220,7 +220,7 @@ func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
 		orphan   = `ALTER TABLE ghost_user_migrations DROP CONSTRAINT ghost_user_migrations_user_id_fkey; UPDATE ghost_user_migrations SET user_id = 999 WHERE user_id = 26; `
 		refusing = `UPDATE issues SET author_id = 26; CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$;
 			CREATE TRIGGER no BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION no(); `
-		kept = "1 queue row kept, PROTECTED: " + byAnn28 + " (would be deleted with rows of ghost_user_migrations)"
+		kept = "1 queue row kept: PROTECTED: " + byAnn28 + " (would be deleted with rows of ghost_user_migrations)"
 	)
 	refused := func(code string) string { return strings.ReplaceAll(refusing, "{code}", code) }
 	const other = "users_ghost_user_migrations"

@@ -116,23 +116,21 @@ func verifyReceiptsHeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(e *servicetest.Es
 	e.Exec("main", copyReceipts)
 	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 5, pruned_hash = hash; DELETE FROM maintenance.receipts`)
 	until := head.Until.Format(time.RFC3339)
-	verify("receipt 5, which the given head names, was pruned before "+until+", the end of its retention "+
-		"period", same)
+	verify("receipt 5 of the given head was pruned before its retention period ended at "+until, same)
 	verify("", func(h *service.ReceiptHead) { h.Until = time.Now().Add(-time.Second) })
 	e.Exec("main", restoreReceipts)
 	// An attacker who cuts off the end and sets the head back leaves a chain that is whole.
 	e.Exec("main", `DELETE FROM maintenance.receipts WHERE sequence > 3;
 		UPDATE maintenance.receipt_head SET sequence = 3, hash = (SELECT hash FROM maintenance.receipts WHERE sequence = 3)`)
 	verify("", func(h *service.ReceiptHead) { *h = service.ReceiptHead{Database: "main"} })
-	verify("receipt 5, which the given head names, is missing, because the chain was cut off after receipt 3", same)
+	verify("receipt 5 of the given head is missing, because the chain was truncated after receipt 3", same)
 	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 3, pruned_hash = hash; DELETE FROM maintenance.receipts`)
 	verify("the head of receipt 2 cannot be checked, because the receipt has expired", func(h *service.ReceiptHead) {
 		*h = service.ReceiptHead{Database: "main", Sequence: 2, Hash: "ab"}
 	})
 	// Receipts to be kept longer were not pruned: an attacker has moved the checkpoint.
-	verify("receipt 5, which the given head names, is missing, because the chain was cut off after receipt 3", same)
-	verify("receipt 2, which the given head names, was pruned before "+until+", the end of its retention "+
-		"period", second)
+	verify("receipt 5 of the given head is missing, because the chain was truncated after receipt 3", same)
+	verify("receipt 2 of the given head was pruned before its retention period ended at "+until, second)
 	head.Until = time.Now().Add(-time.Second)
 	verify("the head of receipt 2 cannot be checked, because the receipt has expired", second)
 }
@@ -205,7 +203,7 @@ func verifyReceiptsARestoredBackupIsSeenByTheHeadsOfAfterIt(e *servicetest.Estat
 	late := headOf(t, d)
 	e.Exec("main", restoreReceipts)
 	wantVerified(t, d, "", early)
-	wantVerified(t, d, "receipt 7, which the given head names, is missing, because the chain was cut off after "+
+	wantVerified(t, d, "receipt 7 of the given head is missing, because the chain was truncated after "+
 		"receipt "+
 		"5", late)
 	for range 3 {

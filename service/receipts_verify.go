@@ -176,10 +176,10 @@ func (v *verification) checkEnd(end control.ReceiptHead) {
 		switch {
 		case k.Database != v.Database:
 		case k.Sequence > v.Sequence:
-			v.find("receipt %d, which the given head names, is missing, because the chain was cut off after receipt %d",
+			v.find("receipt %d of the given head is missing, because the chain was truncated after receipt %d",
 				k.Sequence, v.Sequence)
 		case k.Sequence <= v.Pruned && k.Until.After(time.Now()):
-			v.find("receipt %d, which the given head names, was pruned before %s, the end of its retention period",
+			v.find("receipt %d of the given head was pruned before its retention period ended at %s",
 				k.Sequence, k.Until.UTC().Format(time.RFC3339))
 		case k.Sequence < v.Pruned && k.Sequence > 0:
 			v.Unchecked = append(v.Unchecked,

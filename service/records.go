@@ -46,7 +46,8 @@ func (s *Service) DecideRecords(ctx context.Context, d RecordDecision) ([]admin.
 	case d.Decision == "":
 		return nil, invalid("decision", "must be retry, clean or keep")
 	case (d.Table == "") == (d.ID == 0):
-		return nil, invalid("table", "must be a table or * for all tables, or be omitted with the id of a dead record")
+		return nil, invalid("table", "must be a table, or * for all tables. With the id of a dead record, omit "+
+			"the table")
 	case d.Decision != DecisionRetry && (d.ID != 0 || d.Table == AllTables):
 		return nil, invalid("table", "must name one table, because clean and keep apply to all reused keys of a table")
 	}

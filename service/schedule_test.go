@@ -133,7 +133,8 @@ func TestNew_WarnsOfRunsOfLessThanASecondAndOfDatabasesThatHaveNoTurn(t *testing
 	odd := servicetest.With(func(c *lfk.Config) { c.Schedule = "*/2 * * * *" })
 	s, said := made(odd)
 	servicetest.WantCondition(t, s, status.ConditionIdle,
-		"the schedule */2 * * * * never starts a run during the turn of ci, so runs start there only on request: use ")
+		"with `rotation: minute`, the schedule */2 * * * * never starts a run on ci, so runs on ci start only "+
+			"on request: use ")
 	assert.That(t, strings.Contains(said, "database=ci"), "logged %q", said)
 	for _, change := range [][]func(*service.Config){nil, {odd, rotateAll}} {
 		s, said := made(change...)

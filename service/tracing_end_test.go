@@ -78,7 +78,7 @@ func noFailures() map[string]noFailure {
 			g.DryRun("held_groups=2")
 			g.Run("held_groups=2")
 			servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups),
-				"2 groups held until the operator decides (to list the groups, run `caretaker run "+
+				"2 groups held for a decision (to list the groups, run `caretaker run "+
 					"adjourned_group_deletion --dry-run`)")
 		}, [][]string{
 			{"maintenance.run", "dry_run=true", `held=["1 DELETING_USER_MISSING","1 SCHEDULE_LOST"]`},
@@ -126,8 +126,8 @@ func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *test
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 300 * time.Millisecond, Timeout: devdb.WaitTimeout}), book.KeepAll)
 	dissolve := e.LockQueue("c", "2 s")
 	r := servicetest.Begin(t, s, "main")
-	servicetest.WaitThrottled(t, s, "a session waits for a lock on public.c of main: ")
-	servicetest.WaitThrottled(t, e.Service(servicetest.OneChild), "a session waits for a lock on public.c of main: ")
+	servicetest.WaitThrottled(t, s, "lock wait on public.c in main: ")
+	servicetest.WaitThrottled(t, e.Service(servicetest.OneChild), "lock wait on public.c in main: ")
 	dissolve()
 	r = servicetest.Ended(t, s, r.ID)
 	servicetest.WantRun(t, r, control.RunSucceeded, "processed_records=40 deleted_rows=120")

@@ -168,7 +168,7 @@ func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys boo
 	d := c.Database
 	ctx, cancel := context.WithTimeoutCause(ctx, stmt.StatementTimeout, dberr.ErrUnreachable)
 	defer cancel()
-	ctx, o := pg.BeginRoutine(ctx, d, "read the catalogue")
+	ctx, o := pg.BeginRoutine(ctx, d, "read the system catalog")
 	batch := &pgx.Batch{}
 	c.QueueTables(batch, wanted)
 	if keys {
@@ -176,7 +176,7 @@ func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys boo
 	}
 	err := pg.PoolOf(d).SendBatch(ctx, batch).Close()
 	o.End(ctx, err)
-	if err := pg.Wrap(ctx, d, "read the catalogue", err); err != nil {
+	if err := pg.Wrap(ctx, d, "read the system catalog", err); err != nil {
 		return err
 	}
 	if len(c.Tables) == 0 && len(wanted) > 0 {

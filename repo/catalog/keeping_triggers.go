@@ -66,7 +66,7 @@ func (d Schema) KeepingTriggers(
 	ctx context.Context, t Table, deletes bool,
 ) ([]KeepingTrigger, error) {
 	args := KeepingArgs(t, deletes)
-	q := pg.NewQuery("find triggers that keep rows", KeepingTriggersSQL, args...)
+	q := pg.NewQuery("find triggers that prevent changes", KeepingTriggersSQL, args...)
 	return pg.Collect(ctx, d.db, q, ScanKeeping)
 }
 

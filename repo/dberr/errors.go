@@ -129,7 +129,7 @@ func (e *Error) Condition() string {
 		return "unreachable (" + condition + ")"
 	}
 	if e.SQLState == deniedState {
-		condition += " (see caretaker doctor)"
+		condition += " (run `caretaker doctor`)"
 	}
 	return condition
 }

@@ -287,7 +287,7 @@ func (c *Child) arguments(keys []Key) (keyArguments, error) {
 	for n, key := range keys {
 		values := key.Values()
 		if len(values) != len(of) {
-			return nil, fmt.Errorf("a key of %d values does not fit %s", len(values), c.Key)
+			return nil, fmt.Errorf("a key with %d values does not match the definition %s", len(values), c.Key)
 		}
 		for i := range of {
 			at := i

@@ -118,7 +118,7 @@ func (d Queue) RecordedKeys(ctx context.Context, q DeletedRecords, l fencing.Lim
 // which may have another order. If the key does not fit, the error is a [*KeyMismatchError].
 func (k Definition) Places(recorded []string) ([]int, error) {
 	if len(k.Columns) != len(recorded) {
-		return nil, &KeyMismatchError{fmt.Sprintf("has %d columns, but the recorded key of %s is %s",
+		return nil, &KeyMismatchError{fmt.Sprintf("the definition has %d columns, but the recorded key of %s is %s",
 			len(k.Columns), k.Parent, ColumnList(recorded))}
 	}
 	places := make([]int, len(recorded))
@@ -129,7 +129,7 @@ func (k Definition) Places(recorded []string) ([]int, error) {
 		}
 	}
 	if slices.Contains(places, -1) {
-		return nil, &KeyMismatchError{fmt.Sprintf("refers to %s, but the recorded key of %s is %s",
+		return nil, &KeyMismatchError{fmt.Sprintf("the definition refers to %s, but the recorded key of %s is %s",
 			ColumnList(k.Key), k.Parent, ColumnList(recorded))}
 	}
 	return places, nil
@@ -169,7 +169,7 @@ func (c *Child) MatchKey(to RecordedKey, parent *ParentTable) (err error) {
 func (c *Child) CheckKey(key Key) error {
 	switch {
 	case key.Columns() != len(c.Key.Columns):
-		return &KeyMismatchError{fmt.Sprintf("has %d columns, but a key of %d values was recorded",
+		return &KeyMismatchError{fmt.Sprintf("the definition has %d columns, but the recorded key has %d values",
 			len(c.Key.Columns), key.Columns())}
 	case len(c.Key.Key) > 1 && c.Order == nil:
 		// In another order the values would find the rows of other parents.

@@ -186,7 +186,7 @@ func addSameKeys(
 	}
 	for _, queue := range want.Queues {
 		known := setOf(taken, queue)
-		find := pg.NewQuery("load records of the same keys", q.Fill(queue, sameKeysSQL),
+		find := pg.NewQuery("load records with the same keys", q.Fill(queue, sameKeysSQL),
 			q.tables()[queue].Partitions, want.Parent, q.At, want.Since, keys, sameKeysAmong+len(known))
 		rows, err := pg.ReadRows(ctx, d, l, find, pgx.RowToStructByPos[queueRow])
 		if err != nil {

@@ -33,7 +33,8 @@ func (e *QueueMovedError) Reason() string { return e.Changed() + ": " + e.Advice
 
 // Advice returns what to do.
 func (e *QueueMovedError) Advice() string {
-	return fmt.Sprintf("set search_path so that %s comes first, for the role or in databases.%s.url", e.Was, e.Database)
+	return fmt.Sprintf("put schema %s first in search_path, either for the role or in "+
+		"databases.%s.url", e.Was, e.Database)
 }
 
 // Changed returns what has changed.

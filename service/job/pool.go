@@ -181,7 +181,7 @@ func (j *Attempt) Source() fencing.Source {
 // Decode decodes the job's arguments.
 func Decode[T jobqueue.Args](j *Attempt) (args T, err error) {
 	if err = json.Unmarshal(j.Args, &args); err != nil {
-		err = fmt.Errorf("arguments of job %d: %w", j.ID, err)
+		err = fmt.Errorf("cannot read the arguments of job %d: %w", j.ID, err)
 	}
 	return args, err
 }

@@ -279,7 +279,7 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 	const definitions = oneAbsent + "v: [{table: p, column: p_id, on_delete: async_delete}]\n" + "gone: [{table: p, column: p_id, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}]"
 	keys := e.Keys(definitions)
 	for _, mistake := range []struct{ child, words string }{
-		{"c", "c cannot be accepted as absent, because it is in main, ci, where its rows are cleaned"},
+		{"c", "c cannot be accepted as absent, because the table exists in main, ci"},
 		{"v", "v is a view in database ci: use its underlying table"},
 		{"nobodys", "no definition has the child table nobodys: "},
 	} {
@@ -368,7 +368,7 @@ func TestStatus_NamesParentsWhoseDeletionsAreNotRecorded(t *testing.T) {
 	e.Exec("main", `ALTER TABLE q DISABLE TRIGGER q_loose_fk_trigger`)
 	want(s, 0, "waiting for ")
 	servicetest.RunBatch(t, s, "main")
-	const remark = "; deletions on main are not recorded for the parents "
+	const remark = "; on main, deletions from the parent tables "
 	want(s, 1, remark+"q (run `caretaker lfk lint`)")
 	assert.Must(e.Keys(definitions).Untrack(t.Context(), "p"))(t)
 	e.Exec("main", `DROP TABLE loose_foreign_keys_deleted_records`)
@@ -386,5 +386,6 @@ func TestStatus_NamesAParentWhoseRecordedColumnIsGone(t *testing.T) {
 	s := e.Service(servicetest.OneChild)
 	e.Exec("main", `ALTER TABLE p RENAME id TO no`)
 	servicetest.RunBatch(t, s, "main")
-	assert.Contains(t, servicetest.Status(t, s).ConditionDetail, "deletions on main are not recorded for the parents p")
+	assert.Contains(t, servicetest.Status(t, s).ConditionDetail, "on main, deletions from the parent tables p "+
+		"are not recorded")
 }

@@ -61,7 +61,7 @@ func (e *DefinitionsError) Unwrap() []error {
 func LoadDefinitions(path string) (*Definitions, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &DefinitionsError{Problems: []string{fmt.Sprintf("%s: cannot be read: %s: correct "+
+		return nil, &DefinitionsError{Problems: []string{fmt.Sprintf("cannot read %s (%s): correct "+
 			"workers.%s.definitions", path, reason(err), Name)}}
 	}
 	file := definitionsFile{Definitions: Definitions{File: path}}

@@ -248,8 +248,9 @@ func KeepOwner(file *os.File, old os.FileInfo) error {
 		return nil
 	}
 	if err := file.Chown(int(was.Uid), int(was.Gid)); err != nil {
-		return fmt.Errorf("%s was not changed, because this user cannot keep its owner %d and group %d (%w): run the "+
-			"command as this owner or as root", old.Name(), was.Uid, was.Gid, reason(err))
+		return fmt.Errorf("cannot change %s, because the current user cannot preserve the owner %d and the "+
+			"group %d of the file (%w): run the command as the owner of the file or as "+
+			"root", old.Name(), was.Uid, was.Gid, reason(err))
 	}
 	return nil
 }

@@ -200,7 +200,8 @@ func TestLoadDefinitions_UnreadableFileIsNamed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "absent.yml")
 	_, err := LoadDefinitions(file)
 	var wrong *DefinitionsError
-	if !errors.As(err, &wrong) || err.Error() != file+": cannot be read: no such file or directory: correct workers.loose_foreign_keys_cleanup.definitions" {
+	if !errors.As(err, &wrong) || err.Error() != "cannot read "+file+" (no such file or directory): correct "+
+		"workers.loose_foreign_keys_cleanup.definitions" {
 		t.Errorf("got %v", err)
 	}
 	if _, err = LoadDefinitions(t.TempDir()); err == nil {

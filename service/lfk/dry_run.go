@@ -223,7 +223,7 @@ func (d *dryRun) report(ctx context.Context) {
 	var why []string
 	if len(d.capped) > 0 {
 		why = append(why,
-			fmt.Sprintf("counts stopped at %d rows: %s", dryRunRows, strings.Join(d.capped, ", ")))
+			fmt.Sprintf("counted only the first %d rows of %s", dryRunRows, strings.Join(d.capped, ", ")))
 	}
 	if len(d.unfinished) > 0 {
 		why = append(why,

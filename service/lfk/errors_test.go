@@ -102,7 +102,7 @@ func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testi
 		{"22007", "22007 invalid_datetime_format, 1 record", uncounted},
 		{"22008", "22008 datetime_field_overflow, 1 record", uncounted},
 		// The schema or the database is not the rows' fault: nothing is split, nothing counted.
-		{"42501", "42501 insufficient_privilege (see caretaker doctor), 3 records", all},
+		{"42501", "42501 insufficient_privilege (run `caretaker doctor`), 3 records", all},
 		{"3F000", "3F000 invalid_schema_name, 3 records", all},
 		{"0A000", "0A000 feature_not_supported, 3 records", all},
 		{"2F003", "2F003 prohibited_sql_statement_attempted, 3 records", all},
@@ -246,7 +246,8 @@ func TestLooseForeignKeysCleanup_OnlyIsolatedFailuresKill(t *testing.T) {
 		SELECT partition, id, 9, 25, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	e.Mine("c", "true", "42501")
 	s := e.Service(servicetest.OneChild)
-	wantFailedRun(t, s, "c.p_id -> p on main: 42501 insufficient_privilege (see caretaker doctor), 1 record", "rescheduled_records=1")
+	wantFailedRun(t, s, "c.p_id -> p on main: 42501 insufficient_privilege (run `caretaker doctor`), 1 "+
+		"record", "rescheduled_records=1")
 	e.Want("main", failuresByKey, "1 9 26 c.p_id -> p 42501")
 	e.Want("main", minutesLeft, "1:60")
 

@@ -61,8 +61,8 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) 
 		s := e.Service(definitions, unhurried)
 		r := wantRun(t, s, "processed_records=95 rescheduled_records=5 "+test.locked)
 		wantPostponed(e, "7 7 7 7 7")
-		assert.That(t, !r.OverLimit && r.Reason == "5 records postponed, because other "+
-			"transactions lock rows of "+strings.Join(postponed, ", "),
+		assert.That(t, !r.OverLimit && r.Reason == "5 records postponed, because other transactions have locked "+
+			"rows of "+strings.Join(postponed, ", "),
 			"over_limit %t, reason %q", r.OverLimit, r.Reason)
 		for _, release := range releases {
 			release()
@@ -151,7 +151,7 @@ func TestLooseForeignKeysCleanup_ALockedTablePostponesTheRecordsAndIsSaidInTheLo
 	s := e.Service(cAndD, servicetest.TracedLogTo(log))
 	r := wantRun(t, s, "rescheduled_records=4 deleted_rows=1")
 	wantPostponed(e, "1 2 3 4")
-	want := "4 records postponed, because other transactions lock rows of c on ci (4)"
+	want := "4 records postponed, because other transactions have locked rows of c on ci (4)"
 	assert.That(t, r.Reason == want && strings.Count(log.String(), `"locked":"`+want) == 1, "reason %q, log %s", r.Reason, log)
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.batch")[0], map[string]string{"maintenance.outcome": "deferred", "maintenance.reason": "locked: c on ci"})
 	assert.Must(lock.Exec(t.Context(), `ROLLBACK`))(t)
@@ -289,7 +289,8 @@ func TestLooseForeignKeysCleanup_ALockedParentTablePostponesRecordsWhereverTheir
 			assert.Must(other.Exec(t.Context(), `BEGIN; LOCK TABLE p`))(t)
 			r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
 			servicetest.WantRun(t, r, "succeeded", "rescheduled_records=1")
-			assert.Equal(t, r.Reason, "1 record postponed, because other transactions lock rows of "+place+" (1)")
+			assert.Equal(t, r.Reason, "1 record postponed, because other transactions have locked rows of "+
+				""+place+" (1)")
 			wantPostponed(e, "5")
 		})
 	}

@@ -41,7 +41,7 @@ func (t TableNames) Hint(name string) string {
 		written := table.Written()
 		switch equal := strings.EqualFold(table.Name, wanted.Name); {
 		case equal && table.Protected:
-			protected = "write-protected leftovers are ignored"
+			protected = "write-protected copies of this table are ignored"
 		case table.Protected, slices.Contains(same, written):
 		case equal && len(same) < maxHints:
 			same = append(same, written)

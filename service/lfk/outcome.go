@@ -213,8 +213,8 @@ func (o *outcome) with(err error) error {
 // maxPlaces is the maximum number of places in a run's reason and log: those with the most records.
 const maxPlaces = 5
 
-// lockedText returns a text for people: "4 records postponed, because other transactions lock rows of ci_builds on ci
-// (4)"; or "".
+// lockedText returns a text for people: "4 records postponed, because other transactions have locked
+// rows of ci_builds on ci (4)", or "".
 func (o *outcome) lockedText() string {
 	total, named := 0, []string{}
 	places := slices.SortedFunc(maps.Keys(o.locked), func(a, b string) int {
@@ -232,7 +232,7 @@ func (o *outcome) lockedText() string {
 	if len(places) > maxPlaces {
 		named = append(named, "and "+format.Pluralize(len(places)-maxPlaces, "more table"))
 	}
-	return format.Pluralize(total, "record") + " postponed, because other transactions lock rows of " +
+	return format.Pluralize(total, "record") + " postponed, because other transactions have locked rows of " +
 		strings.Join(named, ", ")
 }
 
@@ -244,7 +244,7 @@ func (c *cleanup) reportLocked(ctx context.Context) {
 		return
 	}
 	if !c.x.DryRun {
-		c.x.Log.WarnContext(ctx, "records postponed, locked by other transactions", "locked", text)
+		c.x.Log.WarnContext(ctx, "records postponed, child rows locked", "locked", text)
 	}
 	c.x.Report(func(r *run.Run) { r.Reason = cmp.Or(r.Reason, text) })
 }

@@ -162,7 +162,7 @@ func failingRemark(d *repo.Database, failing []lfk.FailingRecord) []string {
 	case failingPage:
 		number += " or more"
 	}
-	return []string{fmt.Sprintf("%s on %s could not be cleaned and will be retried "+
+	return []string{fmt.Sprintf("%s on %s could not be processed and will be retried "+
 		"(run `caretaker lfk dead --failing`)", number, d.Name)}
 }
 

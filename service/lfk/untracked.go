@@ -107,6 +107,6 @@ func untrackedRemark(d *repo.Database, parents []string) []string {
 	if len(parents) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("deletions on %s are not recorded for the parents %s "+
-		"(run `caretaker lfk lint`)", d.Name, format.List(parents))}
+	return []string{fmt.Sprintf("on %s, deletions from the parent tables %s are not recorded (to see why, run "+
+		"`caretaker lfk lint`)", d.Name, format.List(parents))}
 }

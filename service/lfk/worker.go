@@ -196,9 +196,8 @@ func (k *worker) warnOfStarvation() (remark string) {
 		return ""
 	}
 	k.Logger.Warn("schedule never starts runs on a database", "worker", Name, "database", format.List(names), "schedule", k.config.Schedule)
-	return fmt.Sprintf("the schedule %s never starts a run during the turn of %s, so runs start there only on "+
-		"request: use a schedule that runs every minute, or "+
-		"set "+
+	return fmt.Sprintf("with `rotation: minute`, the schedule %s never starts a run on %s, so runs on %[2]s "+
+		"start only on request: use a schedule that runs every minute, or set "+
 		"workers.loose_foreign_keys_cleanup.rotation to all",
 		k.config.Schedule, format.List(names))
 }

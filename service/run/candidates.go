@@ -70,7 +70,7 @@ func (x *Execution) MayTouch(kind string, id int64, actions ...string) bool {
 		return true
 	}
 	if x.skipped.Add(1) <= maxSkippedLogged {
-		x.Log.Info("candidate skipped, not in the plan", "kind", kind, "id", id)
+		x.Log.Info("candidate skipped, not in the approved list", "kind", kind, "id", id)
 	}
 	return false
 }
@@ -179,9 +179,9 @@ func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 		run.CandidatesDigest = found.CandidatesDigest
 	})
 	const changed = "the candidates do not match expected_digest: use the candidates_digest of a " +
-		"new dry run (run %s lists the current candidates)"
+		"new dry run (for the current candidates, see run %s)"
 	const unknown = "the time limit of a run is too short to check all candidates: try again later, or omit " +
-		"expected_digest (run %s lists the checked candidates)"
+		"expected_digest (for the candidates checked so far, see run %s)"
 	text := changed
 	if found.CandidatesDigest == "" {
 		text = unknown

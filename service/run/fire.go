@@ -11,8 +11,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run/fault"
 )
 
-// ErrFireTaken means that another replica has claimed the fire.
-var ErrFireTaken = errors.New("another replica has claimed the fire")
+// ErrFireTaken means that another server has claimed the scheduled run.
+var ErrFireTaken = errors.New("another server has claimed the scheduled run")
 
 // recordFire claims the fire of a run and records the run as running, or why it cannot start. A
 // further run of a round has no fire to claim.
@@ -88,7 +88,7 @@ func (r *Runner) workFire(ctx context.Context, x *Execution, began time.Time) {
 		return err
 	})
 	if err != nil {
-		x.Log.ErrorContext(ctx, "run not started, another server closes it",
+		x.Log.ErrorContext(ctx, "run not started, record left open",
 			"error", errors.Join(why, err))
 		x.Span.End()
 		return

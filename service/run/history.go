@@ -47,14 +47,14 @@ func (h *history) Prune(ctx context.Context) {
 		return
 	}
 	main := h.databases[0]
-	h.rounds(ctx, main, "history not pruned, next try in an hour", func() (more bool, err error) {
+	h.rounds(ctx, main, "history not pruned, retrying in an hour", func() (more bool, err error) {
 		return main.History.PruneHistory(ctx, h.Keep)
 	})
 	if h.receiptsKeep == 0 {
 		return
 	}
 	for _, d := range h.databases {
-		h.rounds(ctx, d, "receipts not pruned, next try in an hour", func() (more bool, err error) {
+		h.rounds(ctx, d, "receipts not pruned, retrying in an hour", func() (more bool, err error) {
 			return d.Receipts.PruneReceipts(ctx, h.receiptsKeep)
 		})
 	}

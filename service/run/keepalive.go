@@ -68,7 +68,7 @@ func (r *Runner) heartbeats(ctx context.Context, x *Execution) {
 		case changed && err != nil:
 			x.Log.WarnContext(ctx, "progress not saved, retrying", "error", err)
 		case changed:
-			x.Log.InfoContext(ctx, "saving progress recovered")
+			x.Log.InfoContext(ctx, "progress saved after retries")
 		}
 		sleep(ctx, countsDelay, nil)
 		if err == nil {
@@ -240,7 +240,7 @@ func recount(ctx context.Context, r *Runner, w *Worker, run *Run) (complete bool
 		err = errors.Join(err, r.Main.Runs.SaveRecount(ctx, *run))
 	}
 	if err != nil {
-		r.Logger.WarnContext(ctx, "counts of the run not completed", "run_id", run.ID, "error", err)
+		r.Logger.WarnContext(ctx, "run counts not completed", "run_id", run.ID, "error", err)
 	}
 	return err == nil
 }

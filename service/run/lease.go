@@ -240,7 +240,7 @@ func (l *leaseSet) renew(ctx context.Context) error {
 	case err != nil && ctx.Err() != nil:
 		return err
 	case err != nil && time.Now().After(main.until):
-		return fmt.Errorf("%w: its renewal came too late", dberr.ErrLeaseLost)
+		return fmt.Errorf("%w: it was not renewed in time", dberr.ErrLeaseLost)
 	case err != nil:
 		return errPermitOpen
 	}

@@ -38,8 +38,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	assert.That(t, strings.Contains(r.Reason, "over load.max_replica_lag = 700ms"), "reason %q", r.Reason)
 	servicetest.WantCondition(t, s, status.ConditionThrottled, "load.max_replica_lag")
 	// The other does the remaining work: it may be as late as it likes.
-	servicetest.WantCondition(t, careless, status.ConditionIdle, "the last run ended early, and the next run "+
-		"resumes: THROTTLED: ")
+	servicetest.WantCondition(t, careless, status.ConditionIdle, "the last run ended early (THROTTLED: ")
 	wantEverything(t, servicetest.RunBatch(t, careless, "main"))
 	servicetest.WantCondition(t, careless, status.ConditionIdle)
 
@@ -51,7 +50,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 
 func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
-	const onC = "THROTTLED: a session waits for a lock on public.c of main: "
+	const onC = "THROTTLED: lock wait on public.c in main: "
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(load.Config{MaxLockWait: 100 * time.Millisecond, Timeout: short}))
 	dissolve := e.LockQueue("c", "1 s")
 	r := servicetest.RunBatch(t, s, "main")
@@ -77,8 +76,7 @@ func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testi
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (0) TO (1000); INSERT INTO c (p_id) SELECT generate_series(1, 10)`)
 	e.Deleted("main", "p", 1, 10)
 	defer e.LockQueue("c_1", "1 s")()
-	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: a session waits for a lock on "+
-		"public.c_1 of main: ")
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: lock wait on public.c_1 in main: ")
 }
 
 func TestFault_Load_RestIsInterrupted(t *testing.T) {
@@ -158,8 +156,7 @@ func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	e.Deleted("main", "p", 1, 10)
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
 	defer e.LockQueue("c", "1 s")()
-	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: a session waits for a lock on "+
-		"public.c of main: ")
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: lock wait on public.c in main: ")
 }
 
 func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
@@ -186,8 +183,7 @@ func TestFault_Load_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsL
 	s, other := e.Service(servicetest.OneChild, e.WithQueue, limits), e.Service(servicetest.OneChild, e.WithQueue, limits)
 	dissolve := e.LockQueue("import_placeholder_user_details", "1 s")
 	r := servicetest.RunPlaceholders(t, s, false)
-	servicetest.WantEarly(t, r, "THROTTLED: a session waits for a lock on "+
-		"public.import_placeholder_user_details of main: ")
+	servicetest.WantEarly(t, r, "THROTTLED: lock wait on public.import_placeholder_user_details in main: ")
 	servicetest.WantCounts(t, r, "")
 	for _, replica := range []*service.Service{s, other} {
 		st := servicetest.StatusOf(t, replica, servicetest.PlaceholderUsers)

@@ -191,7 +191,7 @@ func ready(ctx context.Context, r *Runner, w *Worker, dry bool) (control.StartSt
 // knownRequestError means that the request id has already started a run.
 type knownRequestError struct{ run Run }
 
-func (e *knownRequestError) Error() string { return "request id used before" }
+func (e *knownRequestError) Error() string { return "the request id has already started a run" }
 
 // dryRunTTL is how long a dry run, which has no lease, may miss heartbeats until it counts as dead.
 const dryRunTTL = 60 * time.Second

@@ -135,7 +135,7 @@ func (w *Worker) LeaseName(database *repo.Database) string {
 func ParseSchedule(expression string) (cron.Schedule, error) {
 	schedule, err := cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse("CRON_TZ=UTC " + expression)
 	if err != nil {
-		return nil, fmt.Errorf("is not a cron expression of five fields such as %q: %w", "0 2 * * "+
+		return nil, fmt.Errorf("is not a cron expression with five fields, such as %q: %w", "0 2 * * "+
 			"*", err)
 	}
 	if schedule.Next(time.Now().UTC()).IsZero() {

@@ -117,7 +117,7 @@ func lastRun(w *run.Worker, st Worker) (early, undone string) {
 		return "", ""
 	}
 	if fault.EndedEarly(r.Reason) {
-		return "the last run ended early, and the next run resumes: " + r.Reason, ""
+		return "the last run ended early (" + r.Reason + "), and the next run resumes", ""
 	}
 	reason := r.Reason
 	if w.StatusReason != nil {

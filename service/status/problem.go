@@ -141,7 +141,7 @@ func describeRun(record control.Failure) Problem {
 		p.Class = FailureSchema
 	case fault.ReasonLeaseLost:
 		p.Class = FailureLeaseLost
-		p.Message += " (a run can be started now on request)"
+		p.Message += " (you can start a new run now)"
 	case fault.ReasonSettingInvalid, reasons.SettingOff:
 		p.Class = FailureSetting
 	default:

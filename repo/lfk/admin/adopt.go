@@ -195,7 +195,7 @@ func (a Admin) Drop(ctx context.Context, k RealKey, lease fencing.Fence) error {
 		tag, err := tx.Exec(ctx, rememberKeySQL, k.OID, k.Table.Schema, k.Table.Name, k.Columns,
 			k.Parent.Schema, k.Parent.Name)
 		if err == nil && tag.RowsAffected() == 0 {
-			err = a.refuse("foreign key %s of %s has changed in the meantime: try again", k.Name, k.Table.Written())
+			err = a.refuse("foreign key %s on %s has changed in the meantime: try again", k.Name, k.Table.Written())
 		}
 		if err != nil {
 			return err

@@ -151,7 +151,7 @@ func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) error
 			i.Routed[t.Name] = faults
 		case t.ActiveMissing():
 			i.Routed[t.Name] = []string{
-				"the default of its `partition` column matches none of its partitions",
+				"the default of the `partition` column does not match any partition",
 			}
 		}
 	}

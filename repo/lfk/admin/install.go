@@ -203,8 +203,8 @@ func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 func (a Admin) usableQueue(ctx context.Context, tx pgx.Tx) (lfk.DeletedRecords, error) {
 	q, faults, err := a.readQueue(ctx, tx)
 	if err == nil && len(faults) > 0 {
-		err = a.refuse("%s is not a queue of deleted records, because %s: rename %[1]s, or connect with another "+
-			"search_path",
+		err = a.refuse("%s is not a queue of deleted records, because %s: rename %[1]s, or connect with a "+
+			"different search_path",
 			q.Schema+"."+q.Table().Name, strings.Join(faults, ", "))
 	}
 	return q, err

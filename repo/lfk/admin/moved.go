@@ -40,10 +40,10 @@ func (a Admin) checkAbandonedQueue(ctx context.Context, tx pgx.Tx, q lfk.Deleted
 	if pending > 1000 {
 		records = "more than 1,000"
 	}
-	advice := fmt.Sprintf("set search_path so that %s comes first", was)
+	advice := fmt.Sprintf("put schema %s first in search_path", was)
 	if ours && !q.Exists {
-		advice = fmt.Sprintf("to move the queue, run ALTER TABLE %s SET SCHEMA %s, then "+
-			"`caretaker lfk install`; to keep the queue in its schema, %s", old, quote(q.Schema), advice)
+		advice = fmt.Sprintf("to move the queue, run ALTER TABLE %s SET SCHEMA %s, then run `caretaker lfk "+
+			"install`. To keep the queue in its schema, %s", old, quote(q.Schema), advice)
 	}
 	return a.refuse("runs would no longer process the queue %s.%s (pending records: %s, tables with triggers: %s): %s",
 		was, q.Table().Name, records, cmp.Or(strings.Join(tracked, ", "), "none"), advice)

@@ -46,7 +46,7 @@ func TestInstallQueue_ReplacesNoQueueInUse(t *testing.T) {
 	there := app.In("app")
 	_, err := there.InstallQueue(t.Context())
 	b.wantRefusal(err, "the queue public.loose_foreign_keys_deleted_records (pending records: 1, tables with triggers: k, p): ",
-		"set search_path so that public comes first")
+		"put schema public first in search_path")
 	b.exec(`DROP TRIGGER p_loose_fk_trigger ON app.p; DROP TRIGGER k_loose_fk_trigger ON app.k`)
 	_, err = there.InstallQueue(t.Context())
 	b.wantRefusal(err, "tables with triggers: none")

@@ -167,15 +167,15 @@ func (r tracking) checkRoot(t relation, q lfk.DeletedRecords) error {
 		return r.refuse("%s is a view or a foreign table: only tables can be tracked", t)
 	case !t.ParentHere && !q.Managed:
 		return r.refuse("%s is not in the application schema, and GitLab's queue records only tables of "+
-			"that schema: connect with another search_path", t)
+			"that schema: connect with a different search_path", t)
 	case !t.ParentHere && strings.Contains(t.Schema, "."):
 		return r.refuse("%s cannot be tracked, because the dot in its schema name would make its records "+
 			"ambiguous: rename the schema", t)
 	case t.ParentHere && t.Name == q.Table().Name:
 		return r.refuse("%s is the queue itself", t)
 	case t.Protected:
-		return r.refuse("%s is a write-protected leftover of a split database: track it in the database "+
-			"that the application writes to", t)
+		return r.refuse("%s is a write-protected copy from before the database was split: track the table in "+
+			"the database that the application writes to", t)
 	}
 	return nil
 }

@@ -88,14 +88,14 @@ func (r tracking) step(
 				step.trigger = t.Name
 			}
 		case form == FormRight && same:
-			return step, false, r.refuse("%s is tracked by %s, whose type has changed since: run `caretaker "+
+			return step, false, r.refuse("%s is tracked by the key %s, whose type has changed: run `caretaker "+
 				"lfk untrack %s` first", rel, lfk.ColumnList(key), format.Argument(r.table))
 		case form == FormRight && len(key) > 1:
-			return step, false, r.refuse("%s is tracked by %s: use --column %s, or run `caretaker "+
+			return step, false, r.refuse("%s is tracked by the columns %s: use --column %s, or run `caretaker "+
 				"lfk untrack %s` first", rel, lfk.ColumnList(key), columnsArgument(key),
 				format.Argument(r.table))
 		case form == FormRight:
-			return step, false, r.refuse("%s is tracked by column %s: use --column %s, or run `caretaker "+
+			return step, false, r.refuse("%s is tracked by the column %s: use --column %s, or run `caretaker "+
 				"lfk untrack %s` first",
 				rel, lfk.ColumnList(key), columnsArgument(key), format.Argument(r.table))
 		case t.Name == name:

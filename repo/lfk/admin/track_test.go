@@ -142,7 +142,7 @@ func TestTrack_ADifferentTriggerIsLeftAlone(t *testing.T) {
 	b.exec("DROP TRIGGER q_loose_fk_trigger ON q")
 	b.track("q", "number")
 	for _, column := range []string{"", "id"} {
-		b.refuses("q", column, "public.q is tracked by column number: use --column number, or "+
+		b.refuses("q", column, "public.q is tracked by the column number: use --column number, or "+
 			"run `caretaker lfk untrack q` first")
 	}
 }
@@ -261,7 +261,7 @@ func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
 	untrack()
 	refused()
 	b.refuses("p", "", "public.p has pending or dead records", "if the keys in these records are ids, add "+
-		"--column id, otherwise wait until loose_foreign_keys_cleanup has processed these records")
+		"--column id. Otherwise, wait until loose_foreign_keys_cleanup has processed these records")
 	b.track("p", "id")
 	untrack()
 	b.exec(`INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)

@@ -168,7 +168,7 @@ func (r tracking) checkLeft(
 	}
 	decide := ""
 	if byID {
-		decide = "if the keys in these records are ids, add --column id, otherwise "
+		decide = "if the keys in these records are ids, add --column id. Otherwise, "
 	}
 	return r.refuse("%s has pending or dead records from earlier tracking, possibly with a "+
 		"different key: %s%s", p.root, decide, drain(p.root))

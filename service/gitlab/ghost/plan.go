@@ -42,7 +42,7 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *plan.Plan) e
 		return plan.ErrUnknownTarget
 	case target.Ghost == p.ID:
 		// To whom would it all go?
-		p.Refuse(reasons.InternalUser, "the user is the ghost")
+		p.Refuse(reasons.InternalUser, "the user is the ghost user")
 		p.Exact = false
 		return nil
 	case !target.Migratable:

@@ -108,7 +108,8 @@ func limitUsersAreTakenAndTheRestIsForTheNextRun(g *servicetest.Ghosts) {
 			INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at) SELECT 2000 + 7 * i, '2020-01-01', now(), now() FROM generate_series(1, %[1]d) i`, n))
 		for left := n; ; left -= 3 {
 			r := g.Run(s, fmt.Sprintf("migrated_users=%d deleted_rows=%[1]d", min(left, 3)))
-			if over := left > 3; r.OverLimit != over || over != strings.Contains(r.Reason, "limit reached: limit") {
+			if over := left > 3; r.OverLimit != over || over != strings.Contains(r.Reason, "limit reached: "+
+				"workers.ghost_user_migration.limit") {
 				g.T.Errorf("%d of %d users are left: over limit %t, reason %q", left, n, r.OverLimit, r.Reason)
 			}
 			if left <= 3 {

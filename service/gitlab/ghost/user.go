@@ -83,7 +83,7 @@ func (u *user) work(ctx context.Context) (err error) {
 		text := fmt.Sprintf("users of type %d are not deleted", u.Type)
 		return &fault.ReasonedError{Reason: reasons.InternalUser, Text: text}
 	case u.Ghost == u.UserID:
-		return &fault.ReasonedError{Reason: reasons.InternalUser, Text: "the user is the ghost"}
+		return &fault.ReasonedError{Reason: reasons.InternalUser, Text: "the user is the ghost user"}
 	}
 	if u.Protections {
 		p, err := d.Protections.Protecting(ctx, control.KindUser, u.UserID, false, run.ReadLimits())

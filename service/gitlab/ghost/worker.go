@@ -152,7 +152,7 @@ func (w *worker) work(ctx context.Context, x *run.Execution) error {
 		return err
 	}
 	if err == nil && len(due) > w.config.Limit && r.stopped == "" {
-		r.stopped = "limit reached: limit"
+		r.stopped = "limit reached: workers.ghost_user_migration.limit"
 	}
 	// 3. Report the outcome. Warnings follow only a complete run that is no dry run.
 	r.reportEnd()
@@ -196,7 +196,7 @@ func (r *workerRun) reportEnd() {
 		why = append(why, format.Pluralize(r.protected, "protected user")+" kept")
 	}
 	if r.keptRows > 0 {
-		why = append(why, format.Pluralize(r.keptRows, "queue row")+" kept, "+r.keptBy.Error())
+		why = append(why, format.Pluralize(r.keptRows, "queue row")+" kept: "+r.keptBy.Error())
 	}
 	if r.failed > 0 {
 		why = append(why, format.Pluralize(r.failed, "user")+" failed")

@@ -196,7 +196,7 @@ func dryRunNamesTheGroupsAndWhatBecomesOfThem(g *servicetest.Groups) {
 	r := g.DryRun("scheduled_jobs=1 restored_groups=1 held_groups=2")
 	servicetest.WantCandidates(g.T, r,
 		"group 10 g10 queue",
-		"group 11 g10/child delete together with a group above it",
+		"group 11 g10/child delete together with an ancestor group",
 		"group 20 restored restore RIGHTS_MISSING",
 		"group 30 held hold DELETING_USER_MISSING",
 		"group 40 g40 queue JOB_WAITING: a job for this candidate is already waiting",

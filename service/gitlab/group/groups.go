@@ -225,7 +225,7 @@ func (r *workerRun) hold(ctx context.Context, g *group) {
 
 // coveredByParent records a group that is removed with one above it.
 func (r *workerRun) coveredByParent(g *group) {
-	r.candidate(g.ID, run.ActionDelete, "together with a group above it")
+	r.candidate(g.ID, run.ActionDelete, "together with an ancestor group")
 }
 
 // candidate records what a run would do with a group.

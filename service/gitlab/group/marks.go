@@ -65,11 +65,11 @@ func (r *workerRun) compareStores(ctx context.Context) error {
 		odd, next, err := r.x.Database.Groups.OddSchedules(ctx, r.stores, after, run.ReadLimits())
 		for _, o := range odd {
 			if o.NoGroup {
-				r.x.Log.WarnContext(ctx, "Deletion schedule of another namespace ignored",
+				r.x.Log.WarnContext(ctx, "Deletion schedule ignored, namespace is not a group",
 					"group_id", o.GroupID)
 				continue
 			}
-			r.x.Log.WarnContext(ctx, "Deletion schedules of both stores differ", "group_id", o.GroupID,
+			r.x.Log.WarnContext(ctx, "Deletion schedules of a group differ", "group_id", o.GroupID,
 				"schedule_date", o.LegacyDate, "schedule_user_id", o.LegacyUser,
 				"details_date", o.DetailsDate, "details_user_id", o.DetailsUser)
 		}

@@ -77,17 +77,19 @@ func (k *worker) judge(ctx context.Context, stores gitlab.GroupStores, p *plan.P
 			return err
 		}
 		if slices.Contains(lost, p.ID) {
-			p.Refuse(reasons.ScheduleLost, lostMark+": in the application, mark the group again or restore it")
+			p.Refuse(reasons.ScheduleLost, lostMark+": in the application, restore the group, or mark it for "+
+				"deletion again")
 		}
 		p.Refuse(reasonNoLongerMarked, "the group is not marked for deletion, or its deletion is not due yet")
 		return nil
 	}
 	// 3. Decide, with a text for the reader.
 	texts := map[string]string{
-		reasons.DeletingUserMissing: "the user who marked the group is missing, so the group is held until the " +
-			"operator decides",
-		reasonDeletionInProgress: "the application is deleting the group for a user without permission",
-		reasonRightsMissing:      "permission denied for the user who marked the group, so the group would be restored",
+		reasons.DeletingUserMissing: "the user who marked the group no longer exists, so the group is held for " +
+			"a decision",
+		reasonDeletionInProgress: "the application is deleting the group on behalf of a user without permission",
+		reasonRightsMissing: "the user who marked the group is no longer allowed to delete it, so the " +
+			"group would be restored",
 	}
 	if outcome, reason := decideGroup(due[0]); outcome != destruction {
 		detail := texts[reason]

@@ -178,16 +178,16 @@ func dueCases() []treeCase {
 			},
 			counts: "scheduled_jobs=4 restored_groups=1", jobs: []string{"12:2@0", "13:1@20", "14:2@40", "15:1@60"}, marked: "10 11 12 13 14 15",
 			log: map[string]int{
-				"Deletion schedules of both stores differ; level=WARN; group_id=10": 1, "Deletion schedules of both stores differ; group_id=11": 1,
-				"Deletion schedules of both stores differ; group_id=12; schedule_user_id=1; details_user_id=2": 1, "Deletion schedules of both stores differ; group_id=13": 1,
-				"Deletion schedules of both stores differ; group_id=14": 0, "Deletion schedules of both stores differ; group_id=15": 1, "Deletion schedules of both stores differ; group_id=16": 1,
+				"Deletion schedules of a group differ; level=WARN; group_id=10": 1, "Deletion schedules of a group differ; group_id=11": 1,
+				"Deletion schedules of a group differ; group_id=12; schedule_user_id=1; details_user_id=2": 1, "Deletion schedules of a group differ; group_id=13": 1,
+				"Deletion schedules of a group differ; group_id=14": 0, "Deletion schedules of a group differ; group_id=15": 1, "Deletion schedules of a group differ; group_id=16": 1,
 			},
 		},
 		{
 			name:  "the schedule of what is no group is ignored",
 			trees: []string{"16"}, sql: `UPDATE namespaces SET type = 'User'; UPDATE users SET admin = true;
 				INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (16, 1, '2020-01-01')`,
-			marked: "16", backlog: "0 0 0 0 -", log: map[string]int{"Deletion schedule of another namespace ignored; level=WARN; group_id=16": 1},
+			marked: "16", backlog: "0 0 0 0 -", log: map[string]int{"Deletion schedule ignored, namespace is not a group; level=WARN; group_id=16": 1},
 		},
 		{
 			// All pairs are decided by the same three statements, so the groups of a page must not get each other's rights.

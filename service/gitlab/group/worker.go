@@ -224,7 +224,7 @@ func (k *worker) backlog(
 	b.AtLeast = b.AtLeast || !all
 	if b.Dead > 0 {
 		remarks = append(remarks,
-			fmt.Sprintf("%s held until the operator decides (to list the groups, run `caretaker run %s --dry-run`)",
+			fmt.Sprintf("%s held for a decision (to list the groups, run `caretaker run %s --dry-run`)",
 				format.Pluralize(b.Dead, "group"), Name))
 	}
 	return b, strings.Join(remarks, "; "), err
@@ -240,7 +240,7 @@ func removalProgress(
 	removals, err := d.Groups.GroupRemovals(ctx, removalsShown+1, l)
 	if len(removals) > removalsShown {
 		removals = removals[:removalsShown]
-		remarks = []string{"more removals are in progress"}
+		remarks = []string{fmt.Sprintf("more than %d removals are in progress", removalsShown)}
 	}
 	for _, r := range removals {
 		const progress = "removal of group %d, started %s: %s, %s and %s removed"

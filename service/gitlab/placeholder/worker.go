@@ -291,7 +291,7 @@ func (p *placeholderUserCleanup) preview(
 		x.Count(ctx, "scheduled_jobs", 1)
 	}
 	if row.Exhausted {
-		why = append(why, "the last attempt")
+		why = append(why, "last attempt")
 		x.Count(ctx, "exhausted_users", 1)
 	}
 	x.Candidate(control.Candidate{

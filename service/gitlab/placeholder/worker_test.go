@@ -247,7 +247,7 @@ func dryRunNamesTheFirstThousandAndCountsTheRest(e *servicetest.Estate) {
 		"%d candidates and %d more", len(r.Candidates), r.MoreCandidates)
 	r.Candidates = r.Candidates[:3]
 	servicetest.WantCandidates(e.T, r,
-		"placeholder 1 u1 queue the last attempt",
+		"placeholder 1 u1 queue last attempt",
 		"placeholder 2 u2 queue",
 		"placeholder 2 u2 queue JOB_WAITING: a job for this candidate is already waiting",
 	)

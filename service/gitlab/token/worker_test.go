@@ -336,7 +336,10 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log), servicetest.With(func(c *token.Config) { c.BatchSize = 4 }))
 	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, Async: true}))(t)
-	devdb.Eventually(t, "a range to be tried again", func() bool { return strings.Contains(log.String(), "range failed, retrying with a smaller one") })
+	devdb.Eventually(t, "a range to be tried again", func() bool {
+		return strings.Contains(log.String(), "range "+
+			"of bots failed, retrying smaller range")
+	})
 	release()
 	r = servicetest.Ended(t, s, r.ID)
 	servicetest.WantRun(t, r, control.RunSucceeded, "examined_users=5 scheduled_jobs=4")

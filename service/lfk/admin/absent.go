@@ -87,8 +87,8 @@ func (l Admin) AcceptAbsent(
 				"no definition has the child table "+child+": run `caretaker lfk lint` to list the "+
 					"missing child tables"))
 		case len(in) > 0:
-			refused = append(refused, notAbsent(child, fmt.Sprintf("%s cannot be accepted as absent, because it "+
-				"is in %s, where its rows are cleaned",
+			refused = append(refused, notAbsent(child, fmt.Sprintf("%s cannot be accepted as absent, because "+
+				"the table exists in %s",
 				child, run.DatabaseNames(in))))
 		case others[child] != "":
 			refused = append(refused, notAbsent(child, others[child]))

@@ -94,7 +94,7 @@ func (l Admin) Track(ctx context.Context, table string, columns ...string) (Trac
 	case err != nil:
 		return Tracked{}, err
 	case len(databases) > 1:
-		return Tracked{}, fmt.Errorf("%s is in %s: select a database with --database", table,
+		return Tracked{}, fmt.Errorf("%s exists in %s: select a database with --database", table,
 			run.DatabaseNames(databases))
 	case len(databases) == 0:
 		return Tracked{}, l.unknownTable(ctx, table)

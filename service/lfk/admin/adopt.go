@@ -147,12 +147,12 @@ func (a *Adoption) checkAction(asked string) error {
 	if !a.defined || wanted == "" || wanted == a.key.OnDelete {
 		return nil
 	}
-	why := "but " + a.real.Name + " acts like " + wanted
+	why := "but the foreign key " + a.real.Name + " corresponds to " + wanted
 	if asked != "" {
-		why = "not with " + asked
+		why = "not " + asked
 	}
-	return fmt.Errorf("%s: %s defines %[4]s with on_delete: %[3]s, %[5]s: correct the definition, or use "+
-		"--on-delete %[3]s", a.Database, a.admin.Definitions.File, a.key.OnDelete,
+	return fmt.Errorf("%s: in %s, the definition %[4]s has on_delete %[3]s, %[5]s: correct the definition, or "+
+		"use --on-delete %[3]s", a.Database, a.admin.Definitions.File, a.key.OnDelete,
 		a.key, why)
 }
 
@@ -168,7 +168,7 @@ func (a *Adoption) action(asked string) (string, error) {
 	does := map[string]string{
 		"a": "prevents the deletion of parents that have children (ON DELETE NO ACTION)",
 		"r": "prevents the deletion of parents that have children (ON DELETE RESTRICT)",
-		"n": "sets only some of its columns to NULL", "d": "sets its columns to their defaults",
+		"n": "sets only some of the columns to NULL", "d": "sets the columns to their defaults",
 	}
 	return "", fmt.Errorf("%s: %s %s, which a loose foreign key cannot do: use --on-delete async_delete or "+
 		"--on-delete async_nullify",

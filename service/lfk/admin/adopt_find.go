@@ -45,7 +45,7 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	case len(databases) == 0:
 		return nil, l.unknownReference(ctx, r)
 	case len(databases) > 1:
-		return nil, fmt.Errorf("%s is in %s: select a database with --database", r.Table,
+		return nil, fmt.Errorf("%s exists in %s: select a database with --database", r.Table,
 			run.DatabaseNames(databases))
 	}
 	all, err := admin.New(databases[0].Database).RealKeys(ctx, r.Table)
@@ -109,7 +109,7 @@ func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 	if r.Constraint != "" && len(found) > 0 {
 		found = slices.DeleteFunc(found, func(k admin.RealKey) bool { return k.Name != r.Constraint })
 		if len(found) == 0 {
-			return admin.RealKey{}, fmt.Errorf("%w %s of %s: for --constraint, choose from %s", ErrUnknownKey,
+			return admin.RealKey{}, fmt.Errorf("%w %s on %s: set --constraint to one of %s", ErrUnknownKey,
 				r.Constraint, named, strings.Join(names, ", "))
 		}
 	}
@@ -119,18 +119,18 @@ func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 		if len(others) > 0 {
 			hint = ": " + r.Table + " has foreign keys on " + strings.Join(others, ", ")
 			if near := lfk.DidYouMean(format.Nearest(lfkrepo.ColumnList(r.Columns), others)); near != "" {
-				hint += ", " + near
+				hint += " (" + near + ")"
 			}
 		}
 		return admin.RealKey{}, fmt.Errorf("%w %s%s", ErrUnknownKey, named, hint)
 	case 1:
 		if of := found[0].CopyOf; of != "" {
-			return found[0], fmt.Errorf("%s of %s is a copy of the foreign key of %s: use %[3]s",
+			return found[0], fmt.Errorf("%s on %s belongs to a foreign key on the partitioned table: use %[3]s",
 				found[0].Name, named, of)
 		}
 		return found[0], nil
 	}
-	return found[0], fmt.Errorf("%s has the foreign keys %s: select a foreign key with --constraint",
+	return found[0], fmt.Errorf("%s has several foreign keys (%s): select one with --constraint",
 		named, strings.Join(names, ", "))
 }
 

@@ -246,7 +246,7 @@ func TestTrack_AsksForTheDatabaseOnlyIfThereIsAChoice(t *testing.T) {
 	e.Exec("ci", "CREATE TABLE p (id int PRIMARY KEY); CREATE VIEW seen AS SELECT 1 AS id")
 	keys := e.Keys("")
 	_, err := keys.Track(ctx, "p", "")
-	servicetest.WantError(t, err, "p is in main, ci: select a database with --database")
+	servicetest.WantError(t, err, "p exists in main, ci: select a database with --database")
 	_, err = keys.Track(ctx, "nowhere", "")
 	servicetest.WantError(t, err, "unknown table nowhere in main, ci")
 	_, err = keys.Track(ctx, "seen", "")

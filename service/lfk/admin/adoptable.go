@@ -91,9 +91,8 @@ func (l Admin) candidates(ctx context.Context, d *repo.Database) (found []Candid
 		}
 		if k.Adopted {
 			reference := catalog.ReferenceArgument(c.Table, c.Columns)
-			c.Refused = fmt.Sprintf("the reversion of this foreign key has started: run "+
-				"`caretaker lfk revert %s` to finish the reversion, or run `caretaker lfk adopt %[1]s` "+
-				"to undo the reversion", reference)
+			c.Refused = fmt.Sprintf("a revert of this foreign key has started: to finish the revert, run "+
+				"`caretaker lfk revert %s`. To undo the revert, run `caretaker lfk adopt %[1]s`", reference)
 		}
 		found = append(found, c)
 	}

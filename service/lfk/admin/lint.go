@@ -58,8 +58,8 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 	if l.Schedule != "" {
 		for _, i := range lfk.StarvedDatabases(l.Schedule, len(l.Databases)) {
 			check.at(l.Databases[i].Name, l.Schedule).warn("schedule_starves_database",
-				"schedule %s never starts a run during the turn of %s: use a schedule that runs every minute, or "+
-					"set rotation to all", l.Schedule, l.Databases[i].Name)
+				"schedule %s never starts a run on %s with `rotation: minute`: use a schedule that runs every "+
+					"minute, or set `rotation: all`", l.Schedule, l.Databases[i].Name)
 		}
 	}
 	var seen map[string]*lfkrepo.SeenChildren
@@ -299,13 +299,13 @@ func (l *lint) pending(d lfk.Inspected) {
 				"%s.loose_foreign_keys_deleted_records, or run %s",
 				d.Queue.Schema, revokeCommand(children))
 		case d.Queue.Managed && d.Tracks(name):
-			l.at(d.Name, name).fail("pending_without_definition", "records stay pending, because "+
-				"no definition has the parent %s: add a definition, or run `caretaker lfk untrack "+
+			l.at(d.Name, name).fail("pending_without_definition", "records stay pending, because no definition "+
+				"has %s as its parent: add a definition, or run `caretaker lfk untrack "+
 				"%s` to delete the records",
 				name, format.Argument(name))
 		default:
 			l.at(d.Name, name).fail("pending_without_definition", "records stay pending, because "+
-				"no definition has the parent %s: add a definition. If the table was renamed or "+
+				"no definition has %s as its parent: add a definition. If the table was renamed or "+
 				"is a partition, run `caretaker lfk orphans --fix`, then delete the records from "+
 				"%s.loose_foreign_keys_deleted_records", name, d.Queue.Schema)
 		}

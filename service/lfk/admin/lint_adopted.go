@@ -48,13 +48,14 @@ func (l *lint) undefined(d lfk.Inspected) {
 		if lfk.StandsFor(l.Keys, d.Queue.Schema, k) != nil {
 			continue
 		}
-		repair := "set workers.loose_foreign_keys_cleanup.definitions to the file that contains its definition"
+		repair := "set workers.loose_foreign_keys_cleanup.definitions to the file that contains the definition"
 		if l.Definitions != nil {
-			repair = "add or correct its definition in " + l.Definitions.File
+			repair = "add or correct the definition in " + l.Definitions.File
 		}
 		child := catalog.Table{Schema: k.Schema, Name: k.Table}.Written()
 		l.at(d.Name, k.Named()).fail(CodeAdoptedUndefined, "adopted foreign key %s to %s has no definition, so "+
-			"its orphans are not cleaned: %s, or run `caretaker lfk revert %s`", k.Named(), k.RecordedParent(), repair,
+			"child rows of deleted parents stay: %s, or run `caretaker lfk revert "+
+			"%s`", k.Named(), k.RecordedParent(), repair,
 			catalog.ReferenceArgument(child, k.Columns))
 	}
 }

@@ -114,9 +114,9 @@ func (l *lint) keyFaults(d lfk.Inspected) {
 		}
 		for i, column := range key.Columns {
 			if at := slices.Index(parent.Key, column); key.Key == nil && at >= 0 && at != i {
-				l.at(d.Name, key.String()).warn("key_order", "column %s refers to %s of %s, which also has a "+
-					"column %[1]s: list the columns in the same order as the key %[4]s, or set key to the referenced "+
-					"columns",
+				l.at(d.Name, key.String()).warn("key_order", "column %s refers to %s of %s, although %[3]s also "+
+					"has a column %[1]s: list the columns in the same order as the key %[4]s, or set key to the "+
+					"referenced columns",
 					column, parent.Key[i], key.Parent, lfkrepo.ColumnList(parent.Key))
 				break
 			}

@@ -29,8 +29,8 @@ func (l *lint) missing(names func() lfk.TableNames) {
 				at.fail("parent_missing", "deletions from %s are not recorded, because %s, and track "+
 					"that table", key.Parent, l.others[key.Parent])
 			} else {
-				at.warn("parent_missing", "%s is not in any configured database%s, so no records exist for its "+
-					"definitions: configure the database that contains the table, or remove the "+
+				at.warn("parent_missing", "%s is not in any configured database%s, so the definitions with this "+
+					"parent have no records: configure the database that contains the table, or remove these "+
 					"definitions", key.Parent, lfk.Parenthesized(names().Hint(key.Parent)))
 			}
 		}
@@ -71,9 +71,9 @@ func (l *lint) shared() {
 			}
 		}
 		if len(databases) > 1 && len(tracked) > 0 && len(children) > 0 {
-			l.at("", key.String()).warn("key_in_several_databases", "%s is in %s, and a deletion "+
-				"in one of these databases applies to all databases that contain %s (%s): make sure that no two "+
-				"databases use the same key of %[1]s, and untrack %[1]s in databases that contain only a "+
+			l.at("", key.String()).warn("key_in_several_databases", "%s is in several databases (%s), and a "+
+				"deletion in any of these databases affects the rows of %s in %s: make sure that each key of "+
+				"%[1]s is used in only one database, and untrack %[1]s in databases that contain only a "+
 				"copy", key.Parent, format.List(databases), key.Table,
 				format.List(children))
 		}
@@ -127,7 +127,7 @@ func (l *lint) foreignKeys(d lfk.Inspected) {
 			return d.Is(k.Table, f.From) && d.Is(k.Parent, f.To) &&
 				slices.Contains(catalog.NamesOf(f.Columns), k.Columns[0])
 		}); key != nil {
-			l.at(d.Name, f.String()).warn("fk_beside_definition", "the real foreign key %s already does the work of "+
+			l.at(d.Name, f.String()).warn("fk_beside_definition", "the foreign key %s duplicates the definition "+
 				"%s: %s", f, key, finish(d, f, *key))
 		}
 	}
@@ -142,9 +142,9 @@ func finish(d lfk.Inspected, f admin.ForeignKey, key lfkrepo.Definition) string 
 		return "drop the foreign key, or remove the definition"
 	}
 	reference := catalog.ReferenceArgument(key.Table, key.Columns)
-	return fmt.Sprintf("run `caretaker lfk adopt %s` to drop the foreign key once every server has loaded the "+
-		"definition, or run `caretaker lfk revert %s` to keep the foreign key and remove the "+
-		"definition", reference, reference)
+	return fmt.Sprintf("to use the definition, wait until every server has loaded it, then run `caretaker lfk "+
+		"adopt %s` to drop the foreign key. To keep the foreign key instead, run `caretaker lfk revert %s` to "+
+		"remove the definition", reference, reference)
 }
 
 // definition returns the first of its kind whose child is in a database, or nil.
@@ -228,11 +228,11 @@ func (at spot) trigger(parent, code string, t *admin.Trigger, track string) {
 	case code == "trigger_disabled":
 		at.fail(code, "trigger %s is disabled, or fires only on replicas: run %s", t.Name, track)
 	case code == "trigger_replication":
-		at.fail(code, "a subscription fills %s, and trigger %s does not fire for rows that "+
-			"logical replication deletes: run %s to replace the trigger with a row trigger", parent, t.Name, track)
+		at.fail(code, "a subscription replicates to %s, but trigger %s does not fire when logical replication "+
+			"deletes rows: run %s to replace the trigger with a row trigger", parent, t.Name, track)
 	case t.Fires == "O":
-		at.warn("trigger_not_always", "trigger %s does not fire while session_replication_role "+
-			"is replica: if rows are deleted in such sessions, run ALTER TABLE %s ENABLE ALWAYS "+
+		at.warn("trigger_not_always", "trigger %s does not fire in sessions with session_replication_role = "+
+			"replica: if such a session deletes rows, run ALTER TABLE %s ENABLE ALWAYS "+
 			"TRIGGER %s", t.Name, t.Relation(), t.Name)
 	}
 }
@@ -262,8 +262,8 @@ func (l *lint) triggers(d lfk.Inspected) {
 			continue
 		}
 		if named := t.Named(); named != "" && named != recorded {
-			l.at(d.Name, t.Relation()).fail("trigger_form", "trigger %s is for %s, but %s is neither "+
-				"%[2]s nor one of its partitions: run `caretaker lfk untrack "+
+			l.at(d.Name, t.Relation()).fail("trigger_form", "trigger %s is for %s, but is on %s, which is "+
+				"neither %[2]s nor one of its partitions: run `caretaker lfk untrack "+
 				"%s`", t.Name, named, t.Relation(), argument)
 			continue
 		}
@@ -276,7 +276,7 @@ func (l *lint) triggers(d lfk.Inspected) {
 			continue
 		}
 		l.at(d.Name, shown).warn("trigger_without_definition",
-			"trigger %s records deletions, but no definition has the parent %s: add a definition, or "+
+			"trigger %s records deletions, but no definition has %s as its parent: add a definition, or "+
 				"run `caretaker lfk untrack %s`", t.Name, shown, argument)
 	}
 }

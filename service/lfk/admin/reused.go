@@ -39,7 +39,8 @@ func (l Admin) DecideReused(ctx context.Context, table string, clean bool) ([]Re
 		return err
 	})
 	if err == nil && len(done) == 0 {
-		err = noRecord(table, "no reused key of "+table+" is held: run `caretaker lfk reused` to list the held keys")
+		err = noRecord(table, "no held record of "+table+" has a reused key: run `caretaker lfk reused` to list "+
+			"the held keys")
 	}
 	return done, err
 }

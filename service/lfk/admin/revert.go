@@ -81,8 +81,8 @@ func (a *Adoption) explain(err error) error {
 		return err
 	}
 	return fmt.Errorf("rows of %s refer to rows of %s that no longer exist, so %s cannot be validated: run "+
-		"`caretaker lfk orphans %s --fix` to queue the orphans, let the worker clean the orphans, then run this "+
-		"command again", a.key.Table, a.key.Parent, a.real.Name,
+		"`caretaker lfk orphans %s --fix` to queue the orphans, wait until the worker has processed the "+
+		"orphans, then run this command again", a.key.Table, a.key.Parent, a.real.Name,
 		catalog.ReferenceArgument(a.key.Table, a.key.Columns))
 }
 

@@ -176,7 +176,7 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 	}
 	others, err := lfk.NotTables(ctx, repo.Kernels(all), []string{t.Key.Parent})
 	return cmp.Or(others[t.Key.Parent], t.Key.Parent+
-		" is not in any configured database, so the missing parents are unknown"), err
+		" is not in any configured database, so missing parent rows cannot be determined"), err
 }
 
 // needsValues reports whether a key is recorded as texts, not as one integer.
@@ -306,8 +306,9 @@ func (t *Task) Refuses() string {
 			"track %[1]s --database %[2]s` first", t.Key.Parent, t.untracked)
 	}
 	if t.mixed != "" {
-		return fmt.Sprintf("the keys of %s are recorded in one form on %s and in another form on %s: use the same "+
-			"types for the key columns in every database, then track %[1]s again", t.Key.Parent, t.QueueDatabase().Name, t.mixed)
+		return fmt.Sprintf("the key of %s is recorded in different forms on %s and %s: use the same types for "+
+			"the key columns in every database, then track %[1]s "+
+			"again", t.Key.Parent, t.QueueDatabase().Name, t.mixed)
 	}
 	return t.parents[0].Refuses()
 }

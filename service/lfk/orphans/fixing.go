@@ -36,7 +36,7 @@ func (f *Repair) held(ctx context.Context) error {
 	}
 	for _, worker := range []string{Name, cleanup} {
 		if pause := run.PauseFor(worker, pauses); pause != nil {
-			return fmt.Errorf("no records are written: %w",
+			return fmt.Errorf("cannot queue orphans, because %w",
 				&fault.WorkerPausedError{Worker: worker, Pause: *pause})
 		}
 	}

@@ -29,11 +29,11 @@ func textOf(err error) string {
 	case errors.As(err, &refused):
 		return refused.Public()
 	case errors.Is(err, dberr.ErrUnreachable):
-		return "a database is unreachable: see the log of this run for its name"
+		return "a database is unreachable: for its name, see the log of this run"
 	case errors.Is(err, dberr.ErrLeaseLost):
 		return dberr.ErrLeaseLost.Error()
 	case errors.Is(err, dberr.ErrJobLost):
-		return "job lost: another attempt runs the job"
+		return "job lost: another attempt is running the job"
 	case errors.As(err, &stopped):
 		return strings.ToLower(stopped.Reason.String())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

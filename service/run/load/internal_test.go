@@ -70,8 +70,8 @@ func TestExcess_IsNamedWithItsValueItsLimitAndItsKey(t *testing.T) {
 	}
 	want := []string{
 		"lag of replica r1 of ci: 1m12.5s, over load.max_replica_lag = 30s",
-		"write-ahead log of ci per second: 100MB, over load.max_wal_rate = 64MB",
-		"a session waits for a lock on public.notes of ci: 7s, over load.max_lock_wait = 5s",
+		"WAL rate of ci: 100MB, over load.max_wal_rate = 64MB",
+		"lock wait on public.notes in ci: 7s, over load.max_lock_wait = 5s",
 	}
 	assert.That(t, slices.Equal(got, want), "got %q", got)
 }

@@ -153,7 +153,7 @@ func (l *Loads) Measures(
 		wait = max(wait, q.Seconds)
 	}
 	add("replica lag", "max_replica_lag", b.load.Lag.Seconds(), c.MaxReplicaLag.Seconds(), asSeconds)
-	add("write-ahead log per second", "max_wal_rate",
+	add("WAL rate", "max_wal_rate",
 		float64(b.load.WALRate), float64(c.MaxWALRate), asBytes)
 	add("longest lock wait", "max_lock_wait", wait, c.MaxLockWait.Seconds(), asSeconds)
 	return measures, true
@@ -276,11 +276,11 @@ func (c Config) excesses(name string, l control.Load) (found []Excess) {
 	}
 	add(Excess{measure: "lag of replica " + l.Replica + " of " + name, key: "max_replica_lag"},
 		l.Lag.Seconds(), c.MaxReplicaLag.Seconds(), asSeconds)
-	add(Excess{measure: "write-ahead log of " + name + " per second", key: "max_wal_rate"},
+	add(Excess{measure: "WAL rate of " + name, key: "max_wal_rate"},
 		float64(l.WALRate), float64(c.MaxWALRate), asBytes)
 	for i := range l.Queues {
 		q := &l.Queues[i]
-		measure := "a session waits for a lock on " + q.Table + " of " + name
+		measure := "lock wait on " + q.Table + " in " + name
 		add(Excess{measure: measure, key: "max_lock_wait", queue: q},
 			q.Seconds, c.MaxLockWait.Seconds(), asSeconds)
 	}

@@ -76,7 +76,7 @@ func (t *Throttle) Reason() string {
 	if e == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s: the run has paused for %s", e, paused.Round(time.Second))
+	return fmt.Sprintf("%s (the run has paused for %s)", e, paused.Round(time.Second))
 }
 
 // State returns what slows the run down now, or nil, and its total pause.
