@@ -126,7 +126,7 @@ func (s *Projects) NewRemover(
 		},
 		// A path is only logged, with the project that it belonged to.
 		Outside: func(ctx context.Context, paths []string) {
-			j.Log.InfoContext(ctx, "path left outside the database",
+			j.Log.InfoContext(ctx, "repository path not deleted",
 				"project_id", r.project, "left_outside", paths)
 		},
 	}

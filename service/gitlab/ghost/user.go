@@ -381,6 +381,6 @@ const pathsALine = 100
 // logOutside logs the paths from removed rows, which caretaker cannot remove.
 func (u *user) logOutside(ctx context.Context, paths []string) {
 	for some := range slices.Chunk(paths, pathsALine) {
-		u.log.InfoContext(ctx, "path left outside the database", "left_outside", some)
+		u.log.InfoContext(ctx, "repository path not deleted", "left_outside", some)
 	}
 }

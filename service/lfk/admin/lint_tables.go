@@ -232,7 +232,7 @@ func (at spot) trigger(parent, code string, t *admin.Trigger, track string) {
 			"deletes rows: run %s to replace the trigger with a row trigger", parent, t.Name, track)
 	case t.Fires == "O":
 		at.warn("trigger_not_always", "trigger %s does not fire in sessions with session_replication_role = "+
-			"replica: if such a session deletes rows, run ALTER TABLE %s ENABLE ALWAYS "+
+			"replica: if these sessions delete rows, run ALTER TABLE %s ENABLE ALWAYS "+
 			"TRIGGER %s", t.Name, t.Relation(), t.Name)
 	}
 }
