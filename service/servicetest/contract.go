@@ -55,7 +55,7 @@ type Change struct {
 func Contract(t *testing.T, f Fixture) {
 	t.Helper()
 	if !slices.Contains(Workers(), f.Worker) {
-		t.Fatalf("%q is not on the list of workers, which has %q", f.Worker, Workers())
+		t.Fatalf("unknown worker %q: the workers are %q", f.Worker, Workers())
 	}
 	var estates sync.WaitGroup
 	defer estates.Wait()
@@ -80,21 +80,21 @@ type part struct {
 func contractParts() [][]part {
 	return [][]part{
 		{
-			{"goes on where load has ended a run", (*contract).load},
-			{"runs once at a time", (*contract).twoAtOnce},
-			{"leaves a receipt for what it changes", (*contract).receipts},
+			{"resumes after load has ended a run", (*contract).load},
+			{"runs never overlap", (*contract).twoAtOnce},
+			{"writes a receipt for each change", (*contract).receipts},
 		},
 		{
-			{"goes on where a lost lease has ended a run", (*contract).leaseLost},
-			{"stops after the statement in flight", (*contract).stopped},
-			{"goes on where a killed process has left off", (*contract).killed},
+			{"resumes after a run has lost its lease", (*contract).leaseLost},
+			{"stops after the current statement", (*contract).stopped},
+			{"resumes after its process was killed", (*contract).killed},
 		},
 		{
-			{"finds nothing where nothing is due", (*contract).nothingDue},
-			{"goes on where a limit has ended a run", (*contract).limit},
-			{"does what was planned, and nothing else", (*contract).planned},
-			{"shows what is due", (*contract).backlog},
-			{"has a page, and each of its settings a remark", (*contract).documented},
+			{"finds nothing if nothing is due", (*contract).nothingDue},
+			{"resumes after a limit has ended a run", (*contract).limit},
+			{"does only what was planned", (*contract).planned},
+			{"reports its backlog", (*contract).backlog},
+			{"has a page and documented settings", (*contract).documented},
 			{"writes and locks nothing in a dry run", (*contract).dryRun},
 		},
 	}
@@ -193,7 +193,7 @@ func (c *contract) done() (n int) {
 		c.t.Fatal(err)
 	}
 	if twice != "" {
-		c.t.Errorf("done twice: %s", twice)
+		c.t.Errorf("processed twice: %s", twice)
 	}
 	return n
 }
@@ -202,7 +202,7 @@ func (c *contract) done() (n int) {
 func (c *contract) wantUnfinished() {
 	c.t.Helper()
 	if n := c.done(); n == 0 || n >= c.n {
-		c.t.Errorf("%d of %d things are done", n, c.n)
+		c.t.Errorf("%d of %d items are done", n, c.n)
 	}
 	c.e.Want("main", `SELECT count(*) FROM maintenance.leases WHERE expires_at > clock_timestamp()`, "0")
 }
@@ -213,11 +213,11 @@ func (c *contract) finish(s *service.Service) {
 	c.fast()
 	for runs := 0; c.run(s, false).OverLimit; runs++ {
 		if runs > c.n {
-			c.t.Fatalf("there is more to do after %d runs, %d of %d things are done", runs, c.done(), c.n)
+			c.t.Fatalf("work remains after %d runs: %d of %d items are done", runs, c.done(), c.n)
 		}
 	}
 	if n := c.done(); n != c.n {
-		c.t.Errorf("%d of %d things are done", n, c.n)
+		c.t.Errorf("%d of %d items are done", n, c.n)
 	}
 }
 
@@ -273,7 +273,7 @@ func (c *contract) load() {
 	WantEarly(c.t, r, "THROTTLED")
 	c.e.Want("main", `SELECT count(*) FROM maintenance.leases WHERE expires_at > clock_timestamp()`, "0")
 	if n := c.done(); n >= c.n {
-		c.t.Errorf("all %d things are done", n)
+		c.t.Errorf("all %d items are done", n)
 	}
 	c.finish(c.service(nil, ""))
 }
@@ -307,7 +307,7 @@ func (c *contract) leaseLost() {
 	c.free()
 	c.wantUnfinished()
 	if n := c.done(); n != left {
-		c.t.Errorf("%d things were done without the lease", n-left)
+		c.t.Errorf("%d items were processed without the lease", n-left)
 	}
 	c.finish(c.service(nil, ""))
 }
@@ -357,7 +357,7 @@ func (c *contract) dryRun() {
 		c.t.Errorf("over limit: %s", dry.Reason)
 	}
 	if wet := c.run(s, false); !maps.Equal(dry.Counts, wet.Counts) || !slices.Equal(dry.Tables, wet.Tables) {
-		c.t.Errorf("the dry run has %v %v, the run %v %v", dry.Counts, dry.Tables, wet.Counts, wet.Tables)
+		c.t.Errorf("the dry run counted %v %v, but the run counted %v %v", dry.Counts, dry.Tables, wet.Counts, wet.Tables)
 	}
 	c.finish(s)
 }
@@ -377,7 +377,7 @@ func (c *contract) backlog() {
 	}
 	st := StatusOf(c.t, c.service(nil, ""), c.Worker)
 	if st.Backlog.Due < due || st.Backlog.Pending == 0 || st.Backlog.Pending > 10 {
-		c.t.Errorf("with 10 things to do the backlog is %+v", st.Backlog)
+		c.t.Errorf("10 items are pending, but the backlog is %+v", st.Backlog)
 	}
 	c.finish(c.service(nil, ""))
 	if !c.StayDue {
@@ -385,6 +385,6 @@ func (c *contract) backlog() {
 	}
 	st = StatusOf(c.t, c.service(nil, ""), c.Worker)
 	if st.Backlog.Due != due || st.Condition != status.ConditionIdle || st.LastRun == nil || st.LastSuccessAt.IsZero() {
-		c.t.Errorf("when all is done: %+v", st)
+		c.t.Errorf("all items are done, but the status is %+v", st)
 	}
 }

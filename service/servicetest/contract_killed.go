@@ -35,7 +35,7 @@ func (c *contract) killed() {
 	file := c.configuration(nil, "")
 	for range 2 {
 		enough := c.done() + 1 + rand.IntN(8)
-		c.t.Logf("killed when %d things are done", enough)
+		c.t.Logf("killed after %d items were done", enough)
 		p := c.e.Start("doomed", "", func(o *Order) {
 			o.Worker, o.Database, o.Definitions, o.Configuration = c.Worker, "", "", file
 		})

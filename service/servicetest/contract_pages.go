@@ -23,7 +23,7 @@ func (c *contract) documented() {
 	for _, k := range config.Keys(new(service.Config)) {
 		name, is := strings.CutPrefix(k.Path, "workers."+c.Worker+".")
 		if is && !regexp.MustCompile("(?m)^\\| `"+name+"` \\|.*\\| [^|]+ \\|$").MatchString(section) {
-			c.t.Errorf("docs/reference/configuration.md has nothing on %s: make generate", k.Path)
+			c.t.Errorf("docs/reference/configuration.md does not describe %s: run make generate", k.Path)
 		}
 	}
 }

@@ -25,11 +25,11 @@ func (c *contract) planned() {
 	}
 	if again := c.run(s, true); again.CandidatesDigest != dry.CandidatesDigest ||
 		!slices.Equal(again.Candidates, dry.Candidates) {
-		c.t.Errorf("nothing has changed, but %+v", again)
+		c.t.Errorf("nothing has changed, but the second dry run is %+v", again)
 	}
 	stored, err := s.Run(context.Background(), dry.ID)
 	if err != nil || len(stored.Candidates) < 3 || !slices.Equal(stored.Candidates, dry.Candidates) {
-		c.t.Errorf("on record: %+v, %v; want %v", stored.Candidates, err, dry.Candidates)
+		c.t.Errorf("stored run: %+v, %v; want %v", stored.Candidates, err, dry.Candidates)
 	}
 	c.otherPlan(s, strings.Repeat("0", 64), dry)
 	r, err := s.RunBatch(context.Background(), run.Request{
@@ -40,7 +40,7 @@ func (c *contract) planned() {
 	}
 	WantState(c.t, Ended(c.t, s, r.ID), control.RunSucceeded)
 	if n := c.done(); n != c.n {
-		c.t.Errorf("%d of %d things are done", n, c.n)
+		c.t.Errorf("%d of %d items are done", n, c.n)
 	}
 	if c.Unseen || c.StayDue {
 		return // the things are still there, with jobs now
@@ -55,13 +55,13 @@ func (c *contract) otherPlan(s *service.Service, expected string, dry run.Run) {
 	r, err := s.RunBatch(context.Background(), run.Request{Worker: c.Worker, ExpectedDigest: expected})
 	changed, ok := errors.AsType[*fault.RefusedError](err)
 	if !ok || changed.Reason != fault.ReasonPlanChanged {
-		c.t.Fatalf("the run has done %+v, %v", r, err)
+		c.t.Fatalf("got the run %+v and the error %v, want PLAN_CHANGED", r, err)
 	}
 	stored, err := s.Run(context.Background(), changed.Metadata["run_id"])
 	WantState(c.t, stored, control.RunSkipped)
 	if err != nil || stored.Reason != fault.ReasonPlanChanged || stored.DryRun ||
 		stored.CandidatesDigest != dry.CandidatesDigest || !slices.Equal(stored.Candidates, dry.Candidates) {
-		c.t.Errorf("on record: %+v, %v; want the candidates of %+v", stored, err, dry)
+		c.t.Errorf("stored run: %+v, %v; want the candidates of %+v", stored, err, dry)
 	}
 	for table, rows := range c.rows() {
 		if rows != before[table] {
@@ -77,10 +77,10 @@ func (c *contract) noCandidates(s *service.Service, dry run.Run) {
 	_, err := s.RunBatch(context.Background(),
 		run.Request{Worker: c.Worker, ExpectedDigest: strings.Repeat("0", 64)})
 	if _, ok := errors.AsType[*fault.InvalidArgumentError](err); !ok || len(dry.Candidates) > 0 {
-		c.t.Errorf("without candidates: %v, %v", dry.Candidates, err)
+		c.t.Errorf("want an error and no candidates, got %v, %v", dry.Candidates, err)
 	}
 	if n := c.done(); n != 0 {
-		c.t.Errorf("%d things are done", n)
+		c.t.Errorf("%d items are done, want 0", n)
 	}
 }
 

@@ -33,7 +33,7 @@ func (e *Estate) Deletion(s *service.Service, args jobqueue.DeleteUser) string {
 func (e *Estate) DeletionAgain(s *service.Service) string {
 	e.T.Helper()
 	if n := e.Work(s, "delete_user"); n != 1 {
-		e.T.Fatalf("%d jobs worked, want 1", n)
+		e.T.Fatalf("%d jobs processed, want 1", n)
 	}
 	return e.Value("main", NewestDeletion)
 }

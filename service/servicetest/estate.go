@@ -140,7 +140,7 @@ func (e *Estate) Eventually(database, sql, want string) {
 	got := want
 	defer func() {
 		if got != want {
-			e.T.Logf("it is %q", got)
+			e.T.Logf("last value: %q", got)
 		}
 	}()
 	devdb.Eventually(e.T, fmt.Sprintf("%s on %s to be %q", sql, database, want), func() bool {

@@ -20,15 +20,15 @@ func WantFindings(t *testing.T, keys admin.Admin, want ...string) admin.Lint {
 	}
 	for _, f := range result.Findings {
 		line := strings.Join([]string{f.Severity, f.Code, f.Database, f.Object}, " ")
-		assert.That(t, wanted[line], "found %s: %s", line, f.Advice)
+		assert.That(t, wanted[line], "unexpected finding %s: %s", line, f.Advice)
 		delete(wanted, line)
-		assert.That(t, f.Advice != "" && !strings.Contains(f.Advice, "%!"), "%s gives no advice: %q", line, f.Advice)
+		assert.That(t, f.Advice != "" && !strings.Contains(f.Advice, "%!"), "%s has no usable advice: %q", line, f.Advice)
 	}
 	for line := range wanted {
-		t.Errorf("not found: %s", line)
+		t.Errorf("missing finding: %s", line)
 	}
 	assert.That(t, len(result.Findings) == result.Errors+result.Warnings,
-		"%d errors and %d warnings in %d findings", result.Errors, result.Warnings, len(result.Findings))
+		"%d errors and %d warnings, but %d findings", result.Errors, result.Warnings, len(result.Findings))
 	return result
 }
 

@@ -95,7 +95,7 @@ func awaitLocks(ctx context.Context, conn *pgx.Conn, waiting int) error {
 			return err
 		}
 	}
-	return fmt.Errorf("no %d sessions waited for a lock within %s", waiting, devdb.WaitTimeout)
+	return fmt.Errorf("fewer than %d sessions waited for a lock within %s", waiting, devdb.WaitTimeout)
 }
 
 // Hold runs SQL on main in a transaction of its own, which is rolled back when the function is called.

@@ -23,7 +23,7 @@ func (g *Groups) QueueJob(group, user int) {
 func (g *Groups) Attempt(want string) {
 	g.T.Helper()
 	if g.Work(g.Service, "destroy_group") == 0 {
-		g.T.Fatal("no job waits")
+		g.T.Fatal("no job is queued")
 	}
 	g.WantJob(want)
 }

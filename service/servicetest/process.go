@@ -191,7 +191,7 @@ func (p *Process) Result() (r Result) {
 	late := time.AfterFunc(devdb.WaitTimeout, func() { _ = p.command.Process.Kill() })
 	defer late.Stop()
 	if err := json.NewDecoder(p.output).Decode(&r); err != nil {
-		p.t.Fatal(fmt.Errorf("the process has said nothing: %w", err))
+		p.t.Fatal(fmt.Errorf("the process printed no result: %w", err))
 	}
 	return r
 }
@@ -210,7 +210,7 @@ func (e *Estate) AfterExpiry(s *service.Service, holder string) (r run.Run) {
 			e.T.Fatal(err)
 		}
 		if held != nil && (held.Lease.Holder != holder || held.Remaining > 20*time.Second) {
-			e.T.Fatalf("%+v, want held by %s for at most 20 s", held, holder)
+			e.T.Fatalf("got %+v, want a lease that %s holds for at most 20 s", held, holder)
 		}
 		return err == nil
 	})

@@ -105,7 +105,7 @@ func (e *Estate) Work(s *service.Service, kind string) (worked int) {
 		}
 		e.Exec("main", returnWorkedSQL)
 	}()
-	devdb.Eventually(e.T, fmt.Sprintf("%d jobs %s to be worked", tag.RowsAffected(), kind), func() bool {
+	devdb.Eventually(e.T, fmt.Sprintf("%d jobs %s to be processed", tag.RowsAffected(), kind), func() bool {
 		return e.Value("main", leftJobsSQL) == "0"
 	})
 	return int(tag.RowsAffected())

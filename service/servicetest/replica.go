@@ -156,7 +156,7 @@ func (m *Mirrored) ReadFrom(run string) string {
 func (m *Mirrored) WantRead(what string, times int) {
 	m.T.Helper()
 	if n := m.Asked(what); n != times && (times >= 0 || n == 0) {
-		m.T.Errorf("the standby was asked %d times for %s, want %d", n, what, times)
+		m.T.Errorf("the standby received %d queries for %s, want %d", n, what, times)
 	}
 }
 

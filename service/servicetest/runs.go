@@ -106,10 +106,10 @@ func WantSums(t *testing.T, r run.Run) {
 		deleted, updated = deleted+table.Deleted, updated+table.Updated
 	}
 	if want := r.Counts["deleted_rows"]; deleted != want {
-		t.Errorf("%d rows deleted in tables, deleted_rows is %d: %v", deleted, want, r.Tables)
+		t.Errorf("the tables have %d deleted rows, but deleted_rows is %d: %v", deleted, want, r.Tables)
 	}
 	if want := r.Counts["moved_rows"] + r.Counts["nullified_rows"] + r.Counts["updated_rows"]; updated != want {
-		t.Errorf("%d rows updated in tables, the counts say %d: %v", updated, want, r.Tables)
+		t.Errorf("the tables have %d updated rows, but the counts have %d: %v", updated, want, r.Tables)
 	}
 }
 

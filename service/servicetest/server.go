@@ -48,7 +48,7 @@ func NewServer(t *testing.T, database string, settings ...map[string]string) *Se
 // Start starts the server, again after Stop or Kill.
 func (s *Server) Start() {
 	s.t.Helper()
-	devdb.Eventually(s.t, "the processes of the server that was killed to be gone", func() bool {
+	devdb.Eventually(s.t, "the processes of the killed server to end", func() bool {
 		cluster, err := devdb.Start(context.Background(), devdb.Config{Dir: s.dir, Settings: s.Settings})
 		if err != nil && strings.Contains(err.Error(), "shared memory block") {
 			return false

@@ -51,7 +51,7 @@ func WantDetail(t *testing.T, st status.Worker, words ...string) {
 	t.Helper()
 	for _, w := range words {
 		if !strings.Contains(st.ConditionDetail, w) {
-			t.Errorf("%s: detail %q lacks %q", st.Worker, st.ConditionDetail, w)
+			t.Errorf("%s: detail %q does not contain %q", st.Worker, st.ConditionDetail, w)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func WantSpan(t *testing.T, spans *tracetest.SpanRecorder, name string, want ...
 			return cmp.Or(Attribute(s, key), Attribute(s, "maintenance."+key)) != value
 		})
 	})
-	assert.Require(t, i >= 0, "no span %s with %q among %v", name, want, named)
+	assert.Require(t, i >= 0, "no span %s with %q in %v", name, want, named)
 	return named[i]
 }
 

@@ -40,6 +40,6 @@ func checkZone(zone string) {
 	now := time.Now()
 	_, local := now.Zone()
 	if _, offset := now.In(there).Zone(); offset != local {
-		panic(fmt.Sprintf("the process is %d s ahead of UTC, %s is %d s", local, zone, offset))
+		panic(fmt.Sprintf("the process is %d s ahead of UTC, but %s is %d s ahead", local, zone, offset))
 	}
 }
