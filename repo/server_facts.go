@@ -74,7 +74,7 @@ func serverFacts(ctx context.Context, d *pg.Database) (f ServerFacts, err error)
 		}
 		return nil
 	})
-	return f, pg.Wrap(ctx, d, "read the server", err)
+	return f, pg.Wrap(ctx, d, "read server information", err)
 }
 
 // local reports whether an address is one of this machine.

@@ -356,7 +356,7 @@ func statusSaysWhichJobsOfAWorkerFail(e *servicetest.Estate) {
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 	for _, c := range []struct{ change, shown string }{
 		{fmt.Sprintf(failedJobsSQL, 3), "3 delete_placeholder_user jobs discarded ("},
-		{fmt.Sprintf(failedJobsSQL, 998), "1,001 delete_placeholder_user jobs or more discarded ("},
+		{fmt.Sprintf(failedJobsSQL, 998), "at least 1,001 delete_placeholder_user jobs discarded ("},
 	} {
 		e.Exec("main", c.change)
 		servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers), c.shown)

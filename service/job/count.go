@@ -30,19 +30,19 @@ func (p *Pool) FailedJobs(w *run.Worker, all []jobqueue.FailedJobs) (remarks []s
 		if owner == nil || err != nil || owner(args) != w.Name {
 			continue
 		}
-		more := ""
+		least := ""
 		if f.AtLeast {
-			more = " or more"
+			least = "at least "
 		}
 		if f.Waiting > 0 {
 			remarks = append(remarks, fmt.Sprintf("%s%s failed and will be retried "+
 				"(run `caretaker jobs --kind %[3]s --state retryable`)",
-				format.Pluralize(f.Waiting, f.Kind+" job"), more, f.Kind))
+				least, format.Pluralize(f.Waiting, f.Kind+" job"), f.Kind))
 		}
 		if f.Discarded > 0 {
 			remarks = append(remarks, fmt.Sprintf("%s%s discarded "+
 				"(run `caretaker jobs --kind %[3]s --state discarded`)",
-				format.Pluralize(f.Discarded, f.Kind+" job"), more, f.Kind))
+				least, format.Pluralize(f.Discarded, f.Kind+" job"), f.Kind))
 		}
 	}
 	return remarks

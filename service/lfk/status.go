@@ -160,7 +160,7 @@ func failingRemark(d *repo.Database, failing []lfk.FailingRecord) []string {
 	case 0:
 		return nil
 	case failingPage:
-		number += " or more"
+		number = "at least " + number
 	}
 	return []string{fmt.Sprintf("%s on %s could not be processed and will be retried "+
 		"(run `caretaker lfk dead --failing`)", number, d.Name)}
