@@ -17,14 +17,14 @@ func TestLfk_UnknownNamesSuggestTheSimilarOnes(t *testing.T) {
 	const entry = "{table: shop.customers, column: customer_id, on_delete: async_delete}"
 	sh.defined("shop.orders: [" + entry + ", {table: shop.custmers, column: custmer_id, on_delete: async_delete}]\nshop.ordrs: [" + entry + "]")
 	sh.want(2, "lfk adopt shop.orders.custmer_id", "unknown foreign key shop.orders.custmer_id: shop.orders has foreign keys on "+
-		"customer_id, seller_id, did you mean customer_id?")
+		"customer_id, seller_id (did you mean customer_id?)")
 	sh.want(2, "lfk adopt shop.ordrs.customer_id", "unknown table shop.ordrs in main: did you mean shop.orders?")
 	sh.want(2, "lfk track order", "unknown table order in main: did you mean shop.orders?")
 	sh.want(2, "lfk track Customers", "unknown table Customers in main: did you mean shop.customers?")
 	sh.want(1, "lfk lint",
 		"shop.orders has no column custmer_id (did you mean customer_id?): correct the definition or the table",
 		"parent_missing  -  shop.custmers: shop.custmers is not in any configured database (did you mean "+
-			"shop.customers?), so no records exist for its definitions",
+			"shop.customers?), so the definitions with this parent have no records",
 		"shop.ordrs is not in any configured database (did you mean shop.orders?), so records of "+
 			"shop.customers are held")
 }

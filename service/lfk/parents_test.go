@@ -185,7 +185,7 @@ func TestLooseForeignKeysCleanup_ASchemaThatComesBeforeTheQueueIsReported(t *tes
 			}
 			e.Exec("main", `CREATE SCHEMA caretaker`) // the name of the role
 			_, err := keys.Install(t.Context())
-			servicetest.WantError(t, err, without, "search_path so that public comes first")
+			servicetest.WantError(t, err, without, "put schema public first in search_path")
 			if c.second {
 				e.Exec("main", `CREATE TABLE loose_foreign_keys_deleted_records (LIKE public.loose_foreign_keys_deleted_records INCLUDING ALL) PARTITION BY LIST (partition);
 					CREATE TABLE first PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (1)`)

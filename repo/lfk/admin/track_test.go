@@ -94,7 +94,7 @@ func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
 		{"remote", "", "remote cannot be tracked, because its descendant public.remote_1 is a foreign table"},
 		{"heirs", "", "heirs cannot be tracked, because its descendant public.heir is a foreign table"},
 		{"elsewhere.p", "", "elsewhere.p is not in the application schema"},
-		{"locked", "", "public.locked is a write-protected leftover"},
+		{"locked", "", "public.locked is a write-protected copy from before the database was split"},
 		{"maintenance.leases", "name", "maintenance.leases belongs to caretaker"},
 		{"loose_foreign_keys_deleted_records", "", "is the queue itself"},
 		{"loose_foreign_keys_deleted_records_1", "", "is a partition of loose_foreign_keys_deleted_records"},
