@@ -369,11 +369,11 @@ func TestStatus_NamesParentsWhoseDeletionsAreNotRecorded(t *testing.T) {
 	want(s, 0, "waiting for ")
 	servicetest.RunBatch(t, s, "main")
 	const remark = "; on main, deletions from the parent tables "
-	want(s, 1, remark+"q (run `caretaker lfk lint`)")
+	want(s, 1, remark+"q are not recorded (to see why, run `caretaker lfk lint`)")
 	assert.Must(e.Keys(definitions).Untrack(t.Context(), "p"))(t)
 	e.Exec("main", `DROP TABLE loose_foreign_keys_deleted_records`)
 	servicetest.RunBatch(t, s, "main")
-	want(s, 2, remark+"p, q (run `caretaker lfk lint`)")
+	want(s, 2, remark+"p, q are not recorded (to see why, run `caretaker lfk lint`)")
 	lines := log.Lines("parents not tracked")
 	assert.Equal(t, len(lines), 2)
 	assert.Contains(t, lines[1], "level=WARN", `database=main parents="p, q"`)

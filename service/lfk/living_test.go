@@ -238,7 +238,7 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 			keys := e.Keys(servicetest.OneChild)
 			done := assert.Must(keys.DecideReused(context.Background(), "p", clean))(t)
 			assert.That(t, len(done) == 1 && done[0].Records == 1, "decided %+v, want 1 record of main", done)
-			for table, want := range map[string]string{"p": "no reused key of p is held", "nowhere": "unknown table nowhere"} {
+			for table, want := range map[string]string{"p": "no held record of p has a reused key", "nowhere": "unknown table nowhere"} {
 				_, err := keys.DecideReused(context.Background(), table, clean)
 				servicetest.WantError(t, err, want)
 			}

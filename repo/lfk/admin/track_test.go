@@ -296,7 +296,7 @@ func TestTrack_ARenamedKeyReplacesItsTriggers(t *testing.T) {
 	assert.Must(b.Track(t.Context(), "two", "a", "b"))(t)
 	b.exec("DELETE FROM one WHERE number = 1; DELETE FROM two WHERE b = 'x'; ALTER TABLE one RENAME number TO no; ALTER TABLE two RENAME b TO z")
 	_, err := b.Track(t.Context(), "two", "z", "a")
-	b.wantRefusal(err, "is tracked by (a, b)")
+	b.wantRefusal(err, "is tracked by the columns (a, b)")
 	b.track("one", "no")
 	assert.Must(b.Track(t.Context(), "two", "a", "z"))(t)
 	b.exec("DELETE FROM one; DELETE FROM two")
