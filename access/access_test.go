@@ -53,7 +53,7 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 		"- {name: a, sha256: 12ab}":        "sha256 must be 64",
 		"- [a":                             "must be a list",
 		"- {name: a, sha256: " + sum + ", role: boss}":                                                         `token 1 ("a"): role: "boss" is not a role: use viewer, operator or admin`,
-		"- {name: a, sha256: " + hashed("") + ", role: admin}":                                                 "an empty token",
+		"- {name: a, sha256: " + hashed("") + ", role: admin}":                                                 "an empty string",
 		"- {name: a, sha256: " + sum + ", role: admin, workers: [w]}":                                          "only with the role operator",
 		"- {name: a, sha256: " + sum + ", role: operator, workers: }":                                          "workers is empty",
 		"- {name: a, sha256: " + sum + ", role: operator, workers: []}":                                        "workers is empty",
@@ -66,7 +66,7 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "tokens.yml")
 		write(t, file, content)
 		_, err := New(Config{TokensFile: file, Workers: []string{"w", "v"}})
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "auth.tokens_file: "+file+": ") {
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "auth.tokens_file: "+file) {
 			t.Errorf("%s: got %v, want %s", content, err, want)
 		}
 		assert.That(t, err == nil || !strings.Contains(err.Error(), "access."), "%s: the message speaks of Go: %v", content, err)
