@@ -85,7 +85,7 @@ func (f *tokensFile) reloadLocked() {
 	case err.Error() != f.wrong || time.Since(f.warned) >= warnInterval:
 		f.warned = time.Now()
 		f.wrong = err.Error()
-		f.logger.Error("token file not read, previous tokens stay valid", "error", f.wrong)
+		f.logger.Error("token file not loaded, previous tokens stay valid", "error", f.wrong)
 	}
 }
 
@@ -147,7 +147,7 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 	}
 	// A partly written file may be empty, so only [] removes all tokens.
 	if entries == nil {
-		return nil, errors.New("no tokens found: add a token, or write [] to accept no tokens")
+		return nil, errors.New("no tokens found: add a token, or write [] while the server is running to revoke all tokens")
 	}
 	var second yaml.Node
 	if !errors.Is(decoder.Decode(&second), io.EOF) {

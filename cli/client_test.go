@@ -193,8 +193,8 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		"lfk retry --table=":                  "--table must not be empty",
 		"lfk lint --database=":                "--database must not be empty",
 		"lfk accept-absent --all --list":      "use one of CHILD",
-		"status --address 50051":              `--address: "50051" is not an address of the form HOST:PORT, such as 127.0.0.1:50051`,
-		"status --address http://127.0.0.1:1": `"http://127.0.0.1:1" is not an address of the form HOST:PORT, such as`,
+		"status --address 50051":              `--address: "50051" is not an address of the form HOST:PORT (port 0 to 65535), such as 127.0.0.1:50051`,
+		"status --address http://127.0.0.1:1": `"http://127.0.0.1:1" is not an address of the form HOST:PORT (port 0 to 65535), such as`,
 	} {
 		sh.want(2, command, mistake)
 	}
@@ -214,7 +214,7 @@ func TestClient_TakesTheAddressFromTheEnvironment(t *testing.T) {
 	sh.want(1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1: start a server with `caretaker serve`")
 	sh.want(0, "status --help", "CARETAKER_ADDRESS")
 	sh.set("CARETAKER_ADDRESS", "bogus")
-	sh.want(2, "status", `CARETAKER_ADDRESS: "bogus" is not an address of the form HOST:PORT, such as 127.0.0.1:50051`)
+	sh.want(2, "status", `CARETAKER_ADDRESS: "bogus" is not an address of the form HOST:PORT (port 0 to 65535), such as 127.0.0.1:50051`)
 	// Variables that are none are named.
 	sh.set("CARETAKER_ADDRESS", "")
 	sh.set("CARETAKER_ADDDRESS", "127.0.0.1:2")

@@ -174,7 +174,7 @@ func (c *connection) trust(secure *tls.Config) error {
 		secure.RootCAs = system
 	}
 	if !secure.RootCAs.AppendCertsFromPEM(content) {
-		return fmt.Errorf("%s: %s contains no PEM certificate", source, file)
+		return fmt.Errorf("%s: %s contains no PEM certificate: use a PEM file with the certificate of the CA", source, file)
 	}
 	block, _ := pem.Decode(content)
 	if c.caFile != "" || block == nil {

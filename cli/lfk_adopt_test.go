@@ -128,7 +128,7 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	assert.Equal(t, strings.Count(out, "already done"), 2, out)
 	write("on_delete: async_nullify")
 	const other = "the definition orders.customer_id -> customers has on_delete async_nullify, but the foreign " +
-		"key fk corresponds to async_delete"
+		"but async_delete is equivalent to the foreign key fk"
 	sh.want(1, "lfk adopt orders.customer_id --yes", other, "use --on-delete "+
 		"async_nullify")
 	sh.want(1, "lfk adopt orders.customer_id --yes --on-delete async_delete", "not async_delete: correct the "+

@@ -82,7 +82,7 @@ func TestFault_Signals_HangupReadsDefinitionsAndTokensAgain(t *testing.T) {
 	assert.NoError(t, os.WriteFile(single, []byte(" \n"), 0o600))
 	signal(t, server, syscall.SIGHUP)
 	assert.Contains(t, log.field(t, "definitions not reloaded", "error"), definitions+":1: c")
-	assert.Contains(t, log.field(t, "token file not read, previous tokens stay valid", "error"), tokens)
+	assert.Contains(t, log.field(t, "token file not loaded, previous tokens stay valid", "error"), tokens)
 	assert.Contains(t, log.field(t, "token not read, previous token stays valid", "error"), single)
 	assert.Lacks(t, log.String(), `"stack"`)
 	assert.NoError(t, os.WriteFile(single, []byte("two"), 0o600))
@@ -168,7 +168,7 @@ func TestFault_Outage_ServerThatStartsBeforeItsDatabaseGoesToWorkWithIt(t *testi
 		return f.GetClass() == maintenancev1.FailureClass_FAILURE_CLASS_SCHEMA
 	})
 	assert.Equal(t, f.GetMessage(), "database main is not migrated: run `caretaker migrate`", f)
-	n.log.field(t, "database not migrated", "database")
+	n.log.field(t, "database not migrated, run caretaker migrate", "database")
 	n.wantServing(false, "without the schema")
 	migrated := time.Now()
 	s.migrate().exec(gateSQL)

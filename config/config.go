@@ -287,7 +287,7 @@ func CheckAddress(s, example string) error {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return fmt.Errorf("%q is not an address of the form HOST:PORT, such as %s", s, example)
+		return fmt.Errorf("%q is not an address of the form HOST:PORT (port 0 to 65535), such as %s", s, example)
 	}
 	return nil
 }

@@ -214,7 +214,7 @@ func (k Key) number(s string) (int64, error) {
 	}
 	high, low, atLeast, least := "large", "small", "at least 1", int64(1)
 	if k.kind == duration {
-		high, low, atLeast = "long", "short", "more than 0"
+		high, low, atLeast = "long", "short", "a duration above 0"
 	}
 	if bound := k.Field.Tag.Get("min"); bound != "" {
 		atLeast = "at least " + bound

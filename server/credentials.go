@@ -62,7 +62,7 @@ func (c Config) tls() (*tls.Config, error) {
 	}
 	config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
 	if !config.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("tls.client_ca_file: %s contains no PEM certificate", c.ClientCAFile)
+		return nil, fmt.Errorf("tls.client_ca_file: %s contains no PEM certificate: use a PEM file with the certificates of the client CA", c.ClientCAFile)
 	}
 	return config, nil
 }

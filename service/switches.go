@@ -36,7 +36,7 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 	}
 	reads := func(w *run.Worker) bool { return slices.Contains(w.Flags, name) }
 	if !slices.ContainsFunc(s.Workers, reads) {
-		s.Logger.WarnContext(ctx, "unknown feature flag set", "flag", name)
+		s.Logger.WarnContext(ctx, "feature flag set, but no worker reads it", "flag", name)
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ func (r *Runner) workFire(ctx context.Context, x *Execution, began time.Time) {
 		return err
 	})
 	if err != nil {
-		x.Log.ErrorContext(ctx, "run not started, record left open",
+		x.Log.ErrorContext(ctx, "run not started, and its record not closed",
 			"error", errors.Join(why, err))
 		x.Span.End()
 		return

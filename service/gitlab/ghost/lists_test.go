@@ -37,7 +37,7 @@ func authorAndEditorOfAnIssueAreTheGhostAndAssigneesGo(g *servicetest.Ghosts) {
 	assert.That(g.T, !r.OverLimit && r.Reason == "", "over limit %t, reason %q", r.OverLimit, r.Reason)
 	g.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users' AND primary_key_value = 10`, "1")
 	g.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.namespaces' AND primary_key_value = 10`, "1")
-	g.WantLog(1, `"msg":"user migrated"`, `"user_id":10`, `"issues":{"move":3}`)
+	g.WantLog(1, `"msg":"user migrated and deleted"`, `"user_id":10`, `"issues":{"move":3}`)
 }
 
 func tablesInNoListGoInBoundedStatementsBeforeTheUser(g *servicetest.Ghosts) {

@@ -69,7 +69,7 @@ func (r *workerRun) compareStores(ctx context.Context) error {
 					"group_id", o.GroupID)
 				continue
 			}
-			r.x.Log.WarnContext(ctx, "Deletion schedules of a group differ", "group_id", o.GroupID,
+			r.x.Log.WarnContext(ctx, "group has two different deletion schedules", "group_id", o.GroupID,
 				"schedule_date", o.LegacyDate, "schedule_user_id", o.LegacyUser,
 				"details_date", o.DetailsDate, "details_user_id", o.DetailsUser)
 		}

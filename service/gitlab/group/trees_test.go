@@ -178,9 +178,9 @@ func dueCases() []treeCase {
 			},
 			counts: "scheduled_jobs=4 restored_groups=1", jobs: []string{"12:2@0", "13:1@20", "14:2@40", "15:1@60"}, marked: "10 11 12 13 14 15",
 			log: map[string]int{
-				"Deletion schedules of a group differ; level=WARN; group_id=10": 1, "Deletion schedules of a group differ; group_id=11": 1,
-				"Deletion schedules of a group differ; group_id=12; schedule_user_id=1; details_user_id=2": 1, "Deletion schedules of a group differ; group_id=13": 1,
-				"Deletion schedules of a group differ; group_id=14": 0, "Deletion schedules of a group differ; group_id=15": 1, "Deletion schedules of a group differ; group_id=16": 1,
+				"group has two different deletion schedules; level=WARN; group_id=10": 1, "group has two different deletion schedules; group_id=11": 1,
+				"group has two different deletion schedules; group_id=12; schedule_user_id=1; details_user_id=2": 1, "group has two different deletion schedules; group_id=13": 1,
+				"group has two different deletion schedules; group_id=14": 0, "group has two different deletion schedules; group_id=15": 1, "group has two different deletion schedules; group_id=16": 1,
 			},
 		},
 		{

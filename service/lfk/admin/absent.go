@@ -55,9 +55,7 @@ func (l Admin) AcceptAbsent(
 		others, err = lfkrepo.NotTables(ctx, repo.Kernels(l.Databases), l.childTables())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot check which tables are absent, because a configured database does not "+
-			"answer: %w",
-			err)
+		return nil, fmt.Errorf("cannot check which tables are absent: %w", err)
 	}
 	known, err := l.AbsentChildren(ctx)
 	if err != nil {

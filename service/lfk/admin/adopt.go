@@ -147,7 +147,7 @@ func (a *Adoption) checkAction(asked string) error {
 	if !a.defined || wanted == "" || wanted == a.key.OnDelete {
 		return nil
 	}
-	why := "but the foreign key " + a.real.Name + " corresponds to " + wanted
+	why := "but " + wanted + " is equivalent to the foreign key " + a.real.Name
 	if asked != "" {
 		why = "not " + asked
 	}
@@ -190,8 +190,7 @@ func (a *Adoption) checkDatabases(ctx context.Context) error {
 	parents, parentsErr := all.databasesOf(ctx, a.key.Parent)
 	children, childrenErr := all.databasesOf(ctx, a.key.Table)
 	if err := errors.Join(parentsErr, childrenErr); err != nil {
-		return fmt.Errorf("cannot find the databases of the tables, because a configured database does not "+
-			"answer: %w", err)
+		return fmt.Errorf("cannot find the databases of the tables: %w", err)
 	}
 	if len(parents) < 2 || len(children) < 2 {
 		return nil
