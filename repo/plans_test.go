@@ -103,7 +103,7 @@ func newBig(t *testing.T, d *repo.Database) *big {
 	return b
 }
 
-var generous = fencing.Limits{Statement: time.Minute, Lock: time.Second}
+var generous = fencing.Limits{Statement: time.Minute, Lock: 30 * time.Second}
 
 // statements are the queue's, each with a call that sends it.
 func (b *big) statements() map[string]func(context.Context) error {

@@ -56,7 +56,7 @@ func TestAct_RecordsAreRetriedAndReusedKeysDecided(t *testing.T) {
 	assert.Contains(t, records("dead"), "No record matches.")
 	answer, body = f.post("/act/clean-reused", f.form("/act/clean-reused?table=users", as("operator")), as("operator"))
 	assert.Equal(t, answer.StatusCode, http.StatusNotFound)
-	assert.Contains(t, body, "No reused key of users is held", "UNKNOWN_RECORD", "/docs/reference/error-reasons.md#calls")
+	assert.Contains(t, body, "No held record of users has a reused key", "UNKNOWN_RECORD", "/docs/reference/error-reasons.md#calls")
 	assert.Contains(t, f.asked(), "DecideRecords|public.users|decision=RECORD_DECISION_KEEP database=main source=page|OK",
 		"DecideRecords|1|decision=RECORD_DECISION_RETRY database=main source=page|OK")
 	_, body = f.request(http.MethodGet, "/act/retry-records?table=*&database=main", as("viewer"))

@@ -111,7 +111,7 @@ const jobsOfTimeSQL = `j.created_at >= $3::timestamptz AND (j.created_at < $4::t
       AND j.id > coalesce((SELECT t.id FROM maintenance.river_job t
         WHERE t.created_at < $3 - interval '1 minute' ORDER BY t.created_at DESC LIMIT 1), 0)
       AND j.id < coalesce((SELECT t.id FROM maintenance.river_job t
-        WHERE t.created_at >= $4 + interval '1 minute' ORDER BY t.created_at LIMIT 1), 9223372036854775807)`
+        WHERE t.created_at >= $4 + interval '1 minute' AND $4 <> 'infinity' ORDER BY t.created_at LIMIT 1), 9223372036854775807)`
 
 // listJobsSQL lists jobs of all kinds and states whose id is below $1.
 const listJobsSQL = `

@@ -213,7 +213,7 @@ func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
 			definitions += child + ": [{table: p_of_" + child + ", column: p_id, on_delete: async_delete" + limit + "}]\n"
 		}
 	}
-	r := servicetest.RunBatch(t, e.Service(definitions), "main")
+	r := servicetest.RunBatch(t, e.Service(definitions, unhurried), "main")
 	servicetest.WantState(t, r, control.RunFailed)
 	servicetest.WantCounts(t, r, fmt.Sprintf("processed_records=%d rescheduled_records=%d deleted_rows=%d", 9*n, n, gone))
 	e.Want("main", `SELECT count(*) FILTER (WHERE primary_key_value = 7 AND failures = 1 AND setbacks = 1 AND sqlstate = 'KEPT_BY_TRIGGER'

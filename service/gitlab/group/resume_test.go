@@ -126,7 +126,7 @@ func attemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(g *servicetest.Groups) {
 		g.Content(p)
 	}
 	attempts := 0
-	for at := ""; ; at = "left outside" {
+	for at := ""; ; at = "path not deleted" {
 		r := assert.Must(workJob(g, at))(g.T)
 		if attempts++; r.Snooze == 0 {
 			assert.That(g.T, r.Outcome == job.Succeeded, "%+v", r)
@@ -136,7 +136,7 @@ func attemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(g *servicetest.Groups) {
 		g.WantMarked("10")
 		g.WantRows(map[string]int{"maintenance.group_removals": 1})
 	}
-	// One that did nothing but begin, and at least one for each of the six things left outside.
+	// One that did nothing but begin, and at least one for each of the six paths outside the database.
 	assert.That(g.T, attempts >= 7, "%d attempts", attempts)
 	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "notes": 0, "maintenance.group_removals": 0})
 	g.WantLog(1, "job finished", "outcome=succeeded", "groups=1", "projects=3")
