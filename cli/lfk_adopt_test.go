@@ -127,7 +127,7 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 			"this command again\n")
 	assert.Equal(t, strings.Count(out, "already done"), 2, out)
 	write("on_delete: async_nullify")
-	const other = "the definition orders.customer_id -> customers has on_delete async_nullify, but the foreign " +
+	const other = "the definition orders.customer_id -> customers has on_delete async_nullify, " +
 		"but async_delete is equivalent to the foreign key fk"
 	sh.want(1, "lfk adopt orders.customer_id --yes", other, "use --on-delete "+
 		"async_nullify")

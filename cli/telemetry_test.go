@@ -32,12 +32,12 @@ UPDATE issues SET title = 'veryprivate title'`
 
 // everyLine has the keys that every line of a run or a job has, by its message.
 var everyLine = map[string][]string{
-	"run started":           {"worker", "run_id", "database", "trigger", "started_at", "trace_id"},
-	"run finished":          {"worker", "run_id", "database", "trigger", "outcome", "over_limit", "duration_seconds", "tables", "trace_id"},
-	"job finished":          {"kind", "job_id", "outcome", "reason", "attempt", "run_id", "duration_seconds", "trace_id"},
-	"user migrated and deleted":         {"worker", "run_id", "user_id", "tables", "trace_id"},
-	"user refused":          {"worker", "run_id", "user_id", "reason", "error", "trace_id"},
-	"range of bots checked": {"worker", "run_id", "cursor", "examined", "scheduled", "trace_id"},
+	"run started":               {"worker", "run_id", "database", "trigger", "started_at", "trace_id"},
+	"run finished":              {"worker", "run_id", "database", "trigger", "outcome", "over_limit", "duration_seconds", "tables", "trace_id"},
+	"job finished":              {"kind", "job_id", "outcome", "reason", "attempt", "run_id", "duration_seconds", "trace_id"},
+	"user migrated and deleted": {"worker", "run_id", "user_id", "tables", "trace_id"},
+	"user refused":              {"worker", "run_id", "user_id", "reason", "error", "trace_id"},
+	"range of bots checked":     {"worker", "run_id", "cursor", "examined", "scheduled", "trace_id"},
 	"Maximum deletion attempts (15) reached. Making the final attempt to delete the placeholder user.": {"worker", "run_id", "placeholder_user_id", "trace_id"},
 	"group needs attention": {"worker", "run_id", "group_id", "reason", "trace_id"},
 	"finished call":         {"grpc.service", "grpc.method", "grpc.code", "trace_id"},

@@ -40,7 +40,7 @@ func TestAdoptable_GivesTheReasonOfEachForeignKeyThatCannotBeAdopted(t *testing.
 	for i := range want {
 		assert.That(t, strings.HasPrefix(got[i], want[i]), "%q, want %q", got[i], want[i])
 	}
-	assert.Contains(t, got[0], "the definition defined.p_id -> p has on_delete async_nullify, but the foreign "+
+	assert.Contains(t, got[0], "the definition defined.p_id -> p has on_delete async_nullify, "+
 		"but async_delete is equivalent to the foreign key defined_fk")
 	// A name for each of two foreign keys of one column selects it.
 	keys := at(t, e, servicetest.Save(t, ""))
