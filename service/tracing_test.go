@@ -103,8 +103,8 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 	assert.Equal(t, len(root.Links()), 20, "links of the run, one for each of 20 spans")
 	linked := map[string]bool{}
 	for _, batch := range servicetest.Named(recorder, "maintenance.batch") {
-		records := servicetest.Attribute(batch, "maintenance.records")
-		assert.That(t, len(batch.Links()) <= 5, "%d links of a batch of %s records", len(batch.Links()), records)
+		records := assert.Must(strconv.Atoi(servicetest.Attribute(batch, "maintenance.records")))(t)
+		assert.That(t, records <= 5 && len(batch.Links()) <= records, "%d links of a batch of %d records", len(batch.Links()), records)
 		for _, link := range batch.Links() {
 			linked[link.SpanContext.TraceID().String()] = true
 		}
