@@ -228,9 +228,6 @@ func databaseInput(w *run.Worker) []input {
 	return []input{of}
 }
 
-// maxForm is the maximum size of a form in bytes.
-const maxForm = 64 << 10
-
 // act serves the page of an action, with its form. For a sent form it makes the call, and then
 // redirects to the page that shows the result.
 func (p *pages) act(w http.ResponseWriter, r *http.Request) {

@@ -8,8 +8,8 @@
 //     died.
 //   - However many browsers show the same page, its parts are read at most every two seconds, with
 //     bounded statements. The last 200 parts are kept. Plans are computed on request, each at most
-//     every 30 seconds, with the client limits of the API. At most 100 streams are open. They read a
-//     run once a second. A stream ends with the run, the server or the client's access.
+//     every 30 seconds, with the client limits of the API. At most 100 streams are open, 50 of
+//     one client. They read a run once a second. A stream ends with the run, the server or the client's access.
 //   - The page works and reports the outage while main does not answer. Lists and runs then show the
 //     cause, and the time at which they were read.
 //   - The page works without JavaScript, loads nothing from other hosts, and runs only its own

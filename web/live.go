@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caretaker-go/caretaker/access"
@@ -17,8 +18,8 @@ import (
 )
 
 const (
-	// maxStreams is the maximum number of open streams.
-	maxStreams = 100
+	// maxStreams and maxOfClient are the maximum numbers of open streams: of all clients, and of one.
+	maxStreams, maxOfClient = 100, 50
 	// streamEvery is how often a stream sends the run, and checks that its client still has access.
 	streamEvery = time.Second
 	// sendTime limits the sending of one event.
@@ -95,16 +96,39 @@ func (p *pages) readRun(ctx context.Context, id string, maxAge time.Duration) pa
 		func(ctx context.Context) (run.Run, error) { return p.config.Service.Run(ctx, id) })
 }
 
+// streams counts the open streams by client.
+type streams struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+// add counts n streams more of a client, and reports whether the limits allow them.
+func (s *streams) add(client string, n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := n
+	for _, open := range s.of {
+		all += open
+	}
+	if all > maxStreams || s.of[client]+n > maxOfClient {
+		return false
+	}
+	if s.of[client] += n; s.of[client] == 0 {
+		delete(s.of, client)
+	}
+	return true
+}
+
 // events streams the progress of a run as Server-Sent Events, until it ends, the client loses its
 // access, or the server stops. Each event is the HTML of the template live.
 func (p *pages) events(w http.ResponseWriter, r *http.Request) {
-	if p.streams.Add(1) > maxStreams {
-		p.streams.Add(-1)
+	client := cmp.Or(clientOf(r).Name, hostOf(r.RemoteAddr))
+	if !p.streams.add(client, 1) {
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "too many live pages are open, so this page reloads instead", http.StatusServiceUnavailable)
 		return
 	}
-	defer p.streams.Add(-1)
+	defer p.streams.add(client, -1)
 	current := p.readRun(r.Context(), r.PathValue("id"), readEvery)
 	if current.At.IsZero() {
 		p.fail(w, r, current.Err)
@@ -126,8 +150,8 @@ func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		}
-		client, err := p.config.Access.ClientOf(r)
-		if err != nil || client.Role < access.Viewer {
+		of, err := p.config.Access.ClientOf(r)
+		if err != nil || of.Role < access.Viewer {
 			return
 		}
 		current = p.readRun(r.Context(), r.PathValue("id"), streamEvery)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -84,11 +85,16 @@ type stream struct {
 // stream opens the stream of a run.
 func (f *fixture) stream(ctx context.Context, id string, change ...func(*http.Request)) stream {
 	f.t.Helper()
+	return f.streamOf(ctx, f.client, id, change...)
+}
+
+func (f *fixture) streamOf(ctx context.Context, client *http.Client, id string, change ...func(*http.Request)) stream {
+	f.t.Helper()
 	r := assert.Must(http.NewRequestWithContext(ctx, http.MethodGet, f.url+"/runs/"+id+"/events", nil))(f.t)
 	for _, c := range change {
 		c(r)
 	}
-	answer, err := f.client.Do(r)
+	answer, err := client.Do(r)
 	assert.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = answer.Body.Close() })
 	return stream{answer.StatusCode, answer.Header, answer.Body}
@@ -120,33 +126,58 @@ func TestEvents_ShowTheProgressEverySecondUntilTheRunEnds(t *testing.T) {
 	assert.Equal(t, f.stream(t.Context(), strings.Repeat("0", 36)).StatusCode, http.StatusNotFound)
 }
 
-func TestEvents_AThousandAttemptsOpenAHundredStreams(t *testing.T) {
+func TestEvents_AThousandAttemptsOfAClientLeaveStreamsToOthers(t *testing.T) {
 	f := start(assert.Parallel(t))
 	f.slow()
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	var open, refused atomic.Int64
-	var wait sync.WaitGroup
-	for range 1000 {
-		wait.Go(func() {
-			answer := f.stream(ctx, atWork)
-			switch {
-			case answer.StatusCode == http.StatusOK:
-				open.Add(1)
-			case answer.StatusCode == http.StatusServiceUnavailable && answer.Header.Get("Retry-After") == "10":
-				refused.Add(1)
-			}
-		})
+	// from opens streams from an address, and returns how many are open and how many were refused.
+	from := func(address string, attempts int) (opened, refused int64) {
+		var open, busy atomic.Int64
+		var wait sync.WaitGroup
+		dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+		client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
+		t.Cleanup(client.CloseIdleConnections)
+		for range attempts {
+			wait.Go(func() {
+				answer := f.streamOf(ctx, client, atWork)
+				switch {
+				case answer.StatusCode == http.StatusOK:
+					open.Add(1)
+				case answer.StatusCode == http.StatusServiceUnavailable && answer.Header.Get("Retry-After") == "10":
+					busy.Add(1)
+				}
+			})
+		}
+		wait.Wait()
+		return open.Load(), busy.Load()
 	}
-	wait.Wait()
-	assert.That(t, open.Load() == maxStreams && refused.Load() == 1000-maxStreams, "%d open, %d refused", open.Load(), refused.Load())
+	for _, c := range []struct {
+		address               string
+		attempts              int
+		wantOpen, wantRefused int64
+	}{
+		{"127.0.0.1", 1000, maxOfClient, 1000 - maxOfClient},
+		{"127.0.0.2", maxOfClient, maxStreams - maxOfClient, 0},
+		{"127.0.0.3", 1, 0, 1},
+	} {
+		opened, refused := from(c.address, c.attempts)
+		assert.That(t, opened == c.wantOpen && refused == c.wantRefused, "%s: %d open, %d refused", c.address, opened, refused)
+	}
 	f.page("/", atWork)
 	refusal := f.stream(t.Context(), atWork)
 	assert.Equal(t, refusal.StatusCode, http.StatusServiceUnavailable)
 	assert.Contains(t, string(assert.Must(io.ReadAll(refusal.Body))(t)), "too many live pages are open", "this page reloads instead")
 	leave()
-	devdb.Eventually(t, "all streams to be free", func() bool { return f.site.pages.streams.Load() == 0 })
+	devdb.Eventually(t, "all streams to be free", func() bool { return f.site.pages.streams.none() })
 	assert.Equal(t, f.stream(t.Context(), atWork).StatusCode, http.StatusOK)
+}
+
+// none reports whether no stream is open.
+func (s *streams) none() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.of) == 0
 }
 
 func TestFault_MainDown_ARunIsNotShownAsRunning(t *testing.T) {
@@ -191,5 +222,5 @@ func TestEvents_EndWhenTheServerStops(t *testing.T) {
 	for lines.Scan() {
 		assert.That(t, lines.Text() != "event: end", "the run has ended")
 	}
-	assert.That(t, t.Context().Err() == nil && f.site.pages.streams.Load() == 0, "streams are open")
+	assert.That(t, t.Context().Err() == nil && f.site.pages.streams.none(), "streams are open")
 }

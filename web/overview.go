@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,8 @@ const (
 	historyEvery = 30 * time.Second
 	// workerRuns is how many runs and scheduled runs a worker's page lists.
 	workerRuns = 40
+	// running is the state of an unfinished run.
+	running = "running"
 )
 
 // board is the data of the overview.
@@ -62,9 +65,6 @@ func (b *board) Live(r run.Run) liveRun {
 	return live(part[run.Run]{Value: r}, b.Workers.Value, false)
 }
 
-// running is the state of an unfinished run.
-const running = "running"
-
 // Ended returns the finished runs.
 func (b *board) Ended() []run.Run {
 	return slices.DeleteFunc(slices.Clone(b.Runs.Value), func(r run.Run) bool { return r.State == running })
@@ -89,9 +89,6 @@ func (b *board) InBanner(w status.Worker) bool {
 		return slices.Contains(o.Workers, w.Worker)
 	})
 }
-
-// Down reports whether main does not answer.
-func (b *board) Down() bool { return b.Runs.Err != nil }
 
 // find is read with the filter as the cache key.
 func find[F, T any](ctx context.Context, p *pages, filter F, load func(context.Context, F) (T, error)) part[T] {
@@ -147,9 +144,6 @@ type workerPage struct {
 	Backlog chart
 }
 
-// Down reports whether main does not answer.
-func (p *workerPage) Down() bool { return p.Runs.Err != nil }
-
 // worker serves the page of a worker. It reads runs, fires and the backlog's history in parallel.
 func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	ctx, name := r.Context(), r.PathValue("name")
@@ -186,14 +180,11 @@ type runPage struct {
 	Run  run.Run
 	Read part[run.Run]
 	Jobs part[[]job.Job]
-	// Databases are those that may have receipts of the run.
-	Databases []string
-	// workers are read for a running run.
-	workers []status.Worker
+	// Receipts are the databases that have receipts of the run, or could not be read.
+	Receipts []string
+	// Live is the progress of a running run.
+	Live liveRun
 }
-
-// Live returns the progress of the run.
-func (p *runPage) Live() liveRun { return live(p.Read, p.workers, true) }
 
 // runJobs is how many jobs a run's page shows.
 const runJobs = 50
@@ -206,9 +197,20 @@ func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, found.Err)
 		return
 	}
-	page := &runPage{Run: found.Value, Read: found, Databases: p.databaseNames()}
+	page := &runPage{Run: found.Value, Read: found}
 	if page.Run.State == running {
-		page.workers = p.statuses(r.Context()).Value
+		page.Live = live(found, p.statuses(r.Context()).Value, true)
+	}
+	if !page.Run.DryRun {
+		var of []url.Values
+		for _, name := range p.databaseNames() {
+			of = append(of, url.Values{"database": {name}, "run_id": {page.Run.ID}})
+		}
+		for i, first := range (lists{p}).firstReceipts(r, of) {
+			if first.Stale() || len(first.Value) > 0 {
+				page.Receipts = append(page.Receipts, of[i].Get("database"))
+			}
+		}
 	}
 	if p.hasJobs() {
 		page.Jobs = read(r.Context(), p.recent, "jobs of "+page.Run.ID, readEvery,

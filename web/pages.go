@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -38,8 +37,8 @@ type pages struct {
 	recent  *recent
 	forms   access.Forms
 	signIns access.SignIns
-	// streams is the number of open streams. They end with stopping.
-	streams  atomic.Int64
+	// streams are the open streams. They end with stopping.
+	streams  streams
 	stopping context.Context //nolint:containedctx // ends with the server, not with a call
 }
 
@@ -48,6 +47,7 @@ func newPages(c Config) (*pages, error) {
 	p := &pages{
 		config: c, templates: map[string]*template.Template{}, assets: map[string]string{},
 		recent: &recent{known: map[string]*reading{}}, forms: access.NewForms(),
+		streams: streams{of: map[string]int{}},
 	}
 	for _, name := range []string{"style.css", "refresh.js", "icon.svg"} {
 		content, err := files.ReadFile("static/" + name)
@@ -56,13 +56,11 @@ func newPages(c Config) (*pages, error) {
 		}
 		p.assets[name] = fmt.Sprintf("/static/%s?v=%x", name, crc32.ChecksumIEEE(content))
 	}
-	functions := p.functions()
-	functions["hasJobs"], functions["asset"] = p.hasJobs, func(name string) string { return p.assets[name] }
 	for _, name := range []string{
 		"overview", "workers", "worker", "waiting", "runs", "run", "schedule", "jobs", "job", "plan",
 		"leases", "decisions", "definitions", "receipts", "records", "audit", "databases", "error", "act", "signin", "docs",
 	} {
-		t, err := template.New("").Funcs(functions).ParseFS(files,
+		t, err := template.New("").Funcs(p.functions()).ParseFS(files,
 			"templates/layout.html", "templates/parts.html", "templates/live.html", "templates/charts.html", "templates/"+name+".html")
 		if err != nil {
 			return nil, fmt.Errorf("page %s: %w", name, err)
@@ -193,12 +191,17 @@ func (p *pages) openDecisions(ctx context.Context) (n int64) {
 			}
 		}
 	}
-	keys := known[service.LooseForeignKeys](p.recent, looseForeignKeys).Value
+	last, _ := p.recent.reading(looseForeignKeys).shown.Load().(part[service.LooseForeignKeys])
+	keys := last.Value
 	return n + int64(len(keys.Absent)+len(keys.Reused))
 }
 
-// refreshSeconds is how often a browser reloads the page.
-const refreshSeconds = 5
+const (
+	// refreshSeconds is how often a browser reloads the page.
+	refreshSeconds = 5
+	// maxForm is the maximum size of a form in bytes.
+	maxForm = 64 << 10
+)
 
 // show renders the page of a template with a title.
 func (p *pages) show(w http.ResponseWriter, r *http.Request, name, title string, body any) {

@@ -15,25 +15,16 @@ import (
 const (
 	// planEvery is the age from which on a plan is computed again.
 	planEvery = 30 * time.Second
-	// planTimeout limits the computation of a plan. It stops by itself after 20 seconds, and waits
-	// up to three for others.
+	// planTimeout limits a plan, which waits up to 3 seconds for others and computes for up to 20.
 	planTimeout = 25 * time.Second
 )
-
-// planPage is the data of the page of a plan.
-type planPage struct {
-	*pb.Plan
-	// At is the time of the computation.
-	At time.Time
-}
 
 // plan shows the effects of a deletion, from the API's PlanDeletion.
 func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 	kind := r.PathValue("kind")
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil {
-		p.renderError(w, r, http.StatusBadRequest, "The address of a plan is /plan/user/ID, /plan/group/ID "+
-			"or /plan/placeholder/ID, where ID is a number.")
+		p.renderError(w, r, http.StatusBadRequest, "Replace "+strconv.Quote(r.PathValue("id"))+" in the address with the number of a "+kind+".")
 		return
 	}
 	found := readWithin(r.Context(), p.recent, fmt.Sprintf("plan %s %d %q", kind, id, clientOf(r).Name),
@@ -48,7 +39,7 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 	}
 	p.write(w, r, http.StatusOK, "plan", frame{
 		Title: fmt.Sprintf("plan of %s %d · caretaker", kind, id), Fixed: true,
-		Body: planPage{found.Value, found.At},
+		Body: found,
 	})
 }
 
@@ -62,9 +53,8 @@ func planned(kind string, id int64) string {
 
 // plannedBy returns the address of the plan of a job's deletion, "" after the job has succeeded.
 func plannedBy(j job.Job) string {
-	kind, id, ok := plan.TargetOf(j)
-	if !ok || j.State == "completed" {
-		return ""
+	if kind, id, ok := plan.TargetOf(j); ok && j.State != "completed" {
+		return planned(kind, id)
 	}
-	return planned(kind, id)
+	return ""
 }

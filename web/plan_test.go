@@ -59,7 +59,7 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 		words string
 	}{
 		"/plan/user/4711": {404, "User 4711 not found"}, "/plan/group/4711": {404, "Group 4711 not found"},
-		"/plan/project/7": {400, "Kind: must be user, group or placeholder"}, "/plan/user/x": {400, "/plan/user/ID"},
+		"/plan/project/7": {400, "Kind: must be user, group or placeholder"}, "/plan/user/x": {400, "the number of a user"},
 		"/plan/user/0": {400, "Id: must be a positive number"}, "/plan/user": {404, "Page not found"},
 	} {
 		if answer, body := f.request(http.MethodGet, path); answer.StatusCode != want.code || !strings.Contains(body, want.words) {

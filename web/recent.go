@@ -98,12 +98,6 @@ func readWithin[T any](
 	return last
 }
 
-// known returns the last part under a name, without reading it.
-func known[T any](r *recent, name string) part[T] {
-	last, _ := r.reading(name).shown.Load().(part[T])
-	return last
-}
-
 // readLater is read for the charts. It returns a known value immediately, and reads an old value again in
 // the background.
 func readLater[T any](

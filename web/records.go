@@ -8,14 +8,12 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
@@ -50,22 +48,12 @@ func apiPages[T any, R interface {
 			listed, _ := response.(R)
 			return listed, err
 		})
-		page := pageOf[T]{
-			part: part[[]T]{entries(answer.Value), answer.At, answer.Err}, next: answer.Value.GetNextPageToken(),
-		}
+		page := pageOf[T]{part: part[[]T]{entries(answer.Value), answer.At, answer.Err}, next: answer.Value.GetNextPageToken()}
 		if of, ok := any(answer.Value).(interface{ GetUnread() []string }); ok {
 			page.unread = of.GetUnread()
 		}
 		return page
 	}
-}
-
-// timeOfMessage returns a time of the API, zero if it is not set.
-func timeOfMessage(t *timestamppb.Timestamp) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.AsTime()
 }
 
 // receiptList serves the receipts: which rows were changed, by which rule.
@@ -206,10 +194,13 @@ func (p lists) search(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil && to != "":
 		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of this site
+	case err == nil && len(words) > 1:
+		p.renderError(w, r, http.StatusNotFound, fmt.Sprintf("No database has a receipt for key %q of table %q. "+
+			"Either caretaker has not changed this row, or the receipt has expired. "+
+			"For a key with several columns, enter all values: orders 42,7.", strings.Join(words[1:], " "), words[0]))
 	case err == nil, errors.Is(err, fault.ErrUnknownRun), errors.Is(err, fault.ErrUnknownJob):
 		p.renderError(w, r, http.StatusNotFound, "Nothing found for "+strconv.Quote(strings.Join(words, " "))+
-			". Enter the ID of a run or job, a unique prefix of a run ID, or a table and a key. "+
-			"For a key with several columns, enter all values: orders 42,7.")
+			". Enter the ID of a run or job, a unique prefix of a run ID, or a table and a key.")
 	default:
 		p.fail(w, r, err)
 	}
@@ -230,7 +221,7 @@ func (p lists) findID(ctx context.Context, text string) (string, error) {
 // one, it returns that of a database whose older receipts may match. A key of several columns may be
 // written without parentheses.
 func (p lists) findRow(r *http.Request, table, key string) (string, error) {
-	ctx, keys := r.Context(), []string{key}
+	keys := []string{key}
 	// A key in parentheses comes first, because it matches no other table.
 	if parts := strings.FieldsFunc(key, func(c rune) bool { return c == ',' || c == ' ' }); len(parts) > 1 && key[0] != '(' {
 		keys = []string{"(" + strings.Join(parts, ",") + ")", key}
@@ -241,26 +232,30 @@ func (p lists) findRow(r *http.Request, table, key string) (string, error) {
 			queries = append(queries, url.Values{"database": {name}, "table": {table}, "key": {key}})
 		}
 	}
+	found := p.firstReceipts(r, queries)
+	for i, of := range found {
+		if len(of.Value) > 0 {
+			return "/receipts?" + queries[i].Encode(), nil
+		}
+	}
+	for i, of := range found {
+		if of.Err != nil || of.next != "" {
+			return "/receipts?" + queries[i].Encode(), of.Err
+		}
+	}
+	return "", nil
+}
+
+// firstReceipts returns the newest receipt of each query. It reads them in parallel.
+func (p lists) firstReceipts(r *http.Request, queries []url.Values) []pageOf[*pb.Receipt] {
 	found := make([]pageOf[*pb.Receipt], len(queries))
 	var wait sync.WaitGroup
-	for i := range queries {
+	for i, query := range queries {
 		wait.Go(func() {
 			found[i] = apiPages(p.pages, r, &pb.ListReceiptsRequest{PageSize: 1},
-				(*pb.ListReceiptsResponse).GetReceipts)(ctx, queries[i], 0, "")
+				(*pb.ListReceiptsResponse).GetReceipts)(r.Context(), query, 0, "")
 		})
 	}
 	wait.Wait()
-	at := slices.IndexFunc(found, func(of pageOf[*pb.Receipt]) bool { return len(of.Value) > 0 })
-	for i, of := range found {
-		if at < 0 && of.Err != nil {
-			return "", of.Err
-		}
-		if at < 0 && of.next != "" {
-			at = i
-		}
-	}
-	if at < 0 {
-		return "", nil
-	}
-	return "/receipts?" + queries[at].Encode(), nil
+	return found
 }

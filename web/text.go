@@ -25,12 +25,12 @@ func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": format.Number[int64],
 		"words": status.Condition.Text, "tone": fault.Tone, "took": took, "lasted": lasted, "counts": counts,
-		"plain": plain, "cause": cause, "trace": p.traceLink, "why": why, "detail": detail, "args": args, "short": short,
-		"cut": cut, "actLink": actLink,
+		"plain": plain, "cause": cause, "trace": p.traceURL, "why": why, "detail": detail, "args": args, "short": short,
+		"cut": cut, "actLink": actLink, "hasJobs": p.hasJobs, "asset": func(name string) string { return p.assets[name] },
 		"planned": planned, "plannedBy": plannedBy,
 		"named": func(name string, of []choice) map[string]any { return map[string]any{"Name": name, "Of": of} },
 		"row":   func(run run.Run, named bool) runRow { return runRow{Run: run, Named: named} },
-		"fold":  fold, "sentence": sentence, "when": timeOfMessage, "wide": func(n int) int64 { return int64(n) },
+		"fold":  fold, "sentence": sentence, "wide": func(n int) int64 { return int64(n) },
 	}
 }
 
@@ -172,11 +172,10 @@ func plain(name string) string { return strings.ReplaceAll(name, "_", " ") }
 // detail returns the reason for a worker's condition. For an idle worker it returns only the
 // remarks, because the page shows its next run elsewhere.
 func detail(w status.Worker) string {
-	if w.Condition != status.ConditionIdle {
-		return w.ConditionDetail
+	if _, remarks, _ := strings.Cut(w.ConditionDetail, "; "); w.Condition == status.ConditionIdle {
+		return remarks
 	}
-	_, remarks, _ := strings.Cut(w.ConditionDetail, "; ")
-	return remarks
+	return w.ConditionDetail
 }
 
 // why returns the outcome of a job's last attempt with its reason and error.
@@ -221,15 +220,11 @@ func args(raw json.RawMessage) []string {
 // short returns the first 13 characters of an ID, as the command shows it.
 func short(id string) string { return id[:min(len(id), len("01a21e76-0223"))] }
 
-// link is a link to a trace. URL is "" if no trace URL is configured.
-type link struct{ ID, URL string }
-
-// traceLink returns a trace id with its address in the tracing system. Without TraceURL, or for an
-// invalid id, it has no address.
-func (p *pages) traceLink(id string) link {
-	l := link{ID: id}
-	if p.config.TraceURL != "" && regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(id) {
-		l.URL = strings.ReplaceAll(p.config.TraceURL, "{trace_id}", id)
+// traceURL returns the address of a trace in the tracing system. It is "" without TraceURL, or for an
+// invalid ID.
+func (p *pages) traceURL(id string) string {
+	if !regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(id) {
+		return ""
 	}
-	return l
+	return strings.ReplaceAll(p.config.TraceURL, "{trace_id}", id)
 }
