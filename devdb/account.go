@@ -37,7 +37,7 @@ func serverAccount() (account, error) {
 			return account{name: name, uid: uid, gid: gid, switched: true}, nil
 		}
 	}
-	return account{}, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody: run caretaker as another user")
+	return account{}, errors.New("PostgreSQL cannot run as root, and this machine has no user postgres or nobody: run caretaker as another user")
 }
 
 // attr starts a program as the account, in a process group of its own. So Ctrl-C reaches us alone,
@@ -74,7 +74,7 @@ func (a account) reaches(dir string) error {
 		}
 		if err == nil && !a.enters(info) {
 			if at != dir && !strings.HasPrefix(at, temp) {
-				return fmt.Errorf("PostgreSQL does not run as root, and the user %s cannot enter %s (mode %04o): choose another data folder, for example /var/lib/caretaker/dev",
+				return fmt.Errorf("PostgreSQL cannot run as root, and the user %s cannot enter %s (mode %04o): choose another data folder, such as /var/lib/caretaker/dev",
 					a.name, at, info.Mode().Perm())
 			}
 			closed[at] = info.Mode().Perm()

@@ -101,7 +101,7 @@ func (config Config) open(ctx context.Context, owner account) (folder, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return folder{}, fmt.Errorf("no default data folder, name one: %w", err)
+		return folder{}, fmt.Errorf("no default data folder found (choose a directory with --data-dir): %w", err)
 	}
 	return openFolder(filepath.Join(cache, "caretaker", "dev"), owner)
 }
@@ -144,7 +144,7 @@ func (c *Cluster) Dir() string { return c.folder.path }
 // CreateDatabase creates an empty database unless it exists.
 func (c *Cluster) CreateDatabase(ctx context.Context, name string) error {
 	if err := c.createDatabase(ctx, name); err != nil {
-		return fmt.Errorf("create database %s: %w", name, err)
+		return fmt.Errorf("cannot create database %s: %w", name, err)
 	}
 	return nil
 }

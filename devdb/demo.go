@@ -20,7 +20,7 @@ func Definitions() string { return definitions }
 func LoadDemo(ctx context.Context, urls map[string]string) error {
 	for _, database := range []string{"main", "ci", "sec"} {
 		if err := load(ctx, cmp.Or(urls[database], urls["main"]), demoPart(database)); err != nil {
-			return fmt.Errorf("load the demo data of %s: %w", database, err)
+			return fmt.Errorf("cannot load the demo data into %s: %w", database, err)
 		}
 	}
 	return nil

@@ -33,7 +33,7 @@ func (c *Cluster) programs(ctx context.Context, version int) (programs, error) {
 	}
 	_, _ = fmt.Fprintf(c.config.Log, "%v: downloading PostgreSQL %s into %s\n", err, downloaded, cache)
 	if fetchErr := fetch(ctx, cache, ""); fetchErr != nil {
-		return programs{}, fmt.Errorf("%w, and the download failed: %w. Install the server %s", err, fetchErr,
+		return programs{}, fmt.Errorf("%w, and the download failed: %w: install the server %s", err, fetchErr,
 			"(Debian: apt install postgresql; Red Hat: dnf install postgresql-server; macOS: brew install postgresql@17)")
 	}
 	return find(ctx, "", []string{fetched}, version)

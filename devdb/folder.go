@@ -38,7 +38,7 @@ func (f folder) file(name string) string { return filepath.Join(f.path, name) }
 func openFolder(path string, owner account) (folder, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return folder{}, fmt.Errorf("data folder: %w", err)
+		return folder{}, fmt.Errorf("cannot find the data folder: %w", err)
 	}
 	if err := checkOurs(path); err != nil {
 		return folder{}, err
@@ -51,7 +51,7 @@ func openFolder(path string, owner account) (folder, error) {
 		return folder{}, err
 	}
 	if err := os.MkdirAll(path, mode); err != nil {
-		return folder{}, fmt.Errorf("create the data folder: %w", err)
+		return folder{}, fmt.Errorf("cannot create the data folder: %w", err)
 	}
 	if err := owner.reaches(path); err != nil { // a strict umask
 		return folder{}, err
@@ -71,9 +71,9 @@ func checkOurs(path string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, syscall.ENOTDIR):
-		return fmt.Errorf("%s is not a directory: name a new or an empty one with --data-dir", path)
+		return fmt.Errorf("%s is not a directory: choose a new or empty directory with --data-dir", path)
 	case err != nil:
-		return fmt.Errorf("read the data folder: %w", err)
+		return fmt.Errorf("cannot read the data folder: %w", err)
 	}
 	names := map[string]bool{}
 	for _, entry := range entries {
@@ -82,8 +82,8 @@ func checkOurs(path string) error {
 	if len(names) == 0 || names["lock"] && (names["password"] || len(names) == 1) {
 		return nil
 	}
-	return fmt.Errorf("%s has files that caretaker has not made, such as %s; nothing was changed: "+
-		"name a new or an empty directory with --data-dir", path, entries[0].Name())
+	return fmt.Errorf("%s contains files that caretaker has not created, such as %s (nothing was changed): "+
+		"choose a new or empty directory with --data-dir", path, entries[0].Name())
 }
 
 // tempFolder makes a locked throw-away folder in the first of the places that
@@ -105,7 +105,7 @@ func tempFolder(bases []string, owner account) (folder, error) {
 		}
 		return openFolder(path, owner)
 	}
-	return folder{}, fmt.Errorf("no place for a throw-away database: %w", errors.Join(errs...))
+	return folder{}, fmt.Errorf("cannot create a temporary database: %w", errors.Join(errs...))
 }
 
 // close ends the lock at once: a program that is being started has the file, too, until it runs.
@@ -117,7 +117,7 @@ func (f folder) close() error {
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock the data folder: %w", err)
+		return nil, fmt.Errorf("cannot lock the data folder: %w", err)
 	}
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		holder, _ := os.ReadFile(path)
@@ -125,10 +125,10 @@ func lockFile(path string) (*os.File, error) {
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, &inUseError{filepath.Dir(path), strings.TrimSpace(string(holder))}
 		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+		return nil, fmt.Errorf("cannot lock %s: %w", path, err)
 	}
 	if err := errors.Join(file.Truncate(0), writeAt(file, strconv.Itoa(os.Getpid())+"\n")); err != nil {
-		return nil, errors.Join(fmt.Errorf("write %s: %w", path, err), file.Close())
+		return nil, errors.Join(fmt.Errorf("cannot write %s: %w", path, err), file.Close())
 	}
 	return file, nil
 }
@@ -137,7 +137,7 @@ func lockFile(path string) (*os.File, error) {
 type inUseError struct{ dir, process string }
 
 func (e *inUseError) Error() string {
-	return fmt.Sprintf("%s is in use by process %s: stop that one, or choose another folder with --data-dir", e.dir, e.process)
+	return fmt.Sprintf("%s is in use by process %s: stop that process, or choose another directory with --data-dir", e.dir, e.process)
 }
 
 func writeAt(file *os.File, text string) error {
@@ -154,7 +154,7 @@ func (f folder) password(owner account) (string, error) {
 		err = errors.Join(os.WriteFile(path, text, 0o600), owner.own(path)) // initdb reads it
 	}
 	if err != nil {
-		return "", fmt.Errorf("password of the data folder: %w", err)
+		return "", fmt.Errorf("cannot read the password in the data folder: %w", err)
 	}
 	return strings.TrimSpace(string(text)), nil
 }

@@ -33,11 +33,11 @@ func (f folder) version() (int, error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("data folder made by another user? Choose another one: %w", err)
+		return 0, fmt.Errorf("cannot read the version of the data folder: %w", err)
 	}
 	version, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		return 0, fmt.Errorf("%s is no PostgreSQL data folder that we know: %w", f.data(), err)
+		return 0, fmt.Errorf("%s is not a PostgreSQL data folder: %w", f.data(), err)
 	}
 	return version, nil
 }
@@ -48,7 +48,7 @@ func (c *Cluster) initialise(ctx context.Context, found programs) error {
 	_, _ = fmt.Fprintf(c.config.Log, "Creating a PostgreSQL %d cluster in %s\n", found.version, c.folder.path)
 	fresh := c.folder.file("data.new")
 	if err := errors.Join(os.RemoveAll(fresh), os.Mkdir(fresh, 0o700), c.owner.own(fresh)); err != nil {
-		return fmt.Errorf("create the data folder: %w", err)
+		return fmt.Errorf("cannot create the data folder: %w", err)
 	}
 	args := []string{
 		"--pgdata=" + fresh, "--username=" + superuser, "--pwfile=" + c.folder.file("password"),
@@ -60,7 +60,7 @@ func (c *Cluster) initialise(ctx context.Context, found programs) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(found.dir, "initdb"), args...)
 	cmd.Env, cmd.Dir, cmd.SysProcAttr = environment(), "/", c.owner.attr()
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb as user %s: %w\n%s", c.owner.name, err, out)
+		return fmt.Errorf("cannot run initdb as user %s: %w\n%s", c.owner.name, err, out)
 	}
 	return os.Rename(fresh, c.folder.data())
 }
@@ -99,7 +99,7 @@ func (c *Cluster) watch(ctx context.Context, pid int) error {
 // launch starts the server on the folder's last port, or on other free ones.
 func (c *Cluster) launch(ctx context.Context, found programs) error {
 	if err := os.Truncate(c.folder.file("postgres.log"), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("empty the server's log: %w", err)
+		return fmt.Errorf("cannot empty the server's log: %w", err)
 	}
 	last, _ := os.ReadFile(c.folder.file("port"))
 	port, _ := strconv.Atoi(string(last))
@@ -131,16 +131,16 @@ func freePort(ctx context.Context, want int) (int, error) {
 		return freePort(ctx, 0)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
+		return 0, fmt.Errorf("cannot find a free port: %w", err)
 	}
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	if err := errors.Join(err, listener.Close()); err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
+		return 0, fmt.Errorf("cannot find a free port: %w", err)
 	}
 	return strconv.Atoi(port)
 }
 
-var errPortTaken = errors.New("the port was taken by another process")
+var errPortTaken = errors.New("another process has taken the port")
 
 // try starts the server once and waits until it answers.
 func (c *Cluster) try(ctx context.Context, found programs) error {
@@ -169,7 +169,7 @@ func (c *Cluster) try(ctx context.Context, found programs) error {
 		default:
 		}
 		if waitErr := pause(ctx, end); waitErr != nil {
-			return errors.Join(fmt.Errorf("the server does not answer: %w (%w), its log: %s", err, waitErr, c.log()), c.server.stop(context.WithoutCancel(ctx), c.folder))
+			return errors.Join(fmt.Errorf("the server does not answer: %w (%w), log of the server: %s", err, waitErr, c.log()), c.server.stop(context.WithoutCancel(ctx), c.folder))
 		}
 	}
 }
@@ -180,7 +180,7 @@ func (c *Cluster) failure() error {
 	if strings.Contains(text, "could not create any TCP/IP sockets") {
 		return errPortTaken
 	}
-	return fmt.Errorf("the server ended at its start: %s", text)
+	return fmt.Errorf("the server ended during startup, log of the server: %s", text)
 }
 
 // log returns the end of the server's log.

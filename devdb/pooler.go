@@ -73,7 +73,7 @@ func poolerPlaces() []string {
 }
 
 // errNoPooler shows the user how to install PgBouncer.
-var errNoPooler = errors.New("no pgbouncer found: `make test` installs it where it may. Else install it " +
+var errNoPooler = errors.New("pgbouncer not found: run `make test`, which tries to install pgbouncer, or install it manually " +
 	"(Debian, Ubuntu: apt install pgbouncer; Red Hat: dnf install pgbouncer; macOS: brew install pgbouncer)")
 
 func findPooler(path string, places []string) (string, error) {
@@ -107,7 +107,7 @@ func (p *Pooler) configure(ctx context.Context, program string, size int) (err e
 	settings := fmt.Sprintf(poolerSettings, p.cluster.port, p.port, users, size)
 	out, err := exec.CommandContext(ctx, program, "--version").Output()
 	if err != nil {
-		return fmt.Errorf("ask %s for its version: %w", program, err)
+		return fmt.Errorf("cannot read the version of %s: %w", program, err)
 	}
 	// Later versions can do more than those before 1.21, which people still run.
 	if version := regexp.MustCompile(`(?i)pgbouncer 1\.(\d+)`).FindSubmatch(out); version != nil {
@@ -137,7 +137,7 @@ func (p *Pooler) start(ctx context.Context, program string) error {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s as user %s: %w", program, p.cluster.owner.name, err)
+		return fmt.Errorf("cannot start %s as user %s: %w", program, p.cluster.owner.name, err)
 	}
 	p.ended = make(chan struct{})
 	go func() {
@@ -151,7 +151,7 @@ func (p *Pooler) start(ctx context.Context, program string) error {
 		}
 		if waitErr := pause(ctx, end); waitErr != nil {
 			text, _ := os.ReadFile(log.Name())
-			return fmt.Errorf("PgBouncer does not answer: %w, its log: %s", err, text)
+			return fmt.Errorf("PgBouncer does not answer: %w, log of PgBouncer: %s", err, text)
 		}
 	}
 }

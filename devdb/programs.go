@@ -88,17 +88,17 @@ func numberIn(path string) float64 {
 func majorVersion(ctx context.Context, dir string) (int, error) {
 	out, err := exec.CommandContext(ctx, filepath.Join(dir, "postgres"), "--version").Output()
 	if err != nil {
-		return 0, fmt.Errorf("ask %s/postgres for its version: %w", dir, err)
+		return 0, fmt.Errorf("cannot read the version of %s/postgres: %w", dir, err)
 	}
 	match := regexp.MustCompile(`\(PostgreSQL\)\s+(\d+)`).FindSubmatch(out)
 	if match == nil {
-		return 0, fmt.Errorf("%s/postgres --version says %q", dir, strings.TrimSpace(string(out)))
+		return 0, fmt.Errorf("unknown version in the output of %s/postgres --version: %q", dir, strings.TrimSpace(string(out)))
 	}
 	return strconv.Atoi(string(match[1]))
 }
 
 // errNoPrograms reports that none of the usual folders has a server.
-var errNoPrograms = errors.New("no PostgreSQL server programs (initdb, postgres) found")
+var errNoPrograms = errors.New("PostgreSQL server programs (initdb, postgres) not found")
 
 // find returns the first usable installation: of the major version want, or,
 // when want is 0, of any supported one.
@@ -118,11 +118,11 @@ func find(ctx context.Context, path string, patterns []string, want int) (progra
 	if len(unfit) == 0 {
 		return programs{}, errNoPrograms
 	}
-	need := fmt.Sprintf("version %d or later is needed", minVersion)
+	need := fmt.Sprintf("version %d or later is required", minVersion)
 	if want != 0 {
-		need = fmt.Sprintf("the data folder was made by version %d", want)
+		need = fmt.Sprintf("the data folder requires version %d", want)
 	}
-	return programs{}, fmt.Errorf("%w: %s, but %s", errNoPrograms, need, strings.Join(unfit, "; "))
+	return programs{}, fmt.Errorf("%w: %s (%s)", errNoPrograms, need, strings.Join(unfit, "; "))
 }
 
 // library reports whether the server has the named loadable library.

@@ -31,11 +31,11 @@ func LoadSchema(ctx context.Context, url, database string) error {
 	ci, sec := schemaPart("p_ci_pipelines", "schema_ci.sql"), schemaPart("vulnerabilities", "schema_sec.sql")
 	parts := map[string][]part{"main": {main}, "ci": {ci}, "sec": {sec}, "all": {main, ci, sec}, "queue": {}}[database]
 	if parts == nil {
-		return fmt.Errorf("no reference schema %q: choose main, ci, sec, all or queue", database)
+		return fmt.Errorf("unknown reference schema %q: use main, ci, sec, all or queue", database)
 	}
 	queue := schemaPart("loose_foreign_keys_deleted_records", "schema_queue.sql")
 	if err := load(ctx, url, append([]part{queue}, parts...)...); err != nil {
-		return fmt.Errorf("load the reference schema %s: %w", database, err)
+		return fmt.Errorf("cannot load the reference schema %s: %w", database, err)
 	}
 	return nil
 }

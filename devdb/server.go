@@ -58,7 +58,7 @@ func supervised(ctx context.Context, f folder, owner account, remove bool, pid i
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = read, log, log
 	cmd.Env, cmd.Dir, cmd.SysProcAttr = environment(), "/", owner.attr()
 	if err := cmd.Start(); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("start %s as user %s: %w", command, owner.name, err), hold.Close())
+		return nil, nil, errors.Join(fmt.Errorf("cannot start %s as user %s: %w", command, owner.name, err), hold.Close())
 	}
 	return cmd, hold, nil
 }
@@ -110,13 +110,13 @@ func halt(ctx context.Context, f folder, pid int) error {
 			return err
 		}
 	}
-	return fmt.Errorf("the server (process %d) does not stop: stop it by hand", pid)
+	return fmt.Errorf("the server (process %[1]d) does not stop: stop process %[1]d manually", pid)
 }
 
 // signal sends the signal and reports whether the server stopped in time.
 func signal(ctx context.Context, f folder, pid int, number syscall.Signal, limit time.Duration) (bool, error) {
 	if err := syscall.Kill(pid, number); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return false, fmt.Errorf("stop the server (process %d): %w", pid, err)
+		return false, fmt.Errorf("cannot stop the server (process %d): %w", pid, err)
 	}
 	return waits(ctx, limit, func() bool { return !f.names(pid) || !alive(pid) }), nil
 }
@@ -173,7 +173,7 @@ func proves(ctx context.Context, f folder, url string) error {
 		return err
 	}
 	if resolved, err := filepath.EvalSymlinks(f.data()); err != nil || dir != f.data() && dir != resolved {
-		return fmt.Errorf("another server, of %s, listens there", dir)
+		return fmt.Errorf("the server of another data folder, %s, uses this port", dir)
 	}
 	return nil
 }

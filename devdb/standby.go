@@ -21,7 +21,7 @@ import (
 // are the cluster's. It needs no program besides the server's own.
 func (c *Cluster) Standby(ctx context.Context, settings map[string]string) (*Cluster, error) {
 	if c.attached {
-		return nil, errors.New("standby of a shared cluster not supported: start a cluster with Start")
+		return nil, errors.New("a shared cluster cannot have a standby: start a cluster with Start")
 	}
 	// A standby refuses to start with fewer connections than its primary.
 	config := Config{Ephemeral: true, Dir: c.throwAwayDir(), Log: c.config.Log, Settings: map[string]string{}}
@@ -45,7 +45,7 @@ func (c *Cluster) Standby(ctx context.Context, settings map[string]string) (*Clu
 		err = s.follow(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start a standby: %w", err), os.RemoveAll(f.path), f.close())
+		return nil, errors.Join(fmt.Errorf("cannot start a standby: %w", err), os.RemoveAll(f.path), f.close())
 	}
 	return s, nil
 }

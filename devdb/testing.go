@@ -191,7 +191,7 @@ func (s *Tests) Cluster(t tb) *Cluster {
 	defer s.mu.Unlock()
 	cluster, err := s.started()
 	if err != nil {
-		t.Fatalf("start the test databases: %v", err)
+		t.Fatalf("cannot start the test databases: %v", err)
 	}
 	return cluster
 }
@@ -235,20 +235,20 @@ func (s *Tests) Clone(t tb, from Template) string {
 	cluster := s.Cluster(t)
 	number, template, err := s.prepared(cluster, from)
 	if err != nil {
-		t.Fatalf("prepare the template %s: %v", from.Name, err)
+		t.Fatalf("cannot prepare the template %s: %v", from.Name, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), WaitTimeout)
 	defer cancel()
 	name := fmt.Sprintf("clone_%d_%d_%s", os.Getpid(), number, from.Name)
 	if err := cluster.clone(ctx, name, template); err != nil {
-		t.Fatalf("clone the template %s: %v", from.Name, err)
+		t.Fatalf("cannot clone the template %s: %v", from.Name, err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), WaitTimeout)
 		defer cancel()
 		drop := "DROP DATABASE IF EXISTS " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)"
 		if err := cluster.exec(ctx, forget(name), drop); err != nil {
-			t.Fatalf("drop the clone %s: %v", name, err)
+			t.Fatalf("cannot drop the clone %s: %v", name, err)
 		}
 	})
 	return cluster.URL(name)
@@ -286,7 +286,7 @@ func (s *Tests) prepared(cluster *Cluster, from Template) (int, string, error) {
 // Dated ones have another prefix, so that tidy drops them.
 func (t Template) database() (string, error) {
 	if t.Name == "" || len(t.Name) > 30 || strings.ContainsRune(t.Name, 0) {
-		return "", errors.New("a template's name has 1 to 30 bytes")
+		return "", errors.New("the name of a template must have 1 to 30 bytes")
 	}
 	sources, err := templateSources()
 	if err != nil {

@@ -100,7 +100,7 @@ func removeKept(ctx context.Context, dir string) error {
 	}
 	removeStale(ctx, folder{path: dir, lock: lock})
 	if !missing(dir) {
-		return fmt.Errorf("%s cannot be removed: remove it by hand", dir)
+		return fmt.Errorf("cannot remove %[1]s: remove %[1]s manually", dir)
 	}
 	return nil
 }
@@ -137,18 +137,18 @@ func attach(ctx context.Context, dir string) (*Cluster, error) {
 	c := &Cluster{folder: folder{path: dir}, attached: true, idle: make(chan *pgx.Conn, maxIdle)}
 	password, err := os.ReadFile(c.folder.file("password"))
 	if err != nil {
-		return nil, fmt.Errorf("%s names no cluster: %w", SharedCluster, err)
+		return nil, fmt.Errorf("cannot read the cluster in %s: %w", SharedCluster, err)
 	}
 	running, ok := c.folder.readPostmaster()
 	if !ok {
-		return nil, fmt.Errorf("the cluster in %s is not running: unset the variable, or run make test", SharedCluster)
+		return nil, fmt.Errorf("the cluster in %s is not running: unset the variable, or run `make test`", SharedCluster)
 	}
 	c.password, c.port = string(password), running.port
 	if c.owner, err = serverAccount(); err != nil {
 		return nil, err
 	}
 	if err := proves(ctx, c.folder, c.URL("postgres")); err != nil {
-		return nil, fmt.Errorf("connect to the cluster that %s names: %w", SharedCluster, err)
+		return nil, fmt.Errorf("cannot connect to the cluster in %s: %w", SharedCluster, err)
 	}
 	return c, nil
 }

@@ -58,7 +58,7 @@ func trickle(ctx context.Context, urls map[string]string, every time.Duration) e
 	var project trickled
 	row := conns["main"].QueryRow(ctx, trickleParents)
 	if err := row.Scan(&project.id, &project.users, &project.requests); err != nil {
-		return fmt.Errorf("make parents in main: %w", err)
+		return fmt.Errorf("cannot create parents in main: %w", err)
 	}
 	err = project.fill(ctx, conns)
 	last, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), trickleTimeout)
@@ -76,7 +76,7 @@ func connectAll(ctx context.Context, urls map[string]string) (map[string]*pgx.Co
 	for _, name := range []string{"main", "ci", "sec"} {
 		conn, err := pgx.Connect(ctx, cmp.Or(urls[name], urls["main"]))
 		if err != nil {
-			return conns, fmt.Errorf("connect to %s: %w", name, err)
+			return conns, fmt.Errorf("cannot connect to %s: %w", name, err)
 		}
 		conns[name] = conn
 	}
@@ -92,13 +92,13 @@ type trickled struct {
 // fill makes the children.
 func (p *trickled) fill(ctx context.Context, conns map[string]*pgx.Conn) error {
 	if err := conns["ci"].QueryRow(ctx, trickleCI, p.id, p.users, p.requests).Scan(&p.pipelines); err != nil {
-		return fmt.Errorf("make children in ci: %w", err)
+		return fmt.Errorf("cannot create children in ci: %w", err)
 	}
 	if _, err := conns["sec"].Exec(ctx, trickleSec, p.id, p.users); err != nil {
-		return fmt.Errorf("make children in sec: %w", err)
+		return fmt.Errorf("cannot create children in sec: %w", err)
 	}
 	if _, err := conns["main"].Exec(ctx, trickleHeads, p.pipelines, p.id); err != nil {
-		return fmt.Errorf("make children in main: %w", err)
+		return fmt.Errorf("cannot create children in main: %w", err)
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func backlogged(ctx context.Context, conns map[string]*pgx.Conn) (bool, error) {
 	for name, conn := range conns {
 		var pending int
 		if err := conn.QueryRow(ctx, pendingRecords, trickleLimit).Scan(&pending); err != nil {
-			return false, fmt.Errorf("count the records of %s: %w", name, err)
+			return false, fmt.Errorf("cannot count the records of %s: %w", name, err)
 		}
 		if pending >= trickleLimit {
 			return true, nil
@@ -175,10 +175,10 @@ func (p *trickled) remove(ctx context.Context, conns map[string]*pgx.Conn) error
 	batch.Queue("DELETE FROM users WHERE id = ANY ($1)", p.users)
 	batch.Queue("DELETE FROM projects WHERE id = $1", p.id)
 	if err := conns["main"].SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("delete parents: %w", err)
+		return fmt.Errorf("cannot delete parents: %w", err)
 	}
 	if _, err := conns["ci"].Exec(ctx, "DELETE FROM p_ci_pipelines WHERE id = ANY ($1)", p.pipelines[:min(2, len(p.pipelines))]); err != nil {
-		return fmt.Errorf("delete pipelines: %w", err)
+		return fmt.Errorf("cannot delete pipelines: %w", err)
 	}
 	return nil
 }

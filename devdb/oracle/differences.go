@@ -15,7 +15,7 @@ func (e *Estate) Differences(ctx context.Context, to Databases) (found []string,
 	want, tables := e.Rows(), Tables()
 	for name := range want {
 		if _, is := tables[name]; !is {
-			return nil, fmt.Errorf("the model says something of %s, which nobody reads", name)
+			return nil, fmt.Errorf("no query reads the table %s of the model", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
@@ -36,7 +36,7 @@ func (e *Estate) Differences(ctx context.Context, to Databases) (found []string,
 			return nil, fmt.Errorf("%s: %w", sql, err)
 		}
 		if n > 0 {
-			found = append(found, fmt.Sprintf("%d rows lead nowhere: %s", n, sql))
+			found = append(found, fmt.Sprintf("%d rows refer to missing rows: %s", n, sql))
 		}
 	}
 	return found, nil
