@@ -122,7 +122,7 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	plain := sh.serving()
 	plain.want(0, "status", worker)
 	for _, flags := range []string{"--tls", "--tls-ca " + certificate, "--tls-cert " + other + " --tls-key " + otherKey} {
-		plain.want(1, "status "+flags, "does not use TLS: remove --tls and all --tls-* flags")
+		plain.want(1, "status "+flags, "does not use TLS: remove the TLS settings")
 	}
 	plain.stop()
 	if code := <-plain.exit; code != 0 {
@@ -140,7 +140,7 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 		r.want(1, command+" --tls-ca "+other, "use --tls-ca with the authority's certificate file")
 		r.want(1, command+ca, "a bearer token is required", "use --token-file, or --tls-cert and "+
 			"--tls-key")
-		r.want(1, command+ca+" --token-file /nowhere", "--token-file: open /nowhere")
+		r.want(1, command+ca+" --token-file /nowhere", "cannot read the token file: open /nowhere")
 		if code, out, errOut := sh.caretaker(strings.Fields(command + ca + " --address " + r.address + " --token-file " + token)...); strings.Contains(errOut, "--token-file") || strings.Contains(errOut, "--tls") {
 			t.Errorf("%s with all it needs: exit %d: %s%s", command, code, out, errOut)
 		}
@@ -148,9 +148,9 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	r.want(0, "status --token-file "+token+ca, worker)
 	r.want(1, "status --token-file "+saved(t, "wrong", "wrong")+ca, "unknown token")
 	r.want(1, "status --tls-cert "+other+ca, "--tls-cert", "--tls-key")
-	r.want(1, "status --tls-cert "+other, "--tls-cert requires --tls-key")
-	r.want(1, "status --tls-key "+key, "--tls-key requires --tls-cert")
+	r.want(1, "status --tls-cert "+other, "the client certificate "+other+" requires a key")
+	r.want(1, "status --tls-key "+key, "the client key "+key+" requires a certificate")
 	empty := saved(t, "empty", "\n")
-	r.want(1, "status --token-file "+empty+ca, "--token-file: "+empty+" is empty")
-	r.want(1, "status --tls-ca "+key, "--tls-ca: ", "contains no PEM certificate")
+	r.want(1, "status --token-file "+empty+ca, "token file "+empty+" is empty")
+	r.want(1, "status --tls-ca "+key, "CA file "+key+" contains no PEM certificate")
 }

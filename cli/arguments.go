@@ -169,10 +169,10 @@ func workerFlag(command *cobra.Command, worker *string) {
 // everyWorker selects all workers.
 const everyWorker = "*"
 
-// workerOrAll makes a command take one worker's name, or the flag --all.
-func workerOrAll(command *cobra.Command, worker *string) {
+// workerOrAll makes a command take one worker's name, or the flag --all with the given help.
+func workerOrAll(command *cobra.Command, worker *string, help string) {
 	all := false
-	command.Flags().BoolVar(&all, "all", false, "all workers and all deferred jobs")
+	command.Flags().BoolVar(&all, "all", false, help)
 	command.Args = func(_ *cobra.Command, args []string) error {
 		if all == (len(args) == 1) || len(args) > 1 {
 			return errors.New("specify either one WORKER or --all")

@@ -199,7 +199,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	conn, err := grpc.NewClient(a.client.address, grpc.WithTransportCredentials(transport),
 		grpc.WithUnaryInterceptor(a.client.observe))
 	if err != nil {
-		return usage(fmt.Errorf("--address %s: %w", a.client.address, err))
+		return usage(fmt.Errorf("cannot connect to %s (%s): %w", a.client.address, a.client.from, err))
 	}
 	defer func() { _ = conn.Close() }()
 	if name := userName(); name != "" {
@@ -252,7 +252,7 @@ func (c *connection) explain(err error) error {
 	}
 	switch reason {
 	case "LEASE_HELD", "WORKER_PAUSED", "WORKER_NOT_CONFIGURED":
-		return &exitError{exitSkipped, errors.New("skipped, " + text)}
+		return &exitError{exitSkipped, errors.New("skipped: " + text)}
 	case "INVALID_ARGUMENT", "UNKNOWN_WORKER", "UNKNOWN_DATABASE", "UNKNOWN_RUN", "UNKNOWN_JOB",
 		"UNKNOWN_PROTECTION", "UNKNOWN_PATH", "UNKNOWN_FLAG", "UNKNOWN_TARGET", "UNKNOWN_CHILD":
 		return &exitError{exitUsage, errors.New(text)}
@@ -295,8 +295,7 @@ func (c *connection) explainTransport(s *status.Status) error {
 			return fmt.Errorf("%s (%s)", text, s.Message())
 		}
 		return fmt.Errorf("no answer from %s: start a server with `caretaker serve` or `caretaker dev`, or "+
-			"set --address or %s to the address of a running server (%s)",
-			c.address, config.AddressVariable, s.Message())
+			"set --address to the address of a running server (%s)", c.address, s.Message())
 	}
 	if s.Code() == codes.DeadlineExceeded {
 		return fmt.Errorf("no answer from %s within %s: check the address and the server's log, or "+
@@ -318,7 +317,8 @@ func (c *connection) wrongFlag(problem string) string {
 		return "the connection to " + c.server() + " was lost during the call: once the server " +
 			"answers, check the runs with `caretaker runs`"
 	case has("not look like a TLS handshake"):
-		return "the server at " + c.address + " does not use TLS: remove --tls and all --tls-* flags"
+		return "the server at " + c.address + " does not use TLS: remove the TLS settings "+
+			"from the flags, the environment and the profile"
 	case ended && !c.secure():
 		return "no gRPC server at " + c.address + ": if the server uses TLS, use --tls or --tls-ca"
 	case has("signed by unknown authority"):

@@ -110,7 +110,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 		assert.That(t, len(runs) == want && (d["nextPageToken"] == "") == (want == 2), "%s: %v", command, d)
 	}
 	r.want(2, "runs --page-token x", "--page-token is invalid for this list with these filters")
-	r.want(1, "status --tls", "does not use TLS: remove --tls and all --tls-* flags")
+	r.want(1, "status --tls", "does not use TLS: remove the TLS settings")
 	execute(t, sql, `INSERT INTO maintenance.fires (worker, fire_time, outcome, run_id, claimed_by, started_at)
 		VALUES ('`+worker+`', '2026-11-21 00:01Z', 'ran', '`+id+`', 'here', '2026-11-21 00:01:02.5Z'),
 		('`+worker+`', '2026-11-21 00:02Z', 'missed', NULL, '', NULL)`)

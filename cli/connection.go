@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -50,9 +49,9 @@ func (c *connection) nearby() bool {
 // flags are the flags of all commands that connect to a server.
 func (c *connection) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("connection", pflag.ContinueOnError)
-	flags.StringVar(&c.address, "address", "", "server `address` (default: the listen key of the "+
-		"--config file, unless --profile is set, else "+config.AddressVariable+", else the address in the "+
-		"profile, else "+defaultAddress+")")
+	flags.StringVar(&c.address, "address", "", "server `address`. The default is the first that is set: "+
+		"the listen key of the --config file (ignored with --profile), "+config.AddressVariable+", the address in "+
+		"the profile, "+defaultAddress)
 	flags.BoolVar(&c.tls, "tls", false, "use TLS with the system's certificate authorities")
 	flags.StringVar(&c.caFile, "tls-ca", "", "use TLS with the certificate authorities in this PEM "+
 		"`file`")
@@ -86,7 +85,7 @@ func (c *connection) complete(known config.Client) {
 	if c.from == "" {
 		c.from = "--address"
 		if c.address == "" && known.Address != "" {
-			c.from = config.AddressVariable
+			c.from = known.AddressSource
 		}
 	}
 	c.address = cmp.Or(c.address, known.Address, defaultAddress)
@@ -105,11 +104,11 @@ func (c *connection) bearer() (string, error) {
 	}
 	content, err := os.ReadFile(c.tokenFile)
 	if err != nil {
-		return "", fmt.Errorf("--token-file: %w", err)
+		return "", fmt.Errorf("cannot read the token file: %w", err)
 	}
 	token := strings.TrimSpace(string(content))
 	if token == "" {
-		return "", fmt.Errorf("--token-file: %s is empty", c.tokenFile)
+		return "", fmt.Errorf("token file %s is empty: write the token to this file", c.tokenFile)
 	}
 	return token, nil
 }
@@ -142,13 +141,13 @@ func (c *connection) credentials() (credentials.TransportCredentials, error) {
 	}
 	switch {
 	case c.keyFile == "" && c.certFile != "":
-		return nil, errors.New("--tls-cert requires --tls-key, the key of the certificate")
+		return nil, fmt.Errorf("the client certificate %s requires a key: specify the file of the key with --tls-key", c.certFile)
 	case c.certFile == "" && c.keyFile != "":
-		return nil, errors.New("--tls-key requires --tls-cert, the certificate of the key")
+		return nil, fmt.Errorf("the client key %s requires a certificate: specify the file of the certificate with --tls-cert", c.keyFile)
 	case c.certFile != "":
 		pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 		if err != nil {
-			return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
+			return nil, fmt.Errorf("cannot use the client certificate %s with the key %s: %w", c.certFile, c.keyFile, err)
 		}
 		secure.Certificates = []tls.Certificate{pair}
 	}
@@ -158,23 +157,23 @@ func (c *connection) credentials() (credentials.TransportCredentials, error) {
 // trust sets the accepted authorities: those of --tls-ca, or else those of the system and the
 // configured server certificate. The host name of that certificate may differ.
 func (c *connection) trust(secure *tls.Config) error {
-	source, file := "--tls-ca", c.caFile
+	source, owner, file := "CA file", "CA", c.caFile
 	if file == "" {
-		source, file = "tls.cert_file", c.serverCert
+		source, owner, file = "tls.cert_file", "server", c.serverCert
 	}
 	if file == "" {
 		return nil
 	}
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("%s: %w", source, err)
+		return fmt.Errorf("cannot read the certificate of the %s: %w", owner, err)
 	}
 	secure.RootCAs = x509.NewCertPool()
 	if system, err := x509.SystemCertPool(); err == nil && c.caFile == "" {
 		secure.RootCAs = system
 	}
 	if !secure.RootCAs.AppendCertsFromPEM(content) {
-		return fmt.Errorf("%s: %s contains no PEM certificate: use a PEM file with the certificate of the CA", source, file)
+		return fmt.Errorf("%s %s contains no PEM certificate: use a PEM file with the certificate of the %s", source, file, owner)
 	}
 	block, _ := pem.Decode(content)
 	if c.caFile != "" || block == nil {

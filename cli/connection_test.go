@@ -25,7 +25,7 @@ func TestClient_UsesTheServerOfItsConfiguration(t *testing.T) {
 
 	sh.want(0, "status"+config, worker)
 	sh.want(0, "status"+everywhere, worker)
-	sh.want(0, "status --config /nowhere.yml --help", "default: the listen key of the --config file")
+	sh.want(0, "status --config /nowhere.yml --help", "the listen key of the --config file (ignored with --profile)")
 	sh.want(0, "pause "+worker+" --reason r"+config, "paused", "(server ", " at "+r.address+")")
 	sh.want(0, "pause "+worker+" --reason r"+everywhere, " at localhost:"+port+")")
 	_, out, errOut := sh.caretaker(strings.Fields("resume " + worker + " -o json" + config)...)
@@ -40,5 +40,5 @@ func TestClient_UsesTheServerOfItsConfiguration(t *testing.T) {
 	sh.want(1, "status", "no answer from 127.0.0.1:1")
 	sh.want(1, "status --config "+saved(t, "plain.yml", "listen: 127.0.0.1:2"), "no answer from 127.0.0.1:2")
 	sh.want(1, "status --config "+saved(t, "gone.yml",
-		"listen: "+r.address+"\ntls: {cert_file: /nowhere.crt, key_file: /nowhere.key}"), "tls.cert_file: open /nowhere.crt")
+		"listen: "+r.address+"\ntls: {cert_file: /nowhere.crt, key_file: /nowhere.key}"), "cannot read the certificate of the server: open /nowhere.crt")
 }

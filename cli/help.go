@@ -122,7 +122,7 @@ func withoutGitLab(root *cobra.Command) {
 		c.Hidden = c.Hidden || is
 	}
 	replaceTerms(root, strings.NewReplacer(
-		"ghost_user_migration", lfk.Name, " and all deferred jobs", "", " and deferred jobs", "",
+		"ghost_user_migration", lfk.Name, "all workers and jobs", "all workers",
 		" and their jobs need", " need", "projects", "orders", "epics", "invoices",
 	))
 }

@@ -77,7 +77,7 @@ func initCommand(a *app) *cobra.Command {
 	flags.StringVar(&s.Web, "web-listen", "", "status page `address` (default 127.0.0.1:8080)")
 	flags.StringVar(&s.TLSCert, "tls-cert", "", "PEM `file` with the server's certificate")
 	flags.StringVar(&s.TLSKey, "tls-key", "", "PEM `file` with the server's key")
-	flags.BoolVar(&yes, "yes", false, "use the defaults instead of asking")
+	flags.BoolVar(&yes, "yes", false, "use the defaults instead of prompting")
 	flags.BoolVar(&s.force, "force", false, "overwrite an existing configuration")
 	return command
 }

@@ -231,8 +231,8 @@ func TestDev_RefusesAddressesAndDirectoriesOfOthers(t *testing.T) {
 	file := filepath.Join(dir, "loose_foreign_keys.yml")
 	assert.NoError(t, os.WriteFile(file, []byte("mine"), 0o600))
 	options := " --listen 127.0.0.1:0 --data-dir "
-	sh.want(1, "dev"+options+dir, dir+" has files that caretaker has not made, such as loose_foreign_keys.yml",
-		"name a new or an empty directory with --data-dir")
+	sh.want(1, "dev"+options+dir, dir+" contains files that caretaker has not created, such as loose_foreign_keys.yml",
+		"choose a new or empty directory with --data-dir")
 	assert.Equal(t, string(assert.Must(os.ReadFile(file))(t)), "mine")
 	files := assert.Must(os.ReadDir(dir))(t)
 	assert.That(t, len(files) == 1, "there are %v", files)

@@ -25,7 +25,7 @@ func jobsCommand(a *app) *cobra.Command {
 	request := &pb.ListJobsRequest{}
 	command := &cobra.Command{
 		Use:   "jobs",
-		Short: "List, show, retry or cancel deferred jobs",
+		Short: "List, show, retry or cancel jobs",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("unexpected argument %q: run `caretaker jobs show JOB` or `caretaker "+

@@ -255,7 +255,7 @@ func (l *lfkCommands) agreeToOrphans(
 			"command again with --yes to delete the records", table),
 			"untrack %s and delete its records? "+strings.ToUpper(records[:1])+records[1:]+" [y/N] ", table, table)
 	}
-	orphans := fmt.Sprintf("untracked deletions from %s orphan the rows of %s", table,
+	orphans := fmt.Sprintf("without the triggers, deletions from %s leave orphaned rows (%s)", table,
 		format.List(names))
 	if yes {
 		l.note("warning: %s. caretaker still processes pending records if their key columns are known", orphans)

@@ -73,7 +73,7 @@ func (l *lfkCommands) adopt() *cobra.Command {
 		}),
 	}
 	flags := f.addTo(command)
-	flags.StringVar(&f.onDelete, "on-delete", "", "definition `action`: async_delete or "+
+	flags.StringVar(&f.onDelete, "on-delete", "", "`action` in the definition: async_delete or "+
 		"async_nullify (default: the constraint's action)")
 	flags.BoolVar(&f.yes, "yes", false,
 		"drop the constraint without asking (all servers must have read the definition)")

@@ -81,7 +81,7 @@ func (l *lfkCommands) adoptAll(ctx context.Context, keys admin.Admin, f *adoptin
 	switch {
 	case len(added)+len(started) > 0:
 	case noQueue != "":
-		return fmt.Errorf("database %s has no queue for deletions: run `caretaker lfk install` first", noQueue)
+		return fmt.Errorf("database %s has no queue of deleted parents: run `caretaker lfk install` first", noQueue)
 	case len(skipped) > 0:
 		l.text("no foreign keys to adopt: %d skipped", len(skipped))
 	default:

@@ -66,7 +66,7 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(0, "lfk adopt orders.customer_id --yes", "drop the foreign key fk: done", "now a "+
 		"loose foreign key")
 	sh.want(0, "lfk adopt orders.customer_id", "already a loose foreign key")
-	sh.want(1, "lfk untrack customers", "nothing was dropped, because untracked deletions from customers orphan the rows of ",
+	sh.want(1, "lfk untrack customers", "nothing was dropped, because without the triggers, deletions from customers leave orphaned rows (",
 		"z.customer_id -> customers", "with --yes (first run `caretaker lfk revert` for the adopted foreign keys public.orders.customer_id")
 	sh.want(0, "lfk untrack customers --yes", "dropped trigger")
 	sh.want(0, "lfk track customers", "trigger customers_loose_fk_trigger")
@@ -150,8 +150,8 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 		"customers is not tracked on main, so the search assumed the key id")
 	sh.want(0, "lfk orphans z.customer_id -o json", `"keys": 9`, `"rows": 36`, `"more": false`)
 	sh.want(2, "lfk orphans --limit 0", "--limit must be at least 1")
-	sh.want(2, "lfk orphans z.customer_id --parent orders", "no matching definition has a child")
-	sh.want(2, "lfk orphans z.other", "no matching definition has a child", "choose from z.customer_id "+
+	sh.want(2, "lfk orphans z.customer_id --parent orders", "no definition matches: choose from z.customer_id")
+	sh.want(2, "lfk orphans z.other", "no definition matches: choose from z.customer_id "+
 		"-> customers on main: run `caretaker lfk lint`")
 	sh.want(2, "lfk orphans --database nowhere", `unknown database "nowhere"`)
 	sh.want(1, "lfk orphans --fix", "customers is not tracked on main")
@@ -187,8 +187,7 @@ func TestLfkOrphans_NamesDefinitionsThatItCannotSearch(t *testing.T) {
 	sh.defined("c: [" + entry + "]\ncv: [" + entry + "]\ngone: [" + entry + "]")
 	sh.want(0, "lfk orphans", "no orphans", "skipped cv.p_id -> p (cv is a view in database main: use its underlying table in the definition), "+
 		"gone.p_id -> p (gone is not in any configured database): run `caretaker lfk lint` for details")
-	sh.want(2, "lfk orphans cv.p_id", "no matching definition has a child table in a configured "+
-		"database: cv.p_id -> p (cv is a view in database main: use its underlying table")
+	sh.want(2, "lfk orphans cv.p_id", "cannot search cv.p_id -> p (cv is a view in database main: use its underlying table")
 	sh.want(0, "lfk accept-absent gone")
 	_, _, remarks := sh.caretaker("lfk", "orphans")
 	assert.Contains(t, remarks, "skipped cv.p_id")

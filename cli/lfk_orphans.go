@@ -25,7 +25,7 @@ func (l *lfkCommands) orphans() *cobra.Command {
 		Args:  between(0, 1),
 		RunE: l.withAll(func(ctx context.Context, keys admin.Admin, args []string) error {
 			if keys.Definitions == nil {
-				return errors.New("no definitions found: set " +
+				return errors.New("no definitions file configured: set " +
 					"workers.loose_foreign_keys_cleanup.definitions to the definitions file")
 			}
 			search, err := l.search(keys, args)

@@ -60,7 +60,7 @@ func (l *lfkCommands) dead() *cobra.Command {
 		}),
 	}
 	command.Flags().StringVar(&table, "table", "", "parent table `name` (default all)")
-	command.Flags().BoolVar(&failing, "failing", false, "list records that will be retried")
+	command.Flags().BoolVar(&failing, "failing", false, "list failed and held records that will be retried, instead of dead records")
 	l.localFlag(command.Flags())
 	return command
 }
@@ -122,7 +122,7 @@ func (l *lfkCommands) retry() *cobra.Command {
 		}
 		return nil
 	})
-	flags.Int64Var(&id, "id", 0, "`number` of the dead record")
+	flags.Int64Var(&id, "id", 0, "`id` of the dead record")
 	flags.StringVar(&table, "table", "", "parent table `name`")
 	flags.BoolVar(&all, "all", false, "queue all dead records again")
 	command.RunE = l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {

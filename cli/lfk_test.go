@@ -30,7 +30,7 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 	assert.Equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
 	execute(t, sql, "ALTER TABLE p ENABLE TRIGGER p_loose_fk_trigger")
 	sh.want(0, "lfk lint", "warning  trigger_not_always  main  public.p", "0 errors, 1 warning\n")
-	const orphans = "untracked deletions from p orphan the rows of c.p_id -> p"
+	const orphans = "without the triggers, deletions from p leave orphaned rows (c.p_id -> p)"
 	sh.want(1, "lfk untrack p", "nothing was dropped, because "+orphans+": to drop the triggers, run this command again with --yes\n")
 	sh.want(0, "lfk untrack p --yes", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: "+orphans+". caretaker still processes pending records")
 	sh.want(1, "lfk untrack p", "caretaker: main: public.p is not tracked")
@@ -119,7 +119,7 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 	sql := sh.configured("main")
 	sh.want(1, "lfk accept-absent --list", "run `caretaker migrate` first")
 	sh.migrate()
-	sh.want(1, "lfk accept-absent --all", "no definitions found: set workers.loose_foreign_keys_cleanup.definitions")
+	sh.want(1, "lfk accept-absent --all", "no definitions file configured: set workers.loose_foreign_keys_cleanup.definitions")
 	sh.defined("a: [{table: p, column: p_id, on_delete: async_delete}]\nb: [{table: p, column: p_id, on_delete: async_delete}]\n" +
 		"c: [{table: p, column: p_id, on_delete: async_delete}]")
 	execute(t, sql, "CREATE TABLE c (p_id bigint)")
@@ -199,7 +199,7 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.want(1, "lfk track q --database ci --column code", "code of public.q is not a unique key",
 		"(valid, not partial, not deferrable), or specify a unique key with --column\n")
 	sh.want(1, "lfk track "+strings.Repeat("n", 50), strings.Repeat("n", 50)+"_loose_fk_trigger would have 67 bytes")
-	sh.want(1, "lfk lint", "no definitions to check: set workers.loose_foreign_keys_cleanup.definitions")
+	sh.want(1, "lfk lint", "no definitions file configured: set workers.loose_foreign_keys_cleanup.definitions")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
 	sh.want(1, "lfk install", "main: managed by caretaker", "ci: unreachable")
 	sh.set("CARETAKER_DATABASES_MAIN_URL", "")

@@ -168,7 +168,7 @@ func TestFault_Outage_ServerThatStartsBeforeItsDatabaseGoesToWorkWithIt(t *testi
 		return f.GetClass() == maintenancev1.FailureClass_FAILURE_CLASS_SCHEMA
 	})
 	assert.Equal(t, f.GetMessage(), "database main is not migrated: run `caretaker migrate`", f)
-	n.log.field(t, "database not migrated, run caretaker migrate", "database")
+	n.log.field(t, "database not migrated", "database")
 	n.wantServing(false, "without the schema")
 	migrated := time.Now()
 	s.migrate().exec(gateSQL)

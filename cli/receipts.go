@@ -131,7 +131,7 @@ func receiptHeadsCommand(a *app) *cobra.Command {
 	var database string
 	command := &cobra.Command{
 		Use:   "head",
-		Short: "Print the newest receipt of each database, for receipts verify --head",
+		Short: "Print the head of each database: the number and hash of its newest receipt",
 		Args:  between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			heads := []service.ReceiptHead{}
@@ -166,7 +166,7 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 	var database, file string
 	command := &cobra.Command{
 		Use:   "verify",
-		Short: "Verify the receipt chain, and exit with 1 if a receipt is missing, changed or inserted",
+		Short: "Verify the receipt chain, and exit with 1 if receipts were removed, changed or forged",
 		Args:  between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			known, err := readHeads(a, file)
@@ -199,8 +199,8 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&database, "database", "",
 		"database `name` (default all)")
-	flags.StringVar(&file, "head", "", "`file` with the output of caretaker receipts "+
-		"head: fail if a receipt in the file is missing")
+	flags.StringVar(&file, "head", "", "`file` with stored heads (the output of caretaker receipts head): "+
+		"fail if the receipt of a stored head was rewritten, or was removed before it expired")
 	return command
 }
 

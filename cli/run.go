@@ -303,7 +303,7 @@ func confirm(
 		return nil, false, err
 	}
 	if _, pause, paused := strings.Cut(plan.GetReason(), "WORKER_PAUSED: "); paused {
-		return nil, false, &exitError{exitSkipped, errors.New("skipped, " + pause)}
+		return nil, false, &exitError{exitSkipped, errors.New("skipped: " + pause)}
 	}
 	if nothingDue(plan) {
 		a.note("nothing is due: no run was started")

@@ -147,8 +147,8 @@ func notListening(key, address, alternative string, err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%s (%s): %w", key, config.Variable(key), err)
 	}
-	return fmt.Errorf("%s: %s is in use by another process, possibly another caretaker: set %[1]s in the "+
-		"configuration file, or %[3]s, to an address with a free port%[4]s",
+	return fmt.Errorf("%s: %s is in use by another process, possibly another caretaker: set %[1]s (%[3]s) "+
+		"to an address with a free port%[4]s",
 		key, address, config.Variable(key), alternative)
 }
 

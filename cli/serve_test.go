@@ -76,7 +76,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		sh.set("CARETAKER_LISTEN", taken.Addr().String())
 		_, _, said := sh.caretaker("serve")
 		assert.Contains(t, said, "listen: ", taken.Addr().String(), "is in use by another "+
-			"process", "set listen in the configuration file, or CARETAKER_LISTEN, to")
+			"process", "set listen (CARETAKER_LISTEN) to")
 		assert.Lacks(t, said, "--listen")
 		sh.set("CARETAKER_LISTEN", "127.0.0.1:0")
 		sh.set("CARETAKER_METRICS_LISTEN", taken.Addr().String())

@@ -255,7 +255,7 @@ func (i *instance) logDatabase(
 		}
 	case errors.Is(err, dberr.ErrNotMigrated):
 		if state = "not migrated"; state != logged {
-			logger.ErrorContext(ctx, "database not migrated, run caretaker migrate",
+			logger.ErrorContext(ctx, "database not migrated",
 				"error", err.Error())
 		}
 	default:

@@ -37,12 +37,12 @@ func pauseCommand(a *app) *cobra.Command {
 	request := &pb.PauseWorkerRequest{}
 	command := &cobra.Command{
 		Use:   "pause WORKER|--all --reason REASON [--for DURATION]",
-		Short: "Pause a worker, or all workers and deferred jobs, on every server",
+		Short: "Pause a worker, or all workers and jobs, on every server",
 		RunE: call(a, api.PauseWorker, request, func(out *terminal, r *pb.PauseWorkerResponse) error {
 			return describeWorkers(out, r.GetWorker())
 		}),
 	}
-	workerOrAll(command, &request.Worker)
+	workerOrAll(command, &request.Worker, "pause all workers and jobs")
 	reasonFlag(command, &request.Reason, "reason to show with the pause")
 	durationFlag(command, "for", "`duration`, such as 30m or 8h (default: until you resume)",
 		&request.Ttl)
@@ -59,7 +59,8 @@ func resumeCommand(a *app) *cobra.Command {
 			return describeWorkers(out, r.GetWorker())
 		}),
 	}
-	workerOrAll(command, &request.Worker)
+	workerOrAll(command, &request.Worker,
+		"end the global pause (set by pause --all), but not the pauses of single workers")
 	return command
 }
 

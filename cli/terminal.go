@@ -43,7 +43,7 @@ func (out *terminal) document(json string) error {
 	// JSON is YAML in another style.
 	var root yaml.Node
 	if err := yaml.Unmarshal([]byte(json), &root); err != nil {
-		return fmt.Errorf("cannot write the answer as YAML: %w", err)
+		return fmt.Errorf("cannot write the response as YAML: %w", err)
 	}
 	blockStyle(&root)
 	return out.yaml.Encode(&root)
@@ -360,7 +360,7 @@ func (out *terminal) printJSON(message proto.Message, options protojson.MarshalO
 	options.EmitDefaultValues = true
 	document, err := options.Marshal(message)
 	if err != nil {
-		return fmt.Errorf("cannot write the answer as JSON: %w", err)
+		return fmt.Errorf("cannot write the response as JSON: %w", err)
 	}
 	return out.document(string(document))
 }

@@ -28,6 +28,8 @@ type Client struct {
 	TokenFile string `yaml:"token_file"`
 	// Local shows times in the zone of the machine, not UTC.
 	Local bool `yaml:"local"`
+	// AddressSource is the variable or the profile that sets the address.
+	AddressSource string `yaml:"-"`
 }
 
 // profiles is the file of profiles.
@@ -68,7 +70,9 @@ func (e Environment) ReadClient(profile string) (Client, error) {
 	if err != nil {
 		return c, err
 	}
-	c.Address = cmp.Or(e.get(AddressVariable), c.Address)
+	if address := e.get(AddressVariable); address != "" {
+		c.Address, c.AddressSource = address, AddressVariable
+	}
 	for name, to := range map[string]*bool{"TLS": &c.TLS, "LOCAL": &c.Local} {
 		switch value := e.get(clientPrefix + name); value {
 		case "":
@@ -114,6 +118,7 @@ func readProfile(file, name string) (Client, error) {
 		return c, fmt.Errorf("%s: profile %q not found: known profiles are "+
 			"%s", file, name, cmp.Or(known, "none"))
 	}
+	c.AddressSource = fmt.Sprintf("address in profile %q", name)
 	return c, nil
 }
 

@@ -78,7 +78,7 @@ type Config struct {
 	Databases []Database
 	// SchedulerEnabled lets this server start scheduled runs.
 	SchedulerEnabled bool `key:"scheduler.enabled" default:"true"`
-	// JobsEnabled lets this server run deferred jobs. If false, the server still queues jobs.
+	// JobsEnabled lets this server run jobs. If false, the server still queues jobs.
 	JobsEnabled bool `key:"jobs.enabled" default:"true"`
 	// OpenTelemetry is what the standard variables ask for.
 	OpenTelemetry OpenTelemetry

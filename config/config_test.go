@@ -308,17 +308,17 @@ func TestLoad_NeverRepeatsASecret(t *testing.T) {
 func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
 	t.Parallel()
 	for environ, want := range map[string]string{
-		"OTEL_EXPORTER_OTLP_ENDPOINT=:::":                                                                             "OTEL_EXPORTER_OTLP_ENDPOINT must be a URL",
-		"OTEL_EXPORTER_OTLP_ENDPOINT=nonsense":                                                                        "OTEL_EXPORTER_OTLP_ENDPOINT must be a URL",
-		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_TRACES_EXPORTER=otlp":                                                   "OTEL_EXPORTER_OTLP_ENDPOINT must be a URL",
-		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=localhost:4318":                                                           "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT must be a URL",
-		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://":                                                                 "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT must be a URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=:::":                                                                             "OTEL_EXPORTER_OTLP_ENDPOINT is not an http or https URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=nonsense":                                                                        "OTEL_EXPORTER_OTLP_ENDPOINT is not an http or https URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_TRACES_EXPORTER=otlp":                                                   "OTEL_EXPORTER_OTLP_ENDPOINT is not an http or https URL",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=localhost:4318":                                                           "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is not an http or https URL",
+		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://":                                                                 "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is not an http or https URL",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_SDK_DISABLED=true":                                                      "",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_TRACES_EXPORTER=none,OTEL_METRICS_EXPORTER=console":                     "",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://a:4318,OTEL_METRICS_EXPORTER=none": "",
 		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://a:4318,OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://b:4318," +
 			"OTEL_EXPORTER_OTLP_ENDPOINT=:::": "",
-		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=a,OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=b": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT must be a URL, such as http://localhost:4318: start the value with http:// or https://, or unset the variable to send nothing\nOTEL_EXPORTER_OTLP_METRICS_ENDPOINT must be a URL",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=a,OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=b": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is not an http or https URL (not shown, because it may contain a password): use a URL such as http://localhost:4318\nOTEL_EXPORTER_OTLP_METRICS_ENDPOINT is not an http or https URL",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base":                     "",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=unix:///run/otel.sock":                          "",
 	} {

@@ -50,8 +50,8 @@ func openTelemetry(environ []string) (o OpenTelemetry) {
 		u, err := url.Parse(set[name])
 		if valid := err == nil && (u.Host != "" || u.Scheme == "unix"); set[name] != "" && !valid {
 			// The message omits the value, because it may contain a password.
-			o.Mistake = errors.Join(o.Mistake, fmt.Errorf("%s must be a URL, such as http://localhost:4318: "+
-				"start the value with http:// or https://, or unset the variable to send nothing", name))
+			o.Mistake = errors.Join(o.Mistake, fmt.Errorf("%s is not an http or https URL (not shown, because it may "+
+				"contain a password): use a URL such as http://localhost:4318", name))
 		}
 	}
 	return o

@@ -64,7 +64,7 @@ func TestPrograms_ErrorSaysWhatWasFoundAndWhatIsNeeded(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	_, err = find(t.Context(), old, nil, 16)
-	assert.That(t, errors.Is(err, errNoPrograms) && strings.Contains(err.Error(), "made by version 16"), "error %v", err)
+	assert.That(t, errors.Is(err, errNoPrograms) && strings.Contains(err.Error(), "requires version 16"), "error %v", err)
 	if _, err = find(t.Context(), "", nil, 0); !errors.Is(err, errNoPrograms) {
 		t.Errorf("error %v", err)
 	}

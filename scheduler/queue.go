@@ -139,7 +139,7 @@ func (q *Queue) InsertJobs(
 	for batch := range slices.Chunk(params, insertBatch) {
 		results, err := q.inserts.InsertManyTx(ctx, tx, batch)
 		if err != nil {
-			return 0, fmt.Errorf("cannot insert %d jobs: %w", len(batch), err)
+			return 0, fmt.Errorf("cannot insert jobs: %w", err)
 		}
 		inserts = append(inserts, slices.DeleteFunc(results,
 			func(r *rivertype.JobInsertResult) bool { return r.UniqueSkippedAsDuplicate })...)
@@ -159,7 +159,7 @@ type attempt struct{}
 func (q *Queue) CompleteJob(ctx context.Context, tx jobqueue.Tx, id int64) error {
 	row, ok := ctx.Value(attempt{}).(*rivertype.JobRow)
 	if !ok || row.ID != id {
-		return fmt.Errorf("cannot complete job %d: called outside its attempt", id)
+		return fmt.Errorf("cannot complete job %d outside an attempt of this job: report this bug", id)
 	}
 	if err := jobqueue.HoldJob(ctx, tx, id, row.Attempt, *row.AttemptedAt); err != nil {
 		return err

@@ -111,7 +111,7 @@ func (s *Scheduler) tick() {
 	case err != nil:
 		s.logger.ErrorContext(s.running, "check for due runs failed, retrying", "error", err.Error())
 	default:
-		s.logger.InfoContext(s.running, "due runs are checked again after errors")
+		s.logger.InfoContext(s.running, "check for due runs recovered")
 	}
 }
 

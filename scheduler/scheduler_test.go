@@ -146,7 +146,7 @@ func TestScheduler_GoesOnAfterErrorsAndPanics(t *testing.T) {
 		var log bytes.Buffer
 		runFor(t, l, 41*time.Second, &log, right)
 		wantEvery(t, 5*time.Second, l.begun, 9)
-		for said, want := range map[string]int{"database unreachable": 1, "panicked": 1, "due runs are checked again": 1} {
+		for said, want := range map[string]int{"database unreachable": 1, "panicked": 1, "check for due runs recovered": 1} {
 			n := strings.Count(log.String(), said)
 			assert.That(t, n == want, "%q was said %d times, want %d: %s", said, n, want, log.String())
 		}

@@ -77,7 +77,7 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 		"0 if none.")
 	g.unsuccessful = g.number("fires.unsuccessful", "Number of fires that failed, were missed or found the "+
 		"lease held since the last success on any database. Only the newest 100 fires count.")
-	g.jobs = g.number("queue.jobs", "Deferred jobs that have not succeeded, by state.")
+	g.jobs = g.number("queue.jobs", "Jobs that have not succeeded, by state.")
 	g.load = g.ratio("load.excess", "Highest ratio of load to limit, 0 if no load exceeds its "+
 		"limit. Missing while the load cannot be measured.")
 	g.jobsOverdue = g.seconds("queue.oldest.age", "Time since the oldest due job became due, 0 "+

@@ -65,7 +65,7 @@ func (s *Service) DecideRecords(ctx context.Context, d RecordDecision) ([]admin.
 		done, err = of.Retry(ctx, nil, d.Table)
 	}
 	if len(done) > 0 {
-		s.Logger.InfoContext(ctx, "records decided", "decision", d.Decision, "table", d.Table, "id", d.ID,
+		s.Logger.InfoContext(ctx, "decision applied to records", "decision", d.Decision, "table", d.Table, "id", d.ID,
 			"database", d.Database, "by", run.TruncateActor(d.By))
 	}
 	if refused, ok := errors.AsType[*lfkadmin.RefusedError](err); ok {

@@ -54,7 +54,7 @@ func differences(table string, want, there []string) (found []string) {
 		delete(left, row)
 	}
 	for _, row := range slices.Sorted(maps.Keys(left)) {
-		found = append(found, fmt.Sprintf("%s: %q must not be there", table, row))
+		found = append(found, fmt.Sprintf("%s: unexpected row %q", table, row))
 	}
 	return found[:min(len(found), 20)]
 }

@@ -146,7 +146,7 @@ func catalog(
 		return nil, err
 	}
 	if c.hiding != "" {
-		return nil, fmt.Errorf("table %s on %s: %w, because row-level security may hide rows: "+
+		return nil, fmt.Errorf("table %s on %s: row-level security may hide rows (%w): "+
 			"give the role the BYPASSRLS attribute", c.hiding, d.Name, dberr.ErrForbidden)
 	}
 	for name, r := range c.Tables {

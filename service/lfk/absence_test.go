@@ -231,7 +231,7 @@ func TestAbsentChild_ThatADatabaseNoLongerHasHoldsTheRecords(t *testing.T) {
 			e.Exec("ci", `DROP SCHEMA caretaker`)
 			dueAgain(e, "main")
 			assert.Contains(t, wantRun(t, s, "rescheduled_records=1").Reason, reason)
-			assert.Equal(t, len(log.Lines("child tables missing, records of parents held")), 2)
+			assert.Equal(t, len(log.Lines("child tables no longer found, records held")), 2)
 			lint := assert.Must(e.Keys(servicetest.OneChild).Lint(t.Context()))(t)
 			assert.Contains(t, fmt.Sprint(lint.Findings), "child_missing", "ci no longer has the child table c: ", "Records of p are held")
 			dueAgain(e, "main")

@@ -78,6 +78,6 @@ func (k *worker) recordDropped(ctx context.Context, x *run.Execution, h childPla
 	}
 	k.dropped = dropped
 	if slices.Sort(fresh); len(fresh) > 0 {
-		x.Log.WarnContext(ctx, "child tables missing, records of parents held", "children", strings.Join(fresh, "; "))
+		x.Log.WarnContext(ctx, "child tables no longer found, records held", "children", strings.Join(fresh, "; "))
 	}
 }

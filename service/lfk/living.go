@@ -237,7 +237,7 @@ func (c *cleanup) reportLiving(ctx context.Context) {
 			named = append(named, key.String())
 		}
 		if !c.x.DryRun {
-			c.x.Log.WarnContext(ctx, "records closed, parent rows exist", "table", recorded,
+			c.x.Log.WarnContext(ctx, "parent rows exist, records closed", "table", recorded,
 				"keys", len(keys), "first_keys", strings.Join(named, ", "))
 		}
 	}

@@ -361,7 +361,7 @@ func TestLooseForeignKeysCleanup_MovedRowsAreClosedThoughNoChildAnswers(t *testi
 			s := e.Service(servicetest.OneChild+"  - {table: q, column: p_id, on_delete: async_delete}\n", log.Keep)
 			servicetest.WantCounts(t, servicetest.DryRun(t, s), "obsolete_records=13")
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "obsolete_records=13")
-			lines := strings.Join(log.Lines("records closed, parent rows exist"), "")
+			lines := strings.Join(log.Lines("parent rows exist, records closed"), "")
 			assert.That(t, strings.Count(lines, "\n") == 2 && strings.Contains(lines, `table=public.q keys=1 first_keys=7`) &&
 				strings.Contains(lines, `table=public.p keys=12 first_keys="11, 12, 13, 14, 15, 16, 17, 18, 19, 20"`), "%s", lines)
 		})

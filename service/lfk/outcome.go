@@ -244,7 +244,7 @@ func (c *cleanup) reportLocked(ctx context.Context) {
 		return
 	}
 	if !c.x.DryRun {
-		c.x.Log.WarnContext(ctx, "records postponed, child rows locked", "locked", text)
+		c.x.Log.WarnContext(ctx, "child rows locked, records postponed", "locked", text)
 	}
 	c.x.Report(func(r *run.Run) { r.Reason = cmp.Or(r.Reason, text) })
 }

@@ -89,7 +89,7 @@ func (k *worker) maintainPartitions(
 			next, err := x.Database.Queue.RollPartition(ctx, p, queue)
 			if next != 0 {
 				changed = true
-				x.Log.InfoContext(ctx, "queue rolled to a new partition", "partition", next)
+				x.Log.InfoContext(ctx, "queue rolled over to a new partition", "partition", next)
 			}
 			return err
 		},

@@ -70,7 +70,7 @@ func (x *Execution) MayTouch(kind string, id int64, actions ...string) bool {
 		return true
 	}
 	if x.skipped.Add(1) <= maxSkippedLogged {
-		x.Log.Info("candidate skipped, not in the approved list", "kind", kind, "id", id)
+		x.Log.Info("candidate not in approved list, skipped", "kind", kind, "id", id)
 	}
 	return false
 }

@@ -35,7 +35,7 @@ func TestExpected_TheFirstHundredThatArePassedOverAreLogged(t *testing.T) {
 		got := x.MayTouch(control.KindUser, id, ActionDelete)
 		assert.That(t, got == (id == 7), "user %d: %t", id, got)
 	}
-	assert.Equal(t, strings.Count(log.String(), "candidate skipped, not in the approved list"), 100, "lines")
+	assert.Equal(t, strings.Count(log.String(), "candidate not in approved list, skipped"), 100, "lines")
 	assert.That(t, strings.Contains(log.String(), "kind=user id=0\n"), "%v", log.String())
 }
 

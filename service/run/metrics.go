@@ -47,7 +47,7 @@ func newMetrics() (*Metrics, error) {
 	m.rows, errs[2] = m.Meter.Int64Counter("maintenance.rows", metric.WithDescription("Rows processed, by action."))
 	m.Apdex, errs[3] = m.Meter.Int64Counter("maintenance.sli.apdex", metric.WithDescription("Runs that did not fail. The attribute success is true if a run stayed within its limits."))
 	m.ErrorRate, errs[4] = m.Meter.Int64Counter("maintenance.sli.error", metric.WithDescription("Runs that succeeded or failed. The attribute error is true if a run failed."))
-	m.Jobs, errs[5] = m.Meter.Int64Counter("maintenance.jobs", metric.WithDescription("Ended attempts of deferred jobs, by outcome."))
+	m.Jobs, errs[5] = m.Meter.Int64Counter("maintenance.jobs", metric.WithDescription("Ended attempts of jobs, by outcome."))
 	m.fires, errs[6] = m.Meter.Int64Counter("maintenance.fires", metric.WithDescription("Scheduled runs (fires), by outcome."))
 	m.LeasesLost, errs[7] = m.Meter.Int64Counter("maintenance.leases.lost", metric.WithDescription("Runs that failed because their lease was lost."))
 	m.OverLimit, errs[8] = m.Meter.Int64Counter("maintenance.runs.over_limit", metric.WithDescription("Runs that a time or row limit stopped before all work was done."))

@@ -63,7 +63,7 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table cat
 // stopThrottled ends the run early because a load exceeds its limit. It logs the load and returns
 // the stop as an error.
 func (x *Execution) stopThrottled(ctx context.Context, e *load.Excess) error {
-	x.Log.InfoContext(ctx, "run stopped early, load over limit", "load", e.String())
+	x.Log.InfoContext(ctx, "load over limit, run stopped early", "load", e.String())
 	x.RequestStop(fault.StopError{Reason: reasons.Reason{Code: fault.ReasonThrottled, Detail: e.String()}, Early: true})
 	return x.Stopped()
 }

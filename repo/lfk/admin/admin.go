@@ -189,7 +189,7 @@ func (a Admin) transact(ctx context.Context, operation string, options pgx.TxOpt
 	}
 	switch state := failed.SQLState; {
 	case failed.Class() == dberr.ClassLock:
-		return fmt.Errorf("%w (nothing was changed, because another transaction held a lock for too long, or both waited for each other): "+
+		return fmt.Errorf("%w (nothing was changed, because of a lock timeout or a deadlock with another transaction): "+
 			"try again after that transaction has ended", err)
 	case state == "42501":
 		return fmt.Errorf("%w (nothing was changed): connect as a role that owns the tables and the "+

@@ -165,7 +165,7 @@ func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 	before := b.dump()
 	_, err := b.Track(context.Background(), "p", "")
 	servicetest.WantError(t, err, "track p on main", "55P03",
-		"nothing was changed, because another transaction held a lock for too long, or both waited for each other): try again after")
+		"nothing was changed, because of a lock timeout or a deadlock with another transaction): try again after")
 	assert.That(t, b.dump() == before, "a track that failed changed the schema")
 	assert.NoError(t, tx.Rollback(context.Background()))
 	b.track("p", "")

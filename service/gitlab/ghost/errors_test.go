@@ -56,7 +56,7 @@ func anErrorPutsTheUserOffAndTheNextIsWorked(g *servicetest.Ghosts) {
 	g.WantGone(11)
 	g.Want("main", `SELECT count(*) FROM snippets`, "1")
 	g.Want("main", `SELECT author_id FROM issues`, "5")
-	g.WantLog(1, `"level":"ERROR"`, `"msg":"user failed"`, `"user_id":10`, `"reason":""`, `"table":"snippets","column":"author_id"`, "no")
+	g.WantLog(1, `"level":"ERROR"`, `"msg":"user deletion failed"`, `"user_id":10`, `"reason":""`, `"table":"snippets","column":"author_id"`, "no")
 	g.Run(s, "")
 	g.Exec("main", `DROP TRIGGER forbid ON snippets; UPDATE ghost_user_migrations SET consume_after = now()`)
 	g.Run(s, "migrated_users=1 deleted_rows=5")
@@ -79,7 +79,7 @@ func dryRunNamesTheUsersAndWhatBecomesOfThem(g *servicetest.Ghosts) {
 	)
 	g.WantLog(0, "user migrated and deleted")
 	g.WantLog(1, `"msg":"user would be migrated and deleted"`, `"user_id":10`)
-	g.WantLog(1, `"msg":"user refused"`, `"user_id":11`)
+	g.WantLog(1, `"msg":"user deletion refused"`, `"user_id":11`)
 	all, dry := strings.Count(g.Log.String(), `"run_id"`), strings.Count(g.Log.String(), `"dry_run":true`)
 	assert.That(g.T, all == dry && all >= 4, "%d of %d lines say that it was a dry run: %s", dry, all, g.Log)
 	assert.That(g.T, r.CandidatesDigest != "", "all were looked at, and there is no digest")
@@ -172,8 +172,8 @@ func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
 		g.WantLog(1, `"level":"ERROR"`, c.says, fmt.Sprintf(`"user_id":%d,`, 10+i))
 	}
 	// A line has the reason, the table and the column on their own too.
-	g.WantLog(1, `"msg":"user failed"`, `"user_id":10`, `"reason":"STILL_REFERENCED"`, `"table":"owing","column":"debtor_id"`)
-	g.WantLog(1, `"msg":"user failed"`, `"user_id":14`, `"reason":"PERSONAL_PROJECTS"`)
+	g.WantLog(1, `"msg":"user deletion failed"`, `"user_id":10`, `"reason":"STILL_REFERENCED"`, `"table":"owing","column":"debtor_id"`)
+	g.WantLog(1, `"msg":"user deletion failed"`, `"user_id":14`, `"reason":"PERSONAL_PROJECTS"`)
 	// Of the personal namespace with a project nothing is gone.
 	g.Want("main", `SELECT (SELECT count(*) FROM namespaces WHERE id = 14) + (SELECT count(*) FROM routes WHERE source_id = 14)`, "2")
 	g.Exec("main", `UPDATE projects SET namespace_id = 100; UPDATE ghost_user_migrations SET consume_after = now() WHERE user_id = 14`)

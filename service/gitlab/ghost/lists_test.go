@@ -186,6 +186,6 @@ func failedOneOf(users, warnings int) func(g *servicetest.Ghosts) {
 			g.Doomed(10 + i)
 		}
 		g.Run(g.Service(), fmt.Sprintf("failed_users=1 migrated_users=%d deleted_rows=%d", users-1, 4*(users-1)))
-		g.WantLog(warnings, `"level":"WARN"`, "many users failed")
+		g.WantLog(warnings, `"level":"WARN"`, "many user deletions failed")
 	}
 }

@@ -39,7 +39,7 @@ func anUnlistedTableFailsItsUser(sql string) func(g *servicetest.Ghosts) {
 		g.Exec("main", `CREATE TABLE diaries (id bigserial PRIMARY KEY, keeper_id bigint REFERENCES users ON DELETE CASCADE); INSERT INTO diaries (keeper_id) VALUES (10)`)
 		g.Run(denied(g, sql), "failed_users=1")
 		g.WantLater(10, 30*time.Minute)
-		g.WantLog(1, `"msg":"user failed"`, `"table":"diaries","column":"keeper_id"`, "find rows of diaries.keeper_id on main: 42501 insufficient_privilege")
+		g.WantLog(1, `"msg":"user deletion failed"`, `"table":"diaries","column":"keeper_id"`, "find rows of diaries.keeper_id on main: 42501 insufficient_privilege")
 		g.Want("main", `SELECT count(*) FROM diaries`, "1")
 	}
 }
@@ -50,7 +50,7 @@ func rowLevelSecurityOfAListedTableFailsTheRun(g *servicetest.Ghosts) {
 	for _, dry := range []bool{true, false} {
 		r := g.Runs(s, dry)
 		servicetest.WantState(g.T, r, control.RunFailed)
-		assert.That(g.T, strings.Contains(r.Error, "table timelogs on main: privilege missing, because row-level security may hide rows"),
+		assert.That(g.T, strings.Contains(r.Error, "table timelogs on main: row-level security may hide rows (privilege missing)"),
 			"dry run %t: %q", dry, r.Error)
 	}
 	g.Want("main", `SELECT count(*) FROM users WHERE id = 10`, "1")

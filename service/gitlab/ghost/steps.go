@@ -187,7 +187,7 @@ func (u *user) deleteRows(ctx context.Context) (referred bool, err error) {
 	}
 	referred, err = u.deleteUnlessReferred(ctx)
 	if err == nil && !referred && len(groups) > 0 {
-		u.log.WarnContext(ctx, "group deletion schedules deleted with user",
+		u.log.WarnContext(ctx, "user deletion also removed group deletion schedules",
 			"group_ids", groups)
 	}
 	return referred, bulk.Deleted(u.references.catalogs[0], err)

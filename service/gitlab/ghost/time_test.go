@@ -130,7 +130,7 @@ func manyPendingUsersAreWarnedOfOnce(g *servicetest.Ghosts) {
 	g.Exec("main", `INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at) VALUES (3001, now() + interval '1 hour', now(), now())`)
 	g.Run(s, "")
 	g.WantLog(1, `"level":"WARN"`, "many users pending", `"pending":1001`)
-	g.WantLog(0, "many users failed")
+	g.WantLog(0, "many user deletions failed")
 }
 
 // The error that a user meets is that of a run that is to end anyway.

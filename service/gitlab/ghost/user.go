@@ -351,9 +351,9 @@ func (u *user) reportFailed(ctx context.Context, cause error) {
 		attrs = append(attrs, "tables", u.tables)
 	}
 	if reason == reasons.InternalUser {
-		u.log.WarnContext(ctx, "user refused", attrs...)
+		u.log.WarnContext(ctx, "user deletion refused", attrs...)
 	} else {
-		u.log.ErrorContext(ctx, "user failed", attrs...)
+		u.log.ErrorContext(ctx, "user deletion failed", attrs...)
 	}
 }
 

@@ -223,7 +223,7 @@ const (
 func (r *workerRun) warn(ctx context.Context) {
 	all := r.migrated + r.deferred + r.protected + r.failed
 	if r.failed*100 > manyFailedPercent*all {
-		r.x.Log.WarnContext(ctx, "many users failed",
+		r.x.Log.WarnContext(ctx, "many user deletions failed",
 			"failed_users", r.failed, "users", all, "threshold_percent", manyFailedPercent)
 	}
 	backlog, err := r.x.Database.Ghosts.GhostBacklog(ctx, r.references.queue, run.BacklogLimits())

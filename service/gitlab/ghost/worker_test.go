@@ -81,12 +81,12 @@ func usersThatMustStayAreRefusedEveryTime(g *servicetest.Ghosts) {
 	assert.That(g.T, strings.Contains(r.Reason, "4 users failed") && !r.OverLimit, "reason %q, over limit %t", r.Reason, r.OverLimit)
 	for _, id := range []int{10, 11, 12, 5} {
 		g.WantLater(id, 30*time.Minute)
-		g.WantLog(1, `"level":"WARN"`, `"msg":"user refused"`, `"reason":"INTERNAL_USER"`, fmt.Sprintf(`"user_id":%d,`, id))
+		g.WantLog(1, `"level":"WARN"`, `"msg":"user deletion refused"`, `"reason":"INTERNAL_USER"`, fmt.Sprintf(`"user_id":%d,`, id))
 	}
 	g.WantLog(0, `"level":"ERROR"`)
 	g.WantLog(0, `"stack"`)
-	g.WantLog(0, `"user refused"`, `"table"`)
-	g.WantLog(1, `"level":"WARN"`, "many users failed", `"failed_users":4`)
+	g.WantLog(0, `"user deletion refused"`, `"table"`)
+	g.WantLog(1, `"level":"WARN"`, "many user deletions failed", `"failed_users":4`)
 	b := ghostBacklog(g.T, s)
 	assert.That(g.T, b.Dead == 4 && b.Pending == 0 && b.Due == 0, "backlog %+v", b)
 	g.WantGone(13, 14)

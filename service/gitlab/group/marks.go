@@ -65,7 +65,7 @@ func (r *workerRun) compareStores(ctx context.Context) error {
 		odd, next, err := r.x.Database.Groups.OddSchedules(ctx, r.stores, after, run.ReadLimits())
 		for _, o := range odd {
 			if o.NoGroup {
-				r.x.Log.WarnContext(ctx, "Deletion schedule ignored, namespace is not a group",
+				r.x.Log.WarnContext(ctx, "namespace is not a group, deletion schedule ignored",
 					"group_id", o.GroupID)
 				continue
 			}

@@ -187,7 +187,7 @@ func dueCases() []treeCase {
 			name:  "the schedule of what is no group is ignored",
 			trees: []string{"16"}, sql: `UPDATE namespaces SET type = 'User'; UPDATE users SET admin = true;
 				INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (16, 1, '2020-01-01')`,
-			marked: "16", backlog: "0 0 0 0 -", log: map[string]int{"Deletion schedule ignored, namespace is not a group; level=WARN; group_id=16": 1},
+			marked: "16", backlog: "0 0 0 0 -", log: map[string]int{"namespace is not a group, deletion schedule ignored; level=WARN; group_id=16": 1},
 		},
 		{
 			// All pairs are decided by the same three statements, so the groups of a page must not get each other's rights.

@@ -78,7 +78,7 @@ func (w *tokenWalk) shrinkOnTimeout(ctx context.Context, err error) error {
 		return err
 	}
 	w.failures, w.limit = w.failures+1, max(w.limit/2, 1)
-	w.x.Log.WarnContext(ctx, "range of bots failed, retrying smaller range",
+	w.x.Log.WarnContext(ctx, "check of bots failed, retrying smaller range",
 		"cursor", w.pass.Cursor, "size", w.limit, "error", err)
 	return nil
 }

@@ -156,7 +156,7 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) erro
 			return err
 		}
 		if dropped {
-			x.Log.InfoContext(ctx, "unfinished bot check dropped, deletion disabled")
+			x.Log.InfoContext(ctx, "deletion disabled, unfinished bot check dropped")
 		}
 	}
 	return &fault.SkippedError{Reason: reasons.SettingOff, Text: gitlab.TokenSettingOff}

@@ -46,7 +46,7 @@ func (l Admin) AcceptAbsent(
 	ctx context.Context, children []string, by string,
 ) ([]AcceptedChild, error) {
 	if l.Definitions == nil {
-		return nil, errors.New("no definitions found: set workers.loose_foreign_keys_cleanup.definitions to the " +
+		return nil, errors.New("no definitions file configured: set workers.loose_foreign_keys_cleanup.definitions to the " +
 			"definitions file")
 	}
 	databases, dropped, err := l.childDatabases(ctx)

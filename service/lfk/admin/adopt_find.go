@@ -125,8 +125,8 @@ func choose(all []admin.RealKey, r AdoptRequest) (admin.RealKey, error) {
 		return admin.RealKey{}, fmt.Errorf("%w %s%s", ErrUnknownKey, named, hint)
 	case 1:
 		if of := found[0].CopyOf; of != "" {
-			return found[0], fmt.Errorf("%s on %s belongs to a foreign key on the partitioned table: use %[3]s",
-				found[0].Name, named, of)
+			return found[0], fmt.Errorf("foreign key %s on %s is a copy of a foreign key on the partitioned table %s: use %[4]s",
+				found[0].Name, named, of, catalog.ReferenceArgument(of, r.Columns))
 		}
 		return found[0], nil
 	}

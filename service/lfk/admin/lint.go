@@ -49,7 +49,7 @@ func (l Admin) lint(ctx context.Context) (*lint, error) {
 		if check, err := undefinedAdoptions(ctx, l); len(check.result.Findings) > 0 {
 			return check, err
 		}
-		return nil, errors.New("no definitions to check: set " +
+		return nil, errors.New("no definitions file configured: set " +
 			"workers.loose_foreign_keys_cleanup.definitions to the definitions file")
 	}
 	check := &lint{Admin: l, Check: lfk.Check{Keys: l.Definitions.Keys}, gone: lfk.DroppedChildren{}}

@@ -53,11 +53,18 @@ type Found struct {
 	Key lfk.Definition `json:"-"`
 }
 
-// ErrNoTask means that no definition is selected, or none has its child in a configured database.
-var ErrNoTask = errors.New("no matching definition has a child table in a configured database")
+// ErrNoTask means that no definition matches the selection, or that no configured database has a child table.
+var ErrNoTask = errors.New("no definition to search")
+
+// noTaskError explains [ErrNoTask].
+type noTaskError string
+
+func (e noTaskError) Error() string { return string(e) }
+
+func (noTaskError) Is(target error) bool { return target == ErrNoTask }
 
 // errLate: the records of a page could not be written.
-var errLate = errors.New("older transactions are open: try again after these transactions end")
+var errLate = errors.New("older transactions are open: try again after these transactions have ended")
 
 // pageKeys is the number of keys that one statement of a search checks.
 const pageKeys = 1000
@@ -140,9 +147,9 @@ const maxNamed = 10
 func noTask(tasks []*Task, omitted []string) error {
 	switch {
 	case len(omitted) > 0:
-		return fmt.Errorf("%w: %s", ErrNoTask, strings.Join(omitted[:min(len(omitted), maxNamed)], ", "))
+		return noTaskError("cannot search " + strings.Join(omitted[:min(len(omitted), maxNamed)], ", "))
 	case len(tasks) == 0:
-		return ErrNoTask
+		return noTaskError("no configured database contains a child table of the definitions")
 	}
 	var names []string
 	for _, t := range tasks[:min(len(tasks), maxNamed)] {
@@ -151,7 +158,7 @@ func noTask(tasks []*Task, omitted []string) error {
 	if more := len(tasks) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Errorf("%w: choose from %s", ErrNoTask, strings.Join(names, ", "))
+	return noTaskError("no definition matches: choose from " + strings.Join(names, ", "))
 }
 
 // task searches one task to its end, or until the limit is reached. It calls seen before each page.
