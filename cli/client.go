@@ -317,7 +317,7 @@ func (c *connection) wrongFlag(problem string) string {
 		return "the connection to " + c.server() + " was lost during the call: once the server " +
 			"answers, check the runs with `caretaker runs`"
 	case has("not look like a TLS handshake"):
-		return "the server at " + c.address + " does not use TLS: remove the TLS settings "+
+		return "the server at " + c.address + " does not use TLS: remove the TLS settings " +
 			"from the flags, the environment and the profile"
 	case ended && !c.secure():
 		return "no gRPC server at " + c.address + ": if the server uses TLS, use --tls or --tls-ca"

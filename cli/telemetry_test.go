@@ -36,7 +36,7 @@ var everyLine = map[string][]string{
 	"run finished":              {"worker", "run_id", "database", "trigger", "outcome", "over_limit", "duration_seconds", "tables", "trace_id"},
 	"job finished":              {"kind", "job_id", "outcome", "reason", "attempt", "run_id", "duration_seconds", "trace_id"},
 	"user migrated and deleted": {"worker", "run_id", "user_id", "tables", "trace_id"},
-	"user deletion refused":              {"worker", "run_id", "user_id", "reason", "error", "trace_id"},
+	"user deletion refused":     {"worker", "run_id", "user_id", "reason", "error", "trace_id"},
 	"range of bots checked":     {"worker", "run_id", "cursor", "examined", "scheduled", "trace_id"},
 	"Maximum deletion attempts (15) reached. Making the final attempt to delete the placeholder user.": {"worker", "run_id", "placeholder_user_id", "trace_id"},
 	"group needs attention": {"worker", "run_id", "group_id", "reason", "trace_id"},
