@@ -147,7 +147,7 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	}
 	r.want(0, "status --token-file "+token+ca, worker)
 	r.want(1, "status --token-file "+saved(t, "wrong", "wrong")+ca, "unknown token")
-	r.want(1, "status --tls-cert "+other+ca, "--tls-cert", "--tls-key")
+	r.want(1, "status --tls-cert "+other+ca, "requires a key", "--tls-key")
 	r.want(1, "status --tls-cert "+other, "the client certificate "+other+" requires a key")
 	r.want(1, "status --tls-key "+key, "the client key "+key+" requires a certificate")
 	empty := saved(t, "empty", "\n")

@@ -98,7 +98,7 @@ func TestLfk_OnATerminalItAsksBeforeItDropsOnceForAll(t *testing.T) {
 		question, out  string
 	}{
 		{"lfk adopt --all", "n\n", 1, "drop 9 foreign keys (c1_order, ", ""},
-		{"lfk adopt --all", "y\n", 0, "orders_product)? Before that, every server must have read the definitions (send SIGHUP) [y/N] ", "now a loose foreign key"},
+		{"lfk adopt --all", "y\n", 0, "orders_product)? First make sure that every server has read the definitions (send SIGHUP) [y/N] ", "now a loose foreign key"},
 		{
 			"lfk untrack shop.products", "n\n", 1, "untrack shop.products? Without the triggers, deletions from shop.products leave " +
 				"orphaned rows (shop.orders.product_code -> shop.products) [y/N] ", "",

@@ -126,7 +126,7 @@ func develop(ctx context.Context, a *app, d demo) (err error) {
 	i.work.Go(func() { i.remind(trickling, remindInterval) })
 	printSummary(a, i, p)
 	if d.tour {
-		a.println("The schedules are off for the tour. To start them, stop the server and run %s dev.\n", os.Args[0])
+		a.println("The schedules are disabled for the tour. To enable the schedules, stop the server and run %s dev.\n", os.Args[0])
 	}
 	return i.run(ctx)
 }

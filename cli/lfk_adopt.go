@@ -117,7 +117,7 @@ func (l *lfkCommands) adopted(
 	if !f.yes {
 		if err := l.agree("nothing was dropped: send SIGHUP to every server, so that it reads the "+
 			"definition, then run this command again with --yes",
-			"drop %s on %s? Before that, every server must have read the definition (send SIGHUP) [y/N] ",
+			"drop %s on %s? First make sure that every server has read the definition (send SIGHUP) [y/N] ",
 			a.Constraint, a.Database); err != nil {
 			return nil, err
 		}

@@ -108,7 +108,7 @@ func (l *lfkCommands) agreeToDrop(all []admin.Candidate) error {
 	}
 	return l.agree("nothing was dropped: send SIGHUP to every server, so that it reads the definitions, "+
 		"then run this command again with --yes",
-		"drop %s (%s)? Before that, every server must have read the definitions (send SIGHUP) [y/N] ",
+		"drop %s (%s)? First make sure that every server has read the definitions (send SIGHUP) [y/N] ",
 		format.Pluralize(len(all), "foreign key"), format.List(names))
 }
 

@@ -80,7 +80,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		assert.Lacks(t, said, "--listen")
 		sh.set("CARETAKER_LISTEN", "127.0.0.1:0")
 		sh.set("CARETAKER_METRICS_LISTEN", taken.Addr().String())
-		sh.want(1, "serve", "metrics_listen: ", taken.Addr().String(), "set metrics_listen in the configuration file", "or to an empty value to disable the listener")
+		sh.want(1, "serve", "metrics_listen: ", taken.Addr().String(), "set metrics_listen (CARETAKER_METRICS_LISTEN)", "or to an empty value to disable the listener")
 		sh.set("CARETAKER_LISTEN", taken.Addr().String())
 		sh.want(1, "serve", "caretaker: listen: "+taken.Addr().String(), "with a free port\nmetrics_listen: "+taken.Addr().String())
 	})

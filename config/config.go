@@ -329,8 +329,8 @@ func (c *Config) contradictions() (found []contradiction) {
 	}
 	if c.WebActions != nil && *c.WebActions && c.WebListen != "" && !Loopback(c.WebListen) &&
 		c.TLS.ClientCAFile == "" && !c.Auth.HasTokens() {
-		add("web_actions", "web_actions on an address that other hosts can reach requires "+
-			"auth.tokens_file, auth.token_file or tls.client_ca_file")
+		add("web_actions", "web_actions requires auth.tokens_file, auth.token_file or "+
+			"tls.client_ca_file, because other hosts can reach web_listen")
 	}
 	for _, d := range c.Databases {
 		if d.URL == "" {

@@ -168,7 +168,7 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 		return nil, errors.New("page not found")
 	}
 	if err := r.ParseForm(); err != nil {
-		return nil, fmt.Errorf("the form cannot be read: %w", err)
+		return nil, fmt.Errorf("cannot read the form: %w", err)
 	}
 	page := &actPage{action: a, Target: url.Values{}, Path: r.URL.Path, Request: rand.Text()}
 	var about []string

@@ -97,7 +97,7 @@ func (h *hold) postpone(r Result) Result {
 }
 
 // ErrSliceOver ends an attempt at its time limit. The next attempt continues.
-var ErrSliceOver = errors.New("the attempt timed out")
+var ErrSliceOver = errors.New("the attempt reached its time limit")
 
 const (
 	// SliceSnooze is the wait between an attempt that reached its time limit and the next. The

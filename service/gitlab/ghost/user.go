@@ -28,7 +28,7 @@ import (
 // The reasons besides locks for which a user is deferred.
 var (
 	errDeadline  = errors.New("the run reached its time limit")
-	errSliceUsed = errors.New("the user's share of the run time is used up")
+	errSliceUsed = errors.New("the user reached its share of the run's time limit")
 )
 
 // minSlice is the minimum time for a user: else a run with a long queue would defer all of its
