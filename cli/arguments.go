@@ -175,7 +175,7 @@ func workerOrAll(command *cobra.Command, worker *string, help string) {
 	command.Flags().BoolVar(&all, "all", false, help)
 	command.Args = func(_ *cobra.Command, args []string) error {
 		if all == (len(args) == 1) || len(args) > 1 {
-			return errors.New("specify either one WORKER or --all")
+			return errors.New("specify one WORKER or --all")
 		}
 		*worker = strings.Join(append(args, everyWorker)[:1], "")
 		return nil

@@ -173,7 +173,11 @@ func (s *setup) differ(ctx context.Context) error {
 
 // surveyMain connects to main and inspects its tables.
 func (s *setup) surveyMain(ctx context.Context) error {
-	return s.connect(ctx, mainDatabase, "--url", s.URL, func(d *repo.Database) (err error) {
+	label := "--url"
+	if s.asking {
+		label = "URL of main"
+	}
+	return s.connect(ctx, mainDatabase, label, s.URL, func(d *repo.Database) (err error) {
 		s.survey, err = d.Survey(ctx)
 		return err
 	})
@@ -183,9 +187,9 @@ func (s *setup) surveyMain(ctx context.Context) error {
 const connectTimeout = 10 * time.Second
 
 // connect opens a database within connectTimeout, and calls inspect if that is not nil. An error
-// names the flag with the URL.
+// begins with the label of the URL, such as its flag.
 func (s *setup) connect(
-	ctx context.Context, name, flag, url string, inspect func(*repo.Database) error,
+	ctx context.Context, name, label, url string, inspect func(*repo.Database) error,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -199,10 +203,10 @@ func (s *setup) connect(
 		err = inspect(d)
 	}
 	if refused, ok := errors.AsType[*dberr.Error](err); ok && refused.Refused() {
-		return fmt.Errorf("%s: %s: %w", flag, refused.Why(), refused.Cause())
+		return fmt.Errorf("%s: %s: %w", label, refused.Why(), refused.Cause())
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w: start PostgreSQL, or check the network and the host and port in the URL", flag, err)
+		return fmt.Errorf("%s: %w: start PostgreSQL, or check the network and the host and port in the URL", label, err)
 	}
 	return nil
 }

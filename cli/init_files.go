@@ -33,7 +33,7 @@ var configTemplate string
 func (s *setup) text() (string, error) {
 	definitions, err := filepath.Abs(s.Definitions)
 	if err != nil {
-		return "", fmt.Errorf("--definitions: %w", err)
+		return "", fmt.Errorf("cannot find the definitions file %s: %w", s.Definitions, err)
 	}
 	quote := func(value string) string { return "'" + strings.ReplaceAll(value, "'", "''") + "'" }
 	parsed, err := template.New("").Funcs(template.FuncMap{"quote": quote}).Parse(configTemplate)

@@ -275,7 +275,7 @@ func outsideCommand(a *app) *cobra.Command {
 	command.Args = func(c *cobra.Command, args []string) error {
 		switch {
 		case plain && a.asJSON:
-			return errors.New("use either --plain or --output json")
+			return errors.New("use --plain or --output json, not both")
 		case len(args) == 0:
 			return nil
 		case request.GetRunId() != "":

@@ -358,7 +358,7 @@ func explainChange(err error, confirmed bool) error {
 			again = "try again later, or use --yes to skip this check"
 		}
 	}
-	return fmt.Errorf("nothing was done because %s: %s (PLAN_CHANGED, run %s)",
+	return fmt.Errorf("nothing was done, because %s: %s (PLAN_CHANGED, run %s)",
 		what, again, info.GetMetadata()["run_id"])
 }
 

@@ -170,12 +170,12 @@ FROM ` + s.table + ` WHERE is_applied`
 func (s migrationSet) versions() (all []int64, err error) {
 	files, err := fs.Glob(migrationFiles, "migrations/"+s.folder+"/*.sql")
 	if err != nil {
-		return nil, fmt.Errorf("migrations in %s: %w", s.folder, err)
+		return nil, fmt.Errorf("cannot list the migrations in %s: %w", s.folder, err)
 	}
 	for _, file := range files {
 		version, err := goose.NumericComponent(file)
 		if err != nil {
-			return nil, fmt.Errorf("migration %s: %w", file, err)
+			return nil, fmt.Errorf("cannot read the version of migration %s: %w", file, err)
 		}
 		if !slices.Contains(s.without, version) {
 			all = append(all, version)

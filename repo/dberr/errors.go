@@ -358,7 +358,7 @@ const ErrLivingParent = TextError("the parent row of a recorded key exists")
 var ErrBusy = errors.New("another transaction is changing the same target")
 
 // ErrUnguarded is a bug of ours: a write whose permit has no guard.
-var ErrUnguarded = errors.New("write rejected because it has no guard: report this bug")
+var ErrUnguarded = errors.New("write rejected, because its permit has no guard: report this bug")
 
 // SameDatabaseError means that two configured names lead to one database. Together they would have
 // twice the limits.

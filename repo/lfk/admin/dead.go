@@ -143,7 +143,7 @@ func (a Admin) RetryDeadRecords(ctx context.Context, filter DeadRecordFilter) (n
 		return 0, err
 	}
 	if !q.Exists {
-		return 0, a.refuse("no queue of deleted records found: run `caretaker lfk install`")
+		return 0, a.refuse("no queue of deleted parents found: run `caretaker lfk install`")
 	}
 	var newest int64
 	err = a.read(ctx, "find the newest dead record", func(ctx context.Context, tx pgx.Tx) error {

@@ -15,7 +15,7 @@ import (
 
 // Inspection is the result of `caretaker lfk lint` in one database, which changes nothing.
 type Inspection struct {
-	// Queue is the queue of deleted records, with its shape.
+	// Queue is the queue of deleted parents, with its shape.
 	Queue lfk.DeletedRecords
 	// QueueFaults describe how the queue differs from GitLab's.
 	QueueFaults []string

@@ -159,7 +159,7 @@ func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// InstallQueue creates the queue of deleted records and its trigger functions, unless a queue
+// InstallQueue creates the queue of deleted parents and its trigger functions, unless a queue
 // exists. In a queue of our own it repairs functions that are old, missing, or in the queue's
 // previous schema, and the column key_values. It also repairs the active partition, lagging
 // sequences, and leftovers of a restore of the application's schema alone. It returns text about
@@ -203,7 +203,7 @@ func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 func (a Admin) usableQueue(ctx context.Context, tx pgx.Tx) (lfk.DeletedRecords, error) {
 	q, faults, err := a.readQueue(ctx, tx)
 	if err == nil && len(faults) > 0 {
-		err = a.refuse("%s is not a queue of deleted records, because %s: rename %[1]s, or connect with a "+
+		err = a.refuse("%s is not a queue of deleted parents, because %s: rename %[1]s, or connect with a "+
 			"different search_path",
 			q.Schema+"."+q.Table().Name, strings.Join(faults, ", "))
 	}

@@ -297,7 +297,7 @@ func TestRetryDeadRecords_PutsThemBackAsNew(t *testing.T) {
 	b.want("SELECT (count(*), count(DISTINCT xmin::text), count(DISTINCT primary_key_value)) FROM loose_foreign_keys_deleted_records", "(2500,3,2500)")
 	b.exec("DROP TABLE loose_foreign_keys_deleted_records")
 	_, err = b.RetryDeadRecords(context.Background(), admin.DeadRecordFilter{})
-	b.wantRefusal(err, "no queue of deleted records found")
+	b.wantRefusal(err, "no queue of deleted parents found")
 }
 
 func TestRetryDeadRecords_SaysWhatBecomesOfThoseWhoseQueueIsGone(t *testing.T) {

@@ -91,7 +91,7 @@ type tracking struct {
 
 // trackPlan lists the steps that track the table.
 type trackPlan struct {
-	// queue is the queue of deleted records, root the table to track.
+	// queue is the queue of deleted parents, root the table to track.
 	queue lfk.DeletedRecords
 	root  relation
 	// function is the one that the triggers call. steps are empty if the table is already tracked.
@@ -107,7 +107,7 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 		return p, err
 	}
 	if !p.queue.Exists {
-		return p, r.refuse("no queue of deleted records found: run `caretaker lfk install`")
+		return p, r.refuse("no queue of deleted parents found: run `caretaker lfk install`")
 	}
 	// 2. The table, which definitions must be able to name.
 	if p.root, err = r.locate(ctx, tx, r.table); err != nil {

@@ -230,9 +230,9 @@ func TestUntrack_RefusesWhatIsNotTracked(t *testing.T) {
 func TestTrack_NeedsAQueueAndRunsThroughAPoolerWithoutPreparedStatements(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	b.exec("CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p VALUES (1)")
-	b.refuses("p", "", "no queue of deleted records found: run `caretaker lfk install`")
+	b.refuses("p", "", "no queue of deleted parents found: run `caretaker lfk install`")
 	b.exec("CREATE TABLE loose_foreign_keys_deleted_records (id int)")
-	b.refuses("p", "", "is not a queue of deleted records")
+	b.refuses("p", "", "is not a queue of deleted parents")
 	b.exec("DROP TABLE loose_foreign_keys_deleted_records")
 	for _, mode := range []string{"exec", "simple_protocol"} {
 		d := admin.New(servicetest.Open(t, b.with("default_query_exec_mode="+mode)).Database)

@@ -66,7 +66,7 @@ type Installed struct {
 	Result string `json:"result"`
 }
 
-// Install creates the queue of deleted records and its trigger functions, or upgrades those of an
+// Install creates the queue of deleted parents and its trigger functions, or upgrades those of an
 // older version.
 func (l Admin) Install(ctx context.Context) ([]Installed, error) {
 	done := []Installed{}

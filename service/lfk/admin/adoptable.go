@@ -33,7 +33,7 @@ type Candidate struct {
 	Started bool `json:"started"`
 	// Refused is why it cannot be adopted. "" means it can.
 	Refused string `json:"refused,omitempty"`
-	// NoQueue: the database has no queue of deleted records yet.
+	// NoQueue: the database has no queue of deleted parents yet.
 	NoQueue bool `json:"-"`
 
 	adoption *Adoption

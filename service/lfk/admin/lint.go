@@ -174,7 +174,7 @@ func (s spot) add(f lfk.Finding) {
 	s.result.Findings = append(s.result.Findings, f)
 }
 
-// queue reports faults of the queue of deleted records in one database. These are a missing or old
+// queue reports faults of the queue of deleted parents in one database. These are a missing or old
 // queue, wrong columns, old trigger functions and a missing default partition.
 func (l *lint) queue(d lfk.Inspected) {
 	queue := d.Queue.Schema + ".loose_foreign_keys_deleted_records"
