@@ -199,8 +199,8 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&database, "database", "",
 		"database `name` (default all)")
-	flags.StringVar(&file, "head", "", "`file` with stored heads (the output of caretaker receipts head): "+
-		"fail if the receipt of a stored head was rewritten, or was removed before it expired")
+	flags.StringVar(&file, "head", "", "`file` with stored heads (from caretaker receipts head): "+
+		"fail if the receipt of a stored head was rewritten, or removed before it expired")
 	return command
 }
 
