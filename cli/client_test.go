@@ -240,10 +240,11 @@ func TestClient_SendsItsToken(t *testing.T) {
 	sh.set("XDG_CONFIG_HOME", t.TempDir())
 	profiles := sh.environment().ProfilesFile()
 	assert.NoError(t, os.MkdirAll(filepath.Dir(profiles), 0o700))
-	profile := "profiles: {here: {address: " + r.address + ", token_file: " + token + "}}"
+	profile := "profiles: {here: {address: " + r.address + ", token_file: " + token + "}, wrong: {address: bogus}}"
 	assert.NoError(t, os.WriteFile(profiles, []byte(profile), 0o600))
 	sh.want(0, "status --profile here", worker)
-	sh.want(1, "status --profile there", `profile "there" not found: known profiles are here`)
+	sh.want(1, "status --profile there", `profile "there" not found: known profiles are here, wrong`)
+	sh.want(2, "status --profile wrong", `address in profile "wrong": "bogus" is not an address`)
 }
 
 // runID is the id in the answer of a run.

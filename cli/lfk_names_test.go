@@ -41,8 +41,8 @@ func TestLfk_TakesNamesAsListsPrintThem(t *testing.T) {
 	// Before the queue is there, it is the only thing that is missing.
 	out := sh.want(0, "lfk adopt --list", "run `caretaker lfk install --database main`")
 	assert.Lacks(t, out, "GitLab")
-	sh.want(1, "lfk adopt --all", "skipped line_invoice", "main has no queue for "+
-		"deletions: run `caretaker lfk install` first")
+	sh.want(1, "lfk adopt --all", "skipped line_invoice", "main has no queue of "+
+		"deleted parents: run `caretaker lfk install` first")
 	sh.want(0, "lfk install")
 	const name = "billing.invoice_lines.(account_id, invoice_number)"
 	want := func(code int, part string, command ...string) {

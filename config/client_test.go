@@ -32,8 +32,11 @@ func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
 	t.Parallel()
 	environment := profiled(t, twoProfiles)
 	for profile, want := range map[string]config.Client{
-		"":    {Address: "127.0.0.1:1"},
-		"far": {Address: "far:443", TLS: true, TokenFile: "/far/token", CAFile: "/far/ca"},
+		"":    {Address: "127.0.0.1:1", AddressSource: `address in profile "near"`},
+		"far": {
+			Address: "far:443", TLS: true, TokenFile: "/far/token", CAFile: "/far/ca",
+			AddressSource: `address in profile "far"`,
+		},
 	} {
 		if c, err := environment.ReadClient(profile); err != nil || c != want {
 			t.Errorf("%q: %+v, %v", profile, c, err)
@@ -41,7 +44,7 @@ func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
 	}
 	environment = append(environment, "CARETAKER_CLIENT_PROFILE=far", "CARETAKER_ADDRESS=other:1",
 		"CARETAKER_CLIENT_TLS=false", "CARETAKER_CLIENT_TOKEN_FILE=/other")
-	want := config.Client{Address: "other:1", TokenFile: "/other", CAFile: "/far/ca"}
+	want := config.Client{Address: "other:1", AddressSource: "CARETAKER_ADDRESS", TokenFile: "/other", CAFile: "/far/ca"}
 	c := assert.Must(environment.ReadClient(""))(t)
 	assert.That(t, c == want, "%+v", c)
 	if mistakes := environment.Mistyped(); len(mistakes) > 0 {
