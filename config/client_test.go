@@ -32,7 +32,7 @@ func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
 	t.Parallel()
 	environment := profiled(t, twoProfiles)
 	for profile, want := range map[string]config.Client{
-		"":    {Address: "127.0.0.1:1", AddressSource: `address in profile "near"`},
+		"": {Address: "127.0.0.1:1", AddressSource: `address in profile "near"`},
 		"far": {
 			Address: "far:443", TLS: true, TokenFile: "/far/token", CAFile: "/far/ca",
 			AddressSource: `address in profile "far"`,
