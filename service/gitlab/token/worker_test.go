@@ -337,8 +337,7 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log), servicetest.With(func(c *token.Config) { c.BatchSize = 4 }))
 	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, Async: true}))(t)
 	devdb.Eventually(t, "a range to be tried again", func() bool {
-		return strings.Contains(log.String(), "range "+
-			"of bots failed, retrying smaller range")
+		return strings.Contains(log.String(), "check of bots failed, retrying smaller range")
 	})
 	release()
 	r = servicetest.Ended(t, s, r.ID)
