@@ -328,12 +328,18 @@ func (c *Child) Query(
 		matches = append(matches, "t."+stmt.Quote(column)+" = k."+name)
 	}
 	change, conditions, done := c.changeSQL(&args)
+	parents := "unnest(" + strings.Join(lists, ", ") + ") WITH ORDINALITY AS k (" + strings.Join(names, ", ") + ", n)"
+	join, joined := "", "t."+stmt.Quote(c.Key.Columns[0])+" = ANY ("+lists[0]+")"
+	if len(lists) > 1 {
+		join, joined = " FROM "+parents, strings.Join(matches, " AND ")
+		if c.Key.OnDelete == AsyncDelete {
+			join = " USING " + parents
+		}
+	}
 	all := append([]string{
 		"{child}", c.table.SQL(), "{conditions}", conditions,
 		"{column}", stmt.Quote(c.Key.Columns[0]), "{list}", lists[0], "{child_columns}", Referring(c.Key.Columns),
-		"{parents}", "unnest(" + strings.Join(lists, ", ") + ") WITH ORDINALITY AS k (" +
-			strings.Join(names, ", ") + ", n)",
-		"{matched}", strings.Join(matches, " AND "), "{parent_values}", strings.Join(names, ", "),
+		"{parents}", parents, "{join}", join, "{joined}", joined, "{matched}", strings.Join(matches, " AND "), "{parent_values}", strings.Join(names, ", "),
 		"{change}", change, "{returned}", c.key, "{done}", done, "{noted}", pg.ReceiptSQL,
 	}, more...)
 	sql := pg.Summary(c.Database, stmt.Fill(template, all...), c.key, "done")
