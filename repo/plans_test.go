@@ -209,6 +209,11 @@ func (b *big) childStatements(key lfk.Definition) map[string]func(context.Contex
 		"all": all(nil), "all and removal": all(b.records), "shares": shares(false), "shares unlocked": shares(true),
 		"remaining": func(ctx context.Context) error { return second(c.Remaining(ctx, keys, generous)) },
 		"count":     func(ctx context.Context) error { return second(c.Count(ctx, keys, 100_000, generous)) },
+		"uncounted": func(ctx context.Context) error {
+			p := p
+			p.Uncounted = true
+			return second(c.PurgeAll(ctx, p, b.queue, nil))
+		},
 	}
 }
 

@@ -234,7 +234,7 @@ func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
 	for _, c := range []struct {
 		database  string
 		main, own int
-	}{{"main", 8, 0}, {"ci", 4, 5}} {
+	}{{"main", 7, 0}, {"ci", 3, 5}} {
 		most := map[string]int{"main": c.main, "ci": c.own}
 		fewest := map[string]int{"main": math.MaxInt, "ci": math.MaxInt}
 		rounds := 0

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo/dberr"
@@ -87,8 +86,7 @@ tally AS MATERIALIZED (
 // purgeUncountedSQL changes all rows of the keys without counting them first, which costs a third
 // less. If there are more than $2, the statement fails with a division by zero and changes nothing.
 // For a long list of keys its plan reads each page of the table once. Keys of several columns are
-// joined instead: a plan for ten of them looks up each in the index. The tally and the receipt
-// read the changed rows once.
+// joined instead. The tally and the receipt read the changed rows once.
 const purgeUncountedSQL = `
 WITH {guard},
 changed AS (
@@ -104,8 +102,7 @@ tally AS MATERIALIZED (
 )`
 
 // purgeSeveralSQL is purgeAllSQL for a key of several columns. A LATERAL lookup of each key stops at
-// the first row beyond $2. A join with the keys might read the whole table or a whole index. The statement changes the
-// rows by position, as purgeSharesSQL does.
+// the first row beyond $2. The statement changes the rows by position, as purgeSharesSQL does.
 const purgeSeveralSQL = `
 WITH {guard},
 found AS MATERIALIZED (
@@ -239,9 +236,16 @@ func (c *Child) PurgeAll(
 
 // approved returns the numbers of the approved keys.
 func (p Purge) approved() []int64 {
-	numbers := []int64{}
-	for _, key := range p.Approved {
-		numbers = append(numbers, int64(slices.Index(p.Keys, key)+1))
+	if len(p.Approved) == 0 {
+		return []int64{}
+	}
+	of := make(map[Key]int64, len(p.Keys))
+	for i, key := range p.Keys {
+		of[key] = int64(i + 1)
+	}
+	numbers := make([]int64, len(p.Approved))
+	for i, key := range p.Approved {
+		numbers[i] = of[key]
 	}
 	return numbers
 }

@@ -53,6 +53,7 @@ func (r *Runner) keepAlive(ctx context.Context, x *Execution) <-chan struct{} {
 func (r *Runner) heartbeats(ctx context.Context, x *Execution) {
 	pace, heard := Backoff{First: heartbeat, Most: 5 * heartbeat}, time.Now()
 	for {
+		sleep(ctx, countsDelay, nil)
 		err := r.heartbeat(ctx, x)
 		if ctx.Err() != nil {
 			return
@@ -70,7 +71,6 @@ func (r *Runner) heartbeats(ctx context.Context, x *Execution) {
 		case changed:
 			x.Log.InfoContext(ctx, "progress saved after retries")
 		}
-		sleep(ctx, countsDelay, nil)
 		if err == nil {
 			sleep(ctx, heartbeat-countsDelay, x.counted)
 		} else {
