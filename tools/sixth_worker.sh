@@ -31,6 +31,7 @@ else
 	tests ./service/gitlab/authenticationevent
 	tests ./repo ./service -run 'TestSQL|TestWorkers|TestSettings'
 	# These packages show or start workers: status, lists, pages, schedules, help, log lines, metrics.
-	tests ./server ./web ./scheduler -skip TestFault_
+	tests ./server ./scheduler -skip TestFault_
+	tests ./web -run 'TestOverview|TestDecisions|TestPages|TestAct_EachRole'
 	tests ./cli -run 'TestServe_ThatHasRunAllWorkers|TestLog_|TestMetrics_|TestClient_|TestRun_|TestRunbook_|TestExplain_'
 fi
