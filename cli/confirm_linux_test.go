@@ -97,8 +97,8 @@ func TestLfk_OnATerminalItAsksBeforeItDropsOnceForAll(t *testing.T) {
 		code           int
 		question, out  string
 	}{
-		{"lfk adopt --all", "n\n", 1, "drop 9 foreign keys (c1_order, ", ""},
-		{"lfk adopt --all", "y\n", 0, "orders_product)? First make sure that every server has read the definitions (send SIGHUP) [y/N] ", "now a loose foreign key"},
+		{"lfk adopt --all", "n\n", 1, "drop c1_order, ", ""},
+		{"lfk adopt --all", "y\n", 0, "orders_product? First send SIGHUP to every server to load the definition, and grant the server's role the privileges", "now a loose foreign key"},
 		{
 			"lfk untrack shop.products", "n\n", 1, "untrack shop.products? Without the triggers, deletions from shop.products leave " +
 				"orphaned rows (shop.orders.product_code -> shop.products) [y/N] ", "",

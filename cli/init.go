@@ -38,6 +38,8 @@ type setup struct {
 	force, asking bool
 	input         *bufio.Reader
 	survey        repo.Survey
+	// backup is the path of the replaced file, "" if there was none.
+	backup string
 	// groupReads: the group of the service can read the configuration.
 	groupReads bool
 }
@@ -131,7 +133,14 @@ func (s *setup) databases(ctx context.Context) error {
 		if s.URL == "" {
 			return usage(errors.New("--url is required: use the form postgres://role@host:5432/name"))
 		}
-		err := s.surveyMain(ctx)
+		label := "--url"
+		if s.asking {
+			label = "URL of main"
+		}
+		err := s.connect(ctx, mainDatabase, label, s.URL, func(d *repo.Database) (err error) {
+			s.survey, err = d.Survey(ctx)
+			return err
+		})
 		if err == nil {
 			break
 		}
@@ -169,18 +178,6 @@ func (s *setup) differ(ctx context.Context) error {
 		closeAll()
 	}
 	return err
-}
-
-// surveyMain connects to main and inspects its tables.
-func (s *setup) surveyMain(ctx context.Context) error {
-	label := "--url"
-	if s.asking {
-		label = "URL of main"
-	}
-	return s.connect(ctx, mainDatabase, label, s.URL, func(d *repo.Database) (err error) {
-		s.survey, err = d.Survey(ctx)
-		return err
-	})
 }
 
 // connectTimeout bounds each connection.

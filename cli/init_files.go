@@ -15,6 +15,9 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/internal/docs"
+	"github.com/caretaker-go/caretaker/internal/format"
+	"github.com/caretaker-go/caretaker/repo/catalog"
+	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
 )
@@ -112,9 +115,16 @@ func (s *setup) writeFiles() error {
 	if err := s.writeDefinitions(); err != nil {
 		return err
 	}
-	// 4. Move it into place. Without force, Link fails if the file exists.
-	if s.force {
-		err = os.Rename(temporary.Name(), s.file)
+	// 4. Move it into place, and keep the old file. Without force, Link fails if the file exists.
+	if replaces {
+		err = fs.ErrExist
+		for n := 1; errors.Is(err, fs.ErrExist); n++ {
+			s.backup = fmt.Sprintf("%s.%d.bak", s.file, n)
+			err = os.Link(s.file, s.backup)
+		}
+		if err == nil {
+			err = os.Rename(temporary.Name(), s.file)
+		}
 	} else {
 		err = os.Link(temporary.Name(), s.file)
 	}
@@ -161,17 +171,21 @@ func (s *setup) done() error {
 	next := s.next()
 	if s.asJSON {
 		return s.json(map[string]any{
-			"config": s.file, "definitions": s.Definitions, "use": s.Use, "next": next,
+			"config": s.file, "backup": s.backup, "definitions": s.Definitions, "use": s.Use, "next": next,
 		})
 	}
 	s.println("wrote %s (use: %s)", s.file, s.Use)
+	if s.backup != "" {
+		s.println("  the old file is %s", s.backup)
+	}
 	if s.passwords() != nil {
 		readers := "its owner"
 		if s.groupReads {
 			readers += " and the group " + serviceGroup
 		}
-		s.println("  only %s can read this file, because it contains a password. You can set the URL in %s instead.",
-			readers, config.Variable("databases.main.url"))
+		s.println("  only %s can use this file with --config, because it contains a password. To change that, move the "+
+			"URL to %s (in a package, in caretaker.env), then run `chmod 644 %s`.", readers,
+			config.Variable("databases.main.url"), format.Argument(s.file))
 	}
 	if s.wroteRules {
 		s.println("wrote %s with examples: add your definitions to this file", s.Definitions)
@@ -193,8 +207,13 @@ func (s *setup) describeCascades() {
 	}
 	s.println("\nloose foreign keys can replace these foreign keys with ON DELETE CASCADE and many child rows:")
 	for _, c := range s.survey.Cascades {
-		s.println("  %s.%s -> %s, about %s rows: caretaker lfk adopt %[1]s.%[2]s --plan --config %[5]s",
-			c.Child, c.Column, c.Parent, number(c.Rows), s.file)
+		index := ""
+		if !c.Indexed {
+			index = "create an index on " + c.Child + " (" + strings.Join(c.Columns, ", ") + "), then run "
+		}
+		s.println("  %s.%s -> %s, about %s rows: %scaretaker lfk adopt %s --plan --config %s", c.Child,
+			lfkrepo.ColumnList(c.Columns), c.Parent, number(c.Rows), index,
+			catalog.ReferenceArgument(c.Child, c.Columns), s.file)
 	}
 }
 

@@ -158,18 +158,22 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	file := filepath.Join(dir, "caretaker.yml")
 	_, rest, _ := strings.Cut(url, "://")
 	_, password, _ := strings.Cut(strings.Split(rest, "@")[0], ":")
-	out := sh.want(0, "init --config "+file+" --url "+url, "only its owner can read this file", "CARETAKER_DATABASES_MAIN_URL")
+	out := sh.want(0, "init --config "+file+" --url "+url, "only its owner can use this file with --config", "CARETAKER_DATABASES_MAIN_URL")
 	assert.That(t, password != "" && !strings.Contains(out, password), "the password is shown: %s", out)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	sh.want(1, "init --config "+file+" --url "+url, " already exists: use --force", "--force")
-	sh.want(0, "init --config "+file+" --force --use gitlab --url "+url, "use: gitlab", "kept ")
+	first := fileText(t, file)
+	sh.want(0, "init --config "+file+" --force --use gitlab --url "+url, "use: gitlab", "kept ", "the old file is "+file+".1.bak\n")
 	assert.NoError(t, os.Chmod(file, 0o640))
 	if os.Getuid() == 0 {
 		assert.NoError(t, os.Chown(file, 0, 8))
 	}
-	sh.want(0, "init --config "+file+" --force --url "+url, "only its owner can read this file")
+	sh.want(0, "init --config "+file+" --force --url "+url, "the old file is "+file+".2.bak\n",
+		"To change that, move the URL to CARETAKER_DATABASES_MAIN_URL (in a package, in caretaker.env), then run `chmod 644 "+file+"`")
+	assert.Equal(t, fileText(t, file+".1.bak"), first, "the backup of the first file")
+	assert.Contains(t, fileText(t, file+".2.bak"), "use: gitlab")
 	info := assert.Must(os.Stat(file))(t)
 	assert.Equal(t, info.Mode().Perm(), 0o640)
 	if is, ok := info.Sys().(*syscall.Stat_t); os.Getuid() == 0 && (!ok || is.Gid != 8) {
@@ -185,6 +189,29 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	sh.want(2, other+" --url "+url+" --database ci", "NAME=URL")
 	left := assert.Must(filepath.Glob(filepath.Join(dir, "*other*")))(t)
 	assert.That(t, len(left) == 0, "left: %v", left)
+}
+
+func TestInit_NamesTheForeignKeysWithWhatTheirAdoptionRequires(t *testing.T) {
+	sh := newShell(t)
+	sh.set("CARETAKER_USE", "loose_foreign_keys")
+	url, conn := shop(t)
+	execute(t, conn, `ALTER TABLE order_items ADD CONSTRAINT item_order FOREIGN KEY (order_id) REFERENCES orders ON DELETE CASCADE;
+		CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); CREATE TABLE c (x int, y int, FOREIGN KEY (x, y) REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (x);
+		CREATE TABLE d (x int, y int, FOREIGN KEY (x, y) REFERENCES p ON DELETE CASCADE); CREATE INDEX ON d (y, x) WHERE x IS NOT NULL;
+		INSERT INTO order_items (order_id) SELECT 1 FROM generate_series(1, 3000); INSERT INTO p VALUES (1, 2);
+		INSERT INTO c SELECT 1, 2 FROM generate_series(1, 2000); INSERT INTO d SELECT 1, 2 FROM generate_series(1, 1000); ANALYZE`)
+	file := filepath.Join(t.TempDir(), "caretaker.yml")
+	with := " --config " + file
+	sh.want(0, "init --url "+url+" --listen 127.0.0.1:0 --web-listen 127.0.0.1:0"+with,
+		"  order_items.order_id -> orders, about 3,009 rows: caretaker lfk adopt order_items.order_id --plan"+with+"\n",
+		"  c.(x, y) -> p, about 2,000 rows: create an index on c (x, y), then run caretaker lfk adopt c.x,y --plan"+with+"\n",
+		"  d.(x, y) -> p, about 1,000 rows: caretaker lfk adopt d.x,y --plan"+with+"\n")
+	sh.want(0, "migrate"+with)
+	sh.want(0, "lfk install"+with)
+	for _, adoptable := range []string{"order_items.order_id", "d.x,y"} {
+		sh.want(0, "lfk adopt "+adoptable+" --plan"+with, "4. drop the foreign key")
+	}
+	sh.want(1, "lfk adopt c.x,y --plan"+with, "create an index on c (x, y)")
 }
 
 func TestDev_NeedsNothingElse(t *testing.T) {

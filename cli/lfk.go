@@ -84,17 +84,6 @@ func (l *lfkCommands) body(needsDefinitions bool, do action) func(*cobra.Command
 	}
 }
 
-// withAll is with for a command that requires all databases. Its --database selects a child table,
-// and must only be a configured name.
-func (l *lfkCommands) withAll(do action) func(*cobra.Command, []string) error {
-	return l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
-		if _, err := keys.Selected(); err != nil {
-			return err
-		}
-		return do(ctx, keys, args)
-	})
-}
-
 // lfkAdmin uses the worker settings that affect these commands.
 func lfkAdmin(worker *lfk.Config, database string) (keys admin.Admin, err error) {
 	keys.Only = database
@@ -180,7 +169,11 @@ func (l *lfkCommands) track() *cobra.Command {
 		Short: "Create the triggers that record deletions from a table and all its partitions",
 		Args:  between(1, maxNamed),
 		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, args []string) error {
-			return eachNamed(l, args, func(table string) (admin.Tracked, func(), error) {
+			plan := keys
+			plan.Plan = true
+			return eachNamed(l, args, func(table string) (admin.Tracked, error) {
+				return plan.Track(ctx, table, columns...)
+			}, func(table string) (admin.Tracked, func(), error) {
 				done, err := keys.Track(ctx, table, columns...)
 				return done, func() { l.showTracked(done) }, err
 			})

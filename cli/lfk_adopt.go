@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -20,8 +22,6 @@ import (
 type adopting struct {
 	constraint, onDelete string
 	plan, yes, list, all bool
-	// pending are the constraints that the next command drops.
-	pending []string
 }
 
 // addTo adds the flags that adopt and revert share.
@@ -57,19 +57,21 @@ func (l *lfkCommands) adopt() *cobra.Command {
 			case f.all:
 				return l.adoptAll(ctx, keys, f)
 			}
-			defer l.showPending(f)
-			return eachNamed(l, args, func(name string) (*admin.Adoption, func(), error) {
-				request, err := f.request(name)
-				if err != nil {
-					return nil, nil, err
+			all, err := checkEach(l, args, func(name string) (c chosen, err error) {
+				if c.request, err = f.request(name); err != nil {
+					return c, err
 				}
-				a, err := keys.PlanAdoption(ctx, request)
-				if err != nil {
-					return nil, nil, err
+				a, err := keys.PlanAdoption(ctx, c.request)
+				if err == nil {
+					c = chosen{a.Database, a.Constraint, c.request, a.Ready() && !a.Dropped()}
 				}
-				text, err := l.adopted(ctx, a, f)
-				return a, text, err
+				return c, err
 			})
+			if err != nil {
+				return err
+			}
+			done, err := l.adoptEach(ctx, keys, f, all)
+			return namedResults(l, args, done, err)
 		}),
 	}
 	flags := f.addTo(command)
@@ -86,6 +88,8 @@ func (l *lfkCommands) adopt() *cobra.Command {
 // arguments accepts foreign keys, or one of --list and --all.
 func (f *adopting) arguments(command *cobra.Command, args []string) error {
 	switch {
+	case !f.list && !f.all && len(args) == 0:
+		return errors.New("specify TABLE.COLUMN, --list or --all")
 	case !f.list && !f.all:
 		return between(1, maxNamed)(command, args)
 	case f.list && f.all:
@@ -96,102 +100,40 @@ func (f *adopting) arguments(command *cobra.Command, args []string) error {
 	return nil
 }
 
-// adopted continues an adoption as far as possible. It returns the text of the result.
-func (l *lfkCommands) adopted(
-	ctx context.Context, a *admin.Adoption, f *adopting,
-) (text func(), err error) {
-	if a.Dropped() {
-		return func() { l.println("%s: %s: already a loose foreign key", a.Database, a.Definition) }, nil
-	}
-	if f.plan {
-		return func() { l.plannedSteps(a) }, nil
-	}
-	ready := a.Ready()
-	if err := l.prepare(ctx, a); err != nil {
-		return nil, err
-	}
-	if !ready {
-		f.pending = append(f.pending, a.Constraint)
-		return func() {}, nil
-	}
-	if !f.yes {
-		if err := l.agree("nothing was dropped: send SIGHUP to every server, so that it reads the "+
-			"definition, then run this command again with --yes",
-			"drop %s on %s? First make sure that every server has read the definition (send SIGHUP) [y/N] ",
-			a.Constraint, a.Database); err != nil {
-			return nil, err
-		}
-	}
-	if err := l.drop(ctx, a); err != nil {
-		return nil, err
-	}
-	return func() { l.println("%s: %s: now a loose foreign key", a.Database, a.Definition) }, nil
-}
-
-// prepare writes the definition and tracks the parent.
-func (l *lfkCommands) prepare(ctx context.Context, a *admin.Adoption) error {
-	if err := a.Prepare(ctx); err != nil {
-		return err
-	}
-	l.doneSteps(a, 0, 1)
-	return nil
-}
-
-// drop drops the constraint. The operator has confirmed that the servers know the definition.
-func (l *lfkCommands) drop(ctx context.Context, a *admin.Adoption) error {
-	if err := a.Drop(ctx); err != nil {
-		return err
-	}
-	a.Steps[2].Done = true
-	l.doneSteps(a, 3)
-	return nil
-}
-
-// showPending prints what to do before the constraints are dropped.
-func (l *lfkCommands) showPending(f *adopting) {
-	if len(f.pending) > 0 && !l.asJSON {
-		l.note("send SIGHUP to every server, so that it reads the definition, then run this command "+
-			"again to drop %s", format.List(f.pending))
-	}
-}
-
-// agree asks for consent on a terminal. Without a terminal it returns the error refused.
-func (l *lfkCommands) agree(refused, question string, args ...any) error {
-	if !l.interactive() {
-		return errors.New(refused)
-	}
-	l.note(question, args...)
-	if !l.agreed() {
-		return errors.New("nothing was dropped")
-	}
-	return nil
-}
-
 // doneSteps marks steps as done, and prints the newly done steps.
 func (l *lfkCommands) doneSteps(a *admin.Adoption, numbers ...int) {
 	for _, n := range numbers {
 		if !a.Steps[n].Done {
 			a.Steps[n].Done = true
-			l.text("%s: %s: done", a.Database, a.Steps[n].Text)
+			l.text("%s: %s: %s: done", a.Database, a.Definition, a.Steps[n].Text)
 		}
 	}
 }
 
-// plannedSteps prints the steps of a plan.
-func (l *lfkCommands) plannedSteps(a *admin.Adoption) {
-	l.println("%s: %s (%s)", a.Database, a.Definition, a.Constraint)
-	for i, step := range a.Steps {
-		done := ""
-		if step.Done {
-			done = ": already done"
+// planned prints plans. It prints the shared step once.
+func (l *lfkCommands) planned(all []*admin.Adoption) {
+	for n, a := range all {
+		if a.Dropped() && a.Steps == nil {
+			l.println("%s: %s: already a loose foreign key", a.Database, a.Definition)
+			continue
 		}
-		l.println("%d. %s%s", i+1, step.Text, done)
-		for _, sql := range step.SQL {
-			l.println("     %s", sql)
+		l.println("%s: %s (%s)", a.Database, a.Definition, a.Constraint)
+		for i, step := range a.Steps {
+			done := ""
+			if step.Done {
+				done = ": already done"
+			}
+			if step.Shared && n > 0 {
+				step.Text = "once for all foreign keys: see above"
+			}
+			l.println("%d. %s%s", i+1, step.Text, done)
+			for _, sql := range step.SQL {
+				l.println("     %s", sql)
+			}
 		}
-	}
-	for _, warning := range a.Warnings {
-		l.note("warning: %s", warning)
+		for _, warning := range a.Warnings {
+			l.note("warning: %s", warning)
+		}
 	}
 }
 
@@ -204,20 +146,25 @@ func (l *lfkCommands) revert() *cobra.Command {
 		Short: "Turn adopted foreign keys back into real foreign keys",
 		Args:  between(1, maxNamed),
 		RunE: l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
-			return eachNamed(l, args, func(name string) (*admin.Adoption, func(), error) {
+			plan := func(name string) (*admin.Adoption, error) {
 				request, err := f.request(name)
 				if err != nil {
-					return nil, nil, err
+					return nil, err
 				}
-				a, err := keys.PlanReversion(ctx, request)
-				switch {
-				case err != nil:
-					return nil, nil, err
-				case f.plan:
-					return a, func() { l.plannedSteps(a) }, nil
+				return keys.PlanReversion(ctx, request)
+			}
+			// The definitions that each parent of a reverted key still has.
+			left := map[string][]string{}
+			defer func() { l.showLeft(left) }()
+			return eachNamed(l, args, plan, func(name string) (*admin.Adoption, func(), error) {
+				a, err := plan(name)
+				if err == nil && f.plan {
+					return a, func() { l.planned([]*admin.Adoption{a}) }, nil
 				}
-				text, err := l.reverted(ctx, a)
-				return a, text, err
+				if err == nil {
+					err = l.reverted(ctx, a, left)
+				}
+				return a, func() { l.println("%s: %s is a real foreign key again", a.Database, a.Constraint) }, err
 			})
 		}),
 	}
@@ -225,43 +172,72 @@ func (l *lfkCommands) revert() *cobra.Command {
 	return command
 }
 
-// reverted continues a reversion as far as possible. It returns the text of the result.
-func (l *lfkCommands) reverted(ctx context.Context, a *admin.Adoption) (text func(), err error) {
+// reverted continues a reversion as far as possible, and adds what its parent still has to left.
+func (l *lfkCommands) reverted(
+	ctx context.Context, a *admin.Adoption, left map[string][]string,
+) error {
 	if err := a.Restore(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	l.doneSteps(a, 0)
 	others, err := a.Finish(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for n := range a.Steps[1:] {
 		l.doneSteps(a, n+1)
 	}
-	return func() {
-		l.println("%s: %s is a real foreign key again", a.Database, a.Constraint)
-		if len(others) == 0 {
-			l.note("nothing else needs the records of %s: run `caretaker lfk untrack %s` to stop recording, "+
-				"and send SIGHUP to every server to unload the definition",
-				a.Parent(), format.Argument(a.Parent()))
-			return
+	left[a.Parent()] = others
+	return nil
+}
+
+// showLeft prints what to do after a reversion, for each parent.
+func (l *lfkCommands) showLeft(left map[string][]string) {
+	for _, parent := range slices.Sorted(maps.Keys(left)) {
+		if len(left[parent]) > 0 {
+			l.note("%s stays tracked for %s", parent, strings.Join(left[parent], ", "))
+		} else {
+			l.note("nothing else needs the records of %s: run `caretaker lfk untrack %s` to stop recording",
+				parent, format.Argument(parent))
 		}
-		l.note("%s stays tracked for %s: send SIGHUP to every server to unload the removed definition",
-			a.Parent(), strings.Join(others, ", "))
-	}, nil
+	}
+	if len(left) > 0 {
+		l.note("send SIGHUP to every server to unload the removed definitions")
+	}
 }
 
 // maxNamed is how many tables or columns a command takes.
 const maxNamed = 1000
 
-// eachNamed calls do for each argument until an error, and prints the results. With
-// several arguments it also prints which one failed, and how many are done. As JSON it prints the
-// result of one argument, or the list of several.
+// checkEach calls check for each name before a command changes anything. It returns the results, or
+// the errors of all wrong names.
+func checkEach[T any](l *lfkCommands, names []string, check func(name string) (T, error)) (all []T, err error) {
+	for n, name := range names {
+		if len(names) > 1 {
+			l.status("checking %s, %d of %d", name, n+1, len(names))
+		}
+		checked, wrong := check(name)
+		if all, err = append(all, checked), errors.Join(err, wrong); wrong != nil && !admin.Misused(wrong) {
+			break
+		}
+	}
+	if err != nil && len(names) > 1 {
+		l.note("nothing was changed")
+	}
+	return all, err
+}
+
+// eachNamed calls check for all arguments, then do for each argument until an error, and prints the
+// results. With several arguments it also prints which one failed, and how many are done.
 func eachNamed[T any](
-	l *lfkCommands, names []string, do func(name string) (result T, text func(), err error),
+	l *lfkCommands, names []string, check func(name string) (T, error),
+	do func(name string) (result T, text func(), err error),
 ) error {
 	var done []T
-	var err error
+	_, err := checkEach(l, names, check)
+	if err != nil {
+		return err
+	}
 	for n, name := range names {
 		if len(names) > 1 {
 			l.status("%s, %d of %d", name, n+1, len(names))
@@ -277,64 +253,46 @@ func eachNamed[T any](
 			text()
 		}
 	}
+	return namedResults(l, names, done, err)
+}
+
+// namedResults prints the results of the names as JSON: one of one name, or the list of several.
+func namedResults[T any](l *lfkCommands, names []string, done []T, err error) error {
 	switch {
 	case !l.asJSON || len(done) == 0:
 		return err
 	case len(names) == 1:
-		return l.json(done[0])
+		return errors.Join(err, l.json(done[0]))
 	}
 	return errors.Join(err, l.json(done))
 }
 
-// reference is the argument TABLE.COLUMN, TABLE.COLUMN,COLUMN or TABLE.(COLUMN, COLUMN). Each name may have PostgreSQL
-// quotes: "Price.List"."Customer.Id".
+// reference is the argument TABLE.COLUMN, TABLE.COLUMN,COLUMN or TABLE.(COLUMN, COLUMN), as lists print it. Each name may
+// have PostgreSQL quotes: "Price.List"."Customer.Id".
 type reference struct {
 	table   string
 	columns []string
 }
 
-// parseReference splits TABLE.COLUMN at its last dot outside quotes, and several columns at
-// commas. A missing table or column is a usage error.
-func parseReference(argument string) (reference, error) {
-	parts := outsideQuotes(argument, '.')
-	last := len(parts) - 1
-	r := reference{table: strings.Join(parts[:last], ".")}
-	columns := parts[last]
-	// Lists print several columns as (a, b).
-	if n := len(columns); n > 1 && columns[0] == '(' && columns[n-1] == ')' {
-		columns = columns[1 : n-1]
-	}
-	for _, name := range outsideQuotes(columns, ',') {
-		name = strings.TrimSpace(name)
-		if n := len(name); n > 1 && name[0] == '"' && name[n-1] == '"' {
-			name = strings.ReplaceAll(name[1:n-1], `""`, `"`)
-		}
-		r.columns = append(r.columns, name)
-	}
-	if r.table == "" || slices.Contains(r.columns, "") {
-		return r, usage(fmt.Errorf("%s: use the form TABLE.COLUMN, or TABLE.COLUMN,COLUMN for a "+
-			"multi-column key", argument))
+// parseReference splits TABLE.COLUMN at its last dot outside quotes, and several columns at commas.
+func parseReference(argument string) (r reference, err error) {
+	const name = `(?:"(?:[^"]|"")+"|[^\s",.()][^",.()]*)`
+	parts := regexp.MustCompile(`(?s)^((?:"(?:[^"]|"")+"|[^"])+)\.\(?(` + name + `(?:,\s*` + name + `)*)\)?$`).FindStringSubmatch(argument)
+	if parts == nil {
+		return r, usage(fmt.Errorf("%s: use the form TABLE.COLUMN, or TABLE.COLUMN,COLUMN for a multi-column key", argument))
 	}
 	// Definitions spell the table without quotes: "orders" is orders.
+	r.table = parts[1]
 	if table, err := catalog.ParseTable(r.table); err == nil {
 		r.table = table.Written()
 	}
-	return r, nil
-}
-
-// outsideQuotes splits a text at each separator outside double quotes.
-func outsideQuotes(text string, separator rune) []string {
-	quoted, from := false, 0
-	var parts []string
-	for i, c := range text {
-		if c == '"' {
-			quoted = !quoted
+	for _, column := range regexp.MustCompile(name).FindAllString(parts[2], -1) {
+		if column = strings.TrimSpace(column); column[0] == '"' {
+			column = strings.ReplaceAll(column[1:len(column)-1], `""`, `"`)
 		}
-		if c == separator && !quoted {
-			parts, from = append(parts, text[from:i]), i+1
-		}
+		r.columns = append(r.columns, column)
 	}
-	return append(parts, text[from:])
+	return r, nil
 }
 
 // matches reports whether a definition has these columns.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo/lfk"
+	lfkworker "github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 )
 
@@ -62,24 +64,20 @@ func (l *lfkCommands) adoptAll(ctx context.Context, keys admin.Admin, f *adoptin
 	if err != nil {
 		return err
 	}
-	skipped, added, started := []admin.Candidate{}, []admin.Candidate{}, []admin.Candidate{}
-	noQueue := ""
+	skipped, noQueue := []admin.Candidate{}, ""
+	var adoptable []chosen
 	for _, c := range all {
-		switch {
-		case c.Refused != "":
-			l.note("skipped %s of %s on %s: %s", c.Constraint, c.Table, c.Database, c.Refused)
-			skipped = append(skipped, c)
-			if c.NoQueue {
-				noQueue = c.Database
-			}
-		case c.Started:
-			started = append(started, c)
-		default:
-			added = append(added, c)
+		if c.Refused == "" {
+			adoptable = append(adoptable, chosen{c.Database, c.Constraint, c.Request(operator()), c.Started})
+			continue
+		}
+		l.note("skipped %s of %s on %s: %s", c.Constraint, c.Table, c.Database, c.Refused)
+		if skipped = append(skipped, c); c.NoQueue {
+			noQueue = c.Database
 		}
 	}
 	switch {
-	case len(added)+len(started) > 0:
+	case len(adoptable) > 0:
 	case noQueue != "":
 		return fmt.Errorf("database %s has no queue of deleted parents: run `caretaker lfk install` first", noQueue)
 	case len(skipped) > 0:
@@ -87,80 +85,130 @@ func (l *lfkCommands) adoptAll(ctx context.Context, keys admin.Admin, f *adoptin
 	default:
 		l.text("no foreign keys to adopt")
 	}
-	// Nothing is dropped for the new definitions, so these come before the question.
-	done := []*admin.Adoption{}
-	err = l.adoptEach(ctx, keys, f, added, &done)
-	if err == nil && len(started) > 0 && !f.plan && !f.yes {
-		err = l.agreeToDrop(started)
-	}
-	if err == nil {
-		err = l.adoptEach(ctx, keys, f, started, &done)
-	}
-	l.showPending(f)
+	done, err := l.adoptEach(ctx, keys, f, adoptable)
 	return l.report(err, map[string]any{"adopted": done, "skipped": skipped}, func() {})
 }
 
-// agreeToDrop asks before the foreign keys are dropped.
-func (l *lfkCommands) agreeToDrop(all []admin.Candidate) error {
-	var names []string
-	for _, c := range all {
-		names = append(names, c.Constraint)
-	}
-	return l.agree("nothing was dropped: send SIGHUP to every server, so that it reads the definitions, "+
-		"then run this command again with --yes",
-		"drop %s (%s)? First make sure that every server has read the definitions (send SIGHUP) [y/N] ",
-		format.Pluralize(len(all), "foreign key"), format.List(names))
+// chosen is a foreign key to adopt.
+type chosen struct {
+	database, constraint string
+	request              admin.AdoptRequest
+	// started: its definition was in the file at the start of the command.
+	started bool
 }
 
-// adoptEach continues the adoption of each foreign key, and ends at the first error.
+// adoptEach continues the adoption of each foreign key as far as possible, and ends at the first
+// error. Nothing is dropped for the new definitions, so these come first. It asks once before it
+// drops the others.
 func (l *lfkCommands) adoptEach(
-	ctx context.Context, keys admin.Admin, f *adopting, all []admin.Candidate, done *[]*admin.Adoption,
-) error {
-	for n, c := range all {
-		l.status("%s: %s, %d of %d", c.Database, c.Constraint, n+1, len(all))
-		keys.Only = c.Database
-		a, err := keys.PlanAdoption(ctx, c.Request(operator()))
-		switch {
-		case err != nil:
-		case f.plan:
-			if !l.asJSON {
-				l.plannedSteps(a)
-			}
-		case c.Started:
-			if err = l.prepare(ctx, a); err == nil {
-				err = l.drop(ctx, a)
-			}
-			if err == nil {
-				l.text("%s: %s: now a loose foreign key", a.Database, a.Definition)
-			}
-		default:
-			if err = l.prepare(ctx, a); err == nil {
-				f.pending = append(f.pending, a.Constraint)
-			}
+	ctx context.Context, keys admin.Admin, f *adopting, all []chosen,
+) (done []*admin.Adoption, err error) {
+	done = []*admin.Adoption{}
+	if f.plan {
+		if err = l.eachChosen(ctx, keys, all, &done, nil); err == nil && !l.asJSON {
+			l.planned(done)
 		}
-		if unwritten, ok := errors.AsType[*admin.UnwrittenError](err); ok {
-			return alsoUnwritten(ctx, keys, unwritten, all[n+1:])
+		return done, err
+	}
+	var added, started []chosen
+	var pending, drops []string
+	for _, c := range all {
+		if c.started {
+			started, drops = append(started, c), append(drops, c.constraint)
+		} else {
+			added = append(added, c)
+		}
+	}
+	err = l.eachChosen(ctx, keys, added, &done, func(a *admin.Adoption) error {
+		if a.Dropped() {
+			l.text("%s: %s: already a loose foreign key", a.Database, a.Definition)
+			return nil
+		}
+		err := a.Prepare(ctx)
+		if err == nil {
+			pending = append(pending, a.Constraint)
+			l.doneSteps(a, 0, 1)
+		}
+		return err
+	})
+	again := "run this command again"
+	cannotAsk := !f.yes && !l.interactive()
+	if cannotAsk {
+		again += " with --yes"
+	}
+	switch {
+	case err != nil || f.yes || len(started) == 0:
+	case cannotAsk && len(pending) > 0:
+		pending, started = append(pending, drops...), nil
+	default:
+		err = l.agree("nothing was dropped: "+admin.BeforeDrop+". Then "+again, "drop %s? First "+
+			admin.BeforeDrop+" [y/N] ", format.List(drops))
+	}
+	if err == nil {
+		err = l.eachChosen(ctx, keys, started, &done, func(a *admin.Adoption) error { return l.drop(ctx, a) })
+	}
+	if len(pending) > 0 && !l.asJSON {
+		l.note(admin.BeforeDrop+". Then %s to drop %s", again, format.List(slices.Compact(pending)))
+	}
+	return done, err
+}
+
+// eachChosen plans the adoption of each foreign key and calls do, until an error. nil means only
+// planning.
+func (l *lfkCommands) eachChosen(
+	ctx context.Context, keys admin.Admin, all []chosen, done *[]*admin.Adoption, do func(*admin.Adoption) error,
+) error {
+	var unwritten *lfkworker.UnwrittenError
+	var left error
+	for n, c := range all {
+		l.status("%s: %s, %d of %d", c.database, c.constraint, n+1, len(all))
+		keys.Only = c.database
+		a, err := keys.PlanAdoption(ctx, c.request)
+		if err == nil && unwritten != nil {
+			a.AddTo(unwritten) // The operator can write all definitions at once.
+			continue
+		}
+		if err == nil && do != nil {
+			err = do(a)
+		}
+		if errors.As(err, &unwritten) {
+			left = err
+			continue
 		}
 		if err != nil {
-			return err
+			if len(all) > 1 && do != nil {
+				l.note("stopped at %s on %s: %d of %d done", c.constraint, c.database, n, len(all))
+			}
+			return errors.Join(left, err)
 		}
 		*done = append(*done, a)
 	}
+	return left
+}
+
+// drop drops the constraint. The operator has confirmed that the servers know the definition.
+func (l *lfkCommands) drop(ctx context.Context, a *admin.Adoption) error {
+	if err := a.Prepare(ctx); err != nil {
+		return err
+	}
+	l.doneSteps(a, 0, 1)
+	if err := a.Drop(ctx); err != nil {
+		return err
+	}
+	a.Steps[2].Done = true
+	l.doneSteps(a, 3)
+	l.text("%s: %s: now a loose foreign key", a.Database, a.Definition)
 	return nil
 }
 
-// alsoUnwritten adds the definitions of the remaining foreign keys to an error, so that the operator
-// can write all of them at once.
-func alsoUnwritten(
-	ctx context.Context, keys admin.Admin, unwritten *admin.UnwrittenError, remaining []admin.Candidate,
-) error {
-	for _, c := range remaining {
-		keys.Only = c.Database
-		a, err := keys.PlanAdoption(ctx, c.Request(operator()))
-		if err != nil {
-			return errors.Join(unwritten, err)
-		}
-		unwritten.And(a)
+// agree asks for consent on a terminal. Without a terminal it returns the error refused.
+func (l *lfkCommands) agree(refused, question string, args ...any) error {
+	if !l.interactive() {
+		return errors.New(refused)
 	}
-	return unwritten
+	l.note(question, args...)
+	if !l.agreed() {
+		return errors.New("nothing was dropped")
+	}
+	return nil
 }

@@ -52,10 +52,17 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sql(`CREATE INDEX ON orders (customer_id)`)
 	sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file, "- table: customers", "2. track customers",
 		"CREATE TRIGGER", "3. send SIGHUP to every server", `4. drop the foreign key fk`, `ALTER TABLE "public"."orders" DROP CONSTRAINT "fk"`)
-	sh.want(2, "lfk adopt orders.customer_id orders.nope --plan", "1. add the definition to "+file,
-		"unknown foreign key orders.nope: orders has foreign keys on customer_id")
-	assert.Equal(t, fileText(t, file), before, "--plan has written")
-	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "track customers: done", "send SIGHUP to every server")
+	for _, changes := range []string{"lfk adopt", "lfk adopt --plan", "lfk revert"} {
+		sh.want(2, changes+" orders.customer_id orders.nope nix.nope", "nothing was changed\n",
+			"unknown foreign key orders.nope: orders has foreign keys on customer_id", "unknown table nix in main")
+	}
+	sh.want(2, "lfk track customers nix", "nothing was changed\n", "unknown table nix in main")
+	sql(`DO $$ BEGIN ASSERT NOT EXISTS (SELECT FROM pg_trigger WHERE tgname LIKE '%loose_fk_trigger'); END $$`)
+	assert.Equal(t, fileText(t, file), before, "a wrong name or --plan has written")
+	// Naming a key twice does not drop it before the servers know its definition.
+	sh.want(0, "lfk adopt orders.customer_id public.orders.customer_id --yes", "orders.customer_id -> customers: add the definition to "+file+": done",
+		"track customers: done", "send SIGHUP to every server to load the definition, and grant the server's role the privileges that "+
+			"`caretaker doctor --grants --role ROLE` prints. Then run this command again to drop fk\n")
 	after := "# kept\norders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n" + strings.TrimPrefix(before, "# kept\n")
 	if got := fileText(t, file); !strings.Contains(got, "orders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n") ||
 		!strings.Contains(got, "# kept\n") || !strings.Contains(got, "z: # this one, too\n") || len(got) != len(after) {
@@ -74,6 +81,9 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(0, "lfk orphans", "no orphans")
 	sh.want(1, "lfk revert orders.customer_id", "add the foreign key fk: done", "records of the parent are "+
 		"pending (customers on main)")
+	sql(`UPDATE loose_foreign_keys_deleted_records SET consume_after = '2126-01-01 01:02:03Z'`)
+	sh.want(1, "lfk revert orders.customer_id", "records of the parent are pending (customers on main), and the next attempt is at 2126-01-01 01:02:03 UTC: "+
+		"run `caretaker lfk dead --failing --table customers` to see the causes, wait until the worker has processed the records, then run this command again")
 	sql(`DELETE FROM loose_foreign_keys_deleted_records`)
 	sh.want(1, "lfk revert orders.customer_id", "rows of orders refer to rows of customers that "+
 		"no longer exist", "caretaker lfk orphans orders.customer_id --fix")
@@ -123,8 +133,8 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	got := fileText(t, file)
 	assert.That(t, strings.Count(got, "table: customers") == 2, "the file is\n%s", got)
 	out := sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file+": already done",
-		"send SIGHUP to every server to load the definition (this command cannot check the servers), then run "+
-			"this command again\n")
+		"3. send SIGHUP to every server to load the definition, and grant the server's role the privileges",
+		" prints (this command cannot check the servers), then run this command again\n")
 	assert.Equal(t, strings.Count(out, "already done"), 2, out)
 	write("on_delete: async_nullify")
 	const other = "the definition orders.customer_id -> customers has on_delete async_nullify, " +

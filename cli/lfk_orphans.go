@@ -23,7 +23,11 @@ func (l *lfkCommands) orphans() *cobra.Command {
 		Use:   "orphans [TABLE.COLUMN]",
 		Short: "Find child rows whose parent row is missing",
 		Args:  between(0, 1),
-		RunE: l.withAll(func(ctx context.Context, keys admin.Admin, args []string) error {
+		RunE: l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
+			// The search covers all databases: --database selects a child table.
+			if _, err := keys.Selected(); err != nil {
+				return err
+			}
 			if keys.Definitions == nil {
 				return errors.New("no definitions file configured: set " +
 					"workers.loose_foreign_keys_cleanup.definitions to the definitions file")

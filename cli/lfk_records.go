@@ -99,7 +99,7 @@ func (l *lfkCommands) failingRecords() listing[admin.FailingRecord] {
 				next = *r.NextTry
 			}
 			return []any{
-				r.Database, r.ID, r.Table, r.Key(), r.Definition, cmp.Or(r.SQLState, none), r.Failures,
+				r.Database, r.ID, r.Table, r.Key(), r.Definition, cmp.Or(r.SQLState, none), r.Setbacks,
 				r.FailedAt, next,
 			}
 		},

@@ -106,8 +106,8 @@ func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 		INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate, failed_at)
 		SELECT partition, id, 3, 4, 'c.p_id -> p', CASE id WHEN 1 THEN 'P0001' ELSE '' END, '2026-01-02 01:02:03Z' FROM q`)
 	sh.want(0, "lfk dead --failing --table p", "DATABASE  ID  TABLE     KEY  DEFINITION   CAUSE  FAILURES  FAILED (UTC)         NEXT TRY (UTC)\n",
-		"main      1   public.p  7    c.p_id -> p  P0001  3         2026-01-02 01:02:03  2126-01-01 01:02:03\n",
-		"main      2   public.p  8    c.p_id -> p  -      3         2026-01-02 01:02:03  now\n")
+		"main      1   public.p  7    c.p_id -> p  P0001  4         2026-01-02 01:02:03  2126-01-01 01:02:03\n",
+		"main      2   public.p  8    c.p_id -> p  -      4         2026-01-02 01:02:03  now\n")
 	sh.want(1, "lfk retry --table p", "failing records are retried automatically: run `caretaker lfk dead "+
 		"--failing` to see the next attempts")
 	sh.want(0, "lfk dead --failing", "other.q")

@@ -111,6 +111,7 @@ func TestDebian_FromInstallationToPurge(t *testing.T) {
 	const edited = "log:\n  level: debug\n"
 	m.write("/etc/caretaker/caretaker.yml", edited, 0o644)
 	m.write("/etc/caretaker/tokens.yml", "[]\n", 0o640)
+	m.write("/etc/caretaker/caretaker.yml.9.bak", edited, 0o640)
 	environment := m.run("cat /etc/caretaker/caretaker.env; stat -c %A:%U:%G /etc/caretaker/caretaker.env")
 	calls := m.pretendSystemd()
 	if said := m.install(file(t, later, ".deb")); strings.Contains(said, "does not run yet") {
@@ -136,6 +137,8 @@ func TestDebian_FromInstallationToPurge(t *testing.T) {
 	m.run("dpkg -P caretaker")
 	m.wantFile("/etc/caretaker/caretaker.yml", false)
 	m.wantFile("/etc/caretaker/caretaker.env", false)
+	m.wantFile("/etc/caretaker/caretaker.yml.9.bak", false)
+	m.wantFile("/etc/caretaker/loose_foreign_keys.yml", false)
 	m.wantFile("/etc/caretaker/tokens.yml", true)
 	m.run("! getent passwd caretaker && ! getent group caretaker")
 }

@@ -16,10 +16,14 @@ type Survey struct {
 	Cascades []Cascade
 }
 
-// Cascade is a foreign key of one column. Rows are the planner's estimate.
+// Cascade is a foreign key. Rows are the planner's estimate. Indexed: an index of the child begins
+// with the columns.
 type Cascade struct {
-	Child, Column, Parent string
-	Rows                  int64
+	Child   string
+	Columns []string
+	Parent  string
+	Rows    int64
+	Indexed bool
 }
 
 const (
@@ -28,13 +32,17 @@ SELECT count(DISTINCT relname) = 4 FROM pg_class
 WHERE relkind IN ('r', 'p') AND relname IN ('namespaces', 'projects', 'users', 'members')`
 
 	cascadesSQL = `
-SELECT c.conrelid::regclass::text, a.attname::text, c.confrelid::regclass::text,
-  child.reltuples::bigint
+SELECT c.conrelid::regclass::text, ARRAY(
+    SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS col (number, place)
+    JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = col.number ORDER BY col.place),
+  c.confrelid::regclass::text, child.reltuples::bigint, EXISTS (
+    SELECT FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am am ON am.oid = x.relam
+    WHERE i.indrelid = c.conrelid AND i.indisvalid AND am.amname = 'btree'
+      AND coalesce(pg_get_expr(i.indpred, i.indrelid), '(c IS NOT NULL)') LIKE '(% IS NOT NULL)'
+      AND (i.indkey::int2[])[0:cardinality(c.conkey) - 1] @> c.conkey)
 FROM pg_constraint c
 JOIN pg_class child ON child.oid = c.conrelid
-JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = c.conkey[1]
-WHERE c.contype = 'f' AND c.confdeltype = 'c' AND c.conparentid = 0 AND cardinality(c.conkey) = 1
-  AND child.reltuples >= $1
+WHERE c.contype = 'f' AND c.confdeltype = 'c' AND c.conparentid = 0 AND child.reltuples >= $1
 ORDER BY child.reltuples DESC, 1, 2 LIMIT $2`
 )
 

@@ -301,7 +301,7 @@ const leafParentsSQL = `
 // dueParentsSQL treats NULL as due: it sorts last. LIMIT 1 keeps the planner from reading all
 // records at once, which it may do for EXISTS.
 const dueParentsSQL = `
-SELECT DISTINCT due.name, {place}
+SELECT DISTINCT due.name, {place}, NULL::timestamptz
 FROM unnest({partitions}) AS leaf (number)
 CROSS JOIN LATERAL (` + leafParentsSQL + `
   SELECT p.name FROM parents p
@@ -318,9 +318,11 @@ CROSS JOIN LATERAL (` + leafParentsSQL + `
 ) due`
 
 // QueuedParent is a recorded table name, and the indexes of the queue's tables with such records.
+// NextTry is when the first of its pending records becomes due, nil if one is due.
 type QueuedParent struct {
-	Name   string
-	Queues []int
+	Name    string
+	Queues  []int
+	NextTry *time.Time
 }
 
 // DueParents returns the recorded table names that have pending records due now.
@@ -328,12 +330,18 @@ func (d Queue) DueParents(ctx context.Context, q DeletedRecords, l fencing.Limit
 	return q.parents(ctx, d.db, l, "find parents with due records", dueParentsSQL)
 }
 
+// pendingParentsSQL treats NULL as due, if no other record of the table is pending in the leaf.
 const pendingParentsSQL = `
-SELECT DISTINCT pending.name, {place}
+SELECT pending.name, {place}, nullif(greatest(min(pending.next), now()), now())
 FROM unnest({partitions}) AS leaf (number)
 CROSS JOIN LATERAL (` + leafParentsSQL + `
-  SELECT p.name FROM parents p WHERE p.name IS NOT NULL
-) pending`
+  SELECT p.name, (
+    SELECT coalesce(q.consume_after, now()) FROM {queue} q
+    WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name = p.name
+    ORDER BY q.consume_after LIMIT 1) AS next
+  FROM parents p WHERE p.name IS NOT NULL
+) pending
+GROUP BY pending.name`
 
 // PendingParents returns the recorded table names that have pending records, due or not.
 func (d Queue) PendingParents(ctx context.Context, q DeletedRecords, l fencing.Limits) ([]QueuedParent, error) {
@@ -348,17 +356,21 @@ func (q *DeletedRecords) parents(
 		return nil, nil
 	}
 	type found struct {
-		Name  string
-		Queue int
+		Name    string
+		Queue   int
+		NextTry *time.Time
 	}
 	find := pg.NewQuery(operation, text+"\nORDER BY 1, 2")
 	rows, err := pg.ReadRows(ctx, d, l, find, pgx.RowToStructByPos[found])
 	for _, r := range rows {
 		if n := len(parents); n == 0 || parents[n-1].Name != r.Name {
-			parents = append(parents, QueuedParent{Name: r.Name})
+			parents = append(parents, QueuedParent{Name: r.Name, NextTry: r.NextTry})
 		}
 		last := &parents[len(parents)-1]
 		last.Queues = append(last.Queues, r.Queue)
+		if r.NextTry == nil || last.NextTry != nil && r.NextTry.Before(*last.NextTry) {
+			last.NextTry = r.NextTry
+		}
 	}
 	return parents, err
 }

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"syscall"
 
 	"go.yaml.in/yaml/v3"
@@ -86,7 +88,8 @@ var errNotEditable = errors.New("this command cannot edit a definitions file wit
 // Add adds a definition to the file: after the others of its child, or where its child belongs by
 // name.
 func (d *Definitions) Add(key lfk.Definition) error {
-	return d.edit(append(slices.Clone(d.Keys), key), func(root *yaml.Node) { add(root, key) })
+	err := d.edit(append(slices.Clone(d.Keys), key), func(root *yaml.Node) { add(root, key) })
+	return unwritten(err, "add the following lines with an editor, then run this command again", key)
 }
 
 // Remove removes a definition from the file, and its child with its last entry.
@@ -94,7 +97,46 @@ func (d *Definitions) Remove(key lfk.Definition) error {
 	left := slices.DeleteFunc(slices.Clone(d.Keys), func(k lfk.Definition) bool {
 		return reflect.DeepEqual(k, key)
 	})
-	return d.edit(left, func(root *yaml.Node) { remove(root, key) })
+	err := d.edit(left, func(root *yaml.Node) { remove(root, key) })
+	return unwritten(err, "remove the following lines with an editor", key)
+}
+
+// UnwrittenError means that definitions could not be edited in their file.
+type UnwrittenError struct {
+	err    error
+	advice string
+	keys   []lfk.Definition
+}
+
+func unwritten(err error, advice string, key lfk.Definition) error {
+	if err == nil {
+		return nil
+	}
+	return &UnwrittenError{err: err, advice: advice, keys: []lfk.Definition{key}}
+}
+
+// Add adds another definition that the file needs.
+func (e *UnwrittenError) Add(key lfk.Definition) { e.keys = append(e.keys, key) }
+
+// Error returns the reason, what to do, and the lines to edit.
+func (e *UnwrittenError) Error() string { return errors.Join(e.Unwrap()...).Error() }
+
+// Unwrap returns the reason with what to do, and each line to edit as an error of its own.
+func (e *UnwrittenError) Unwrap() []error {
+	separator := ": "
+	if errors.Is(e.err, fs.ErrPermission) {
+		separator = ", or " // The reason has its own advice.
+	}
+	return WithEntry(fmt.Errorf("%w%s%s", e.err, separator, e.advice), e.keys...)
+}
+
+// WithEntry returns an error and the lines of definitions, each as an error of its own.
+func WithEntry(err error, keys ...lfk.Definition) []error {
+	all := []error{err}
+	for line := range strings.Lines(Entry(keys...)) {
+		all = append(all, errors.New(strings.TrimSuffix(line, "\n")))
+	}
+	return all
 }
 
 // edit changes the document of the file, and d with it. The definitions must then equal want, in
@@ -219,7 +261,8 @@ func replaceFile(path string, content []byte) (err error) {
 	}
 	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
-		return err
+		return fmt.Errorf("cannot create a file in the folder %s, which replaces %s (%w): run the command as a user "+
+			"who can write to the folder", filepath.Dir(path), filepath.Base(path), reason(err))
 	}
 	defer func() {
 		if err != nil {

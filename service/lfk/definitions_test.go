@@ -370,3 +370,17 @@ func FuzzDefinitionsEdit(f *testing.F) {
 		}
 	})
 }
+
+// TestDefinitions_AnEditNamesTheFolderInWhichItCannotCreateAFile and not the temporary file.
+func TestDefinitions_AnEditNamesTheFolderInWhichItCannotCreateAFile(t *testing.T) {
+	folder := t.TempDir()
+	// No temporary name beside this one is short enough. Even root cannot create it.
+	file := filepath.Join(folder, strings.Repeat("d", 250)+".yml")
+	assert.NoError(t, os.WriteFile(file, nil, 0o600))
+	d := assert.Must(LoadDefinitions(file))(t)
+	err := d.Add(lfk.Definition{Table: "c", Parent: "p", Columns: []string{"p_id"}, OnDelete: "async_delete"})
+	assert.Require(t, err != nil, "edited")
+	assert.Contains(t, err.Error(), "cannot create a file in the folder "+folder+", which replaces "+filepath.Base(file)+" (file name too long): ",
+		"run the command as a user who can write to the folder", "add the following lines with an editor, then run this command again\nc:\n  - table: p\n")
+	assert.Lacks(t, err.Error(), ".yml.")
+}

@@ -155,7 +155,7 @@ type Record struct {
 	Definition string `protobuf:"bytes,6,opt,name=definition,proto3" json:"definition,omitempty"`
 	// Cause: an SQLSTATE, or a word as in `caretaker lfk dead --failing`. Empty if a database did not answer.
 	Cause string `protobuf:"bytes,7,opt,name=cause,proto3" json:"cause,omitempty"`
-	// Number of failures of this record alone.
+	// Number of failed attempts, of a dead record those of this record alone.
 	Failures int32 `protobuf:"varint,8,opt,name=failures,proto3" json:"failures,omitempty"`
 	// Last failure. For a dead record, when it was declared dead.
 	FailedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=failed_at,json=failedAt,proto3" json:"failed_at,omitempty"`

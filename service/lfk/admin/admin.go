@@ -46,6 +46,8 @@ type Admin struct {
 	Unread bool
 	// Discard lets Untrack delete the records that no definition needs.
 	Discard bool
+	// Plan lets Track return why it would fail, without changes.
+	Plan bool
 	// Schedule of the worker, of five fields, UTC. "" means no schedule.
 	Schedule string
 	// Progress shows what takes time, as text for people. nil means nothing.
@@ -89,18 +91,31 @@ type Tracked struct {
 // Track creates the triggers that record deletions from a table, in the one database that has it.
 // columns are its key. None means id.
 func (l Admin) Track(ctx context.Context, table string, columns ...string) (Tracked, error) {
+	d, err := l.databaseOf(ctx, table)
+	if err != nil {
+		return Tracked{}, err
+	}
+	if l.Plan {
+		_, err = admin.New(d.Database).TrackingSQL(ctx, table, columns...)
+		return Tracked{}, err
+	}
+	tracked, err := admin.New(d.Database).Track(ctx, table, columns...)
+	return Tracked{d.Name, tracked}, err
+}
+
+// databaseOf returns the only selected database that has a table.
+func (l Admin) databaseOf(ctx context.Context, table string) (*repo.Database, error) {
 	databases, err := l.databasesOf(ctx, table)
 	switch {
 	case err != nil:
-		return Tracked{}, err
+		return nil, err
 	case len(databases) > 1:
-		return Tracked{}, fmt.Errorf("%s exists in %s: select a database with --database", table,
+		return nil, fmt.Errorf("%s exists in %s: select a database with --database", table,
 			run.DatabaseNames(databases))
 	case len(databases) == 0:
-		return Tracked{}, l.unknownTable(ctx, table)
+		return nil, l.unknownTable(ctx, table)
 	}
-	tracked, err := admin.New(databases[0].Database).Track(ctx, table, columns...)
-	return Tracked{databases[0].Name, tracked}, err
+	return databases[0], nil
 }
 
 // databasesOf returns the selected databases that have a table.

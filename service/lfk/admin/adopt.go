@@ -36,7 +36,13 @@ type Step struct {
 	SQL []string `json:"sql,omitempty"`
 	// Done: no change is required.
 	Done bool `json:"done"`
+	// Shared: the operator does the step once for all foreign keys of a command.
+	Shared bool `json:"-"`
 }
+
+// BeforeDrop is what the operator must do between the first steps of an adoption and the last.
+const BeforeDrop = "send SIGHUP to every server to load the definition, and grant the server's role the privileges " +
+	"that `caretaker doctor --grants --role ROLE` prints"
 
 // Adoption is a foreign key with its completed and remaining steps.
 type Adoption struct {
@@ -92,8 +98,7 @@ func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, err
 	a.Steps = []Step{
 		{Text: "add the definition to " + l.Definitions.File, SQL: trimmed(lfk.Entry(a.key)), Done: a.defined},
 		{Text: "track " + a.key.Parent, SQL: trimmed(tracking...), Done: a.tracked},
-		{Text: "send SIGHUP to every server to load the definition (this command cannot check the servers), then " +
-			"run this command again"},
+		{Text: BeforeDrop + " (this command cannot check the servers), then run this command again", Shared: true},
 		{Text: "drop the foreign key " + a.real.Name, SQL: []string{a.real.DropSQL()}},
 	}
 	return a, nil
@@ -124,7 +129,7 @@ func (a *Adoption) checkDropped() error {
 	if a.defined {
 		return nil
 	}
-	return errors.Join(withEntry(fmt.Errorf("%s: %s was dropped, but %s has no definition for this foreign key: "+
+	return errors.Join(lfk.WithEntry(fmt.Errorf("%s: %s was dropped, but %s has no definition for this foreign key: "+
 		"run `caretaker lfk revert %s`, or add the definition again", a.Database, a.real.Name,
 		a.admin.Definitions.File, catalog.ReferenceArgument(a.key.Table, a.key.Columns)), a.key)...)
 }
@@ -242,7 +247,7 @@ func refuses(f lfk.Finding) bool {
 func (a *Adoption) Prepare(ctx context.Context) error {
 	if !a.defined {
 		if err := a.admin.Definitions.Add(a.key); err != nil {
-			return &UnwrittenError{err: err, keys: []lfkrepo.Definition{a.key}}
+			return err
 		}
 	}
 	if !a.tracked {
@@ -291,33 +296,9 @@ func (a *Adoption) Drop(ctx context.Context) error {
 	})
 }
 
-// UnwrittenError means that definitions could not be written to their file.
-type UnwrittenError struct {
-	err  error
-	keys []lfkrepo.Definition
-}
-
-// Error returns the reason, what to do, and the lines to add.
-func (e *UnwrittenError) Error() string { return errors.Join(e.Unwrap()...).Error() }
-
-// Unwrap returns the reason with what to do, and each line to add as an error of its own.
-func (e *UnwrittenError) Unwrap() []error {
-	return withEntry(fmt.Errorf("%w: add the following lines with an editor, then run this command again", e.err),
-		e.keys...)
-}
-
-// And adds the definition of another adoption that the file needs.
-func (e *UnwrittenError) And(a *Adoption) {
+// AddTo adds the definition, if the file needs it, to those that could not be written.
+func (a *Adoption) AddTo(e *lfk.UnwrittenError) {
 	if !a.defined {
-		e.keys = append(e.keys, a.key)
+		e.Add(a.key)
 	}
-}
-
-// withEntry returns an error and the lines of definitions, each as an error of its own.
-func withEntry(err error, keys ...lfkrepo.Definition) []error {
-	all := []error{err}
-	for line := range strings.Lines(lfk.Entry(keys...)) {
-		all = append(all, errors.New(strings.TrimSuffix(line, "\n")))
-	}
-	return all
 }

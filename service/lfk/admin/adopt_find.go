@@ -14,7 +14,6 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
 	"github.com/caretaker-go/caretaker/repo/lfk/capture"
 	"github.com/caretaker-go/caretaker/service/lfk"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // AdoptRequest names a foreign key.
@@ -38,40 +37,37 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	if l.Definitions == nil {
 		return nil, errNoDefinitions
 	}
-	databases, err := l.databasesOf(ctx, r.Table)
-	switch {
-	case err != nil:
-		return nil, err
-	case len(databases) == 0:
-		return nil, l.unknownReference(ctx, r)
-	case len(databases) > 1:
-		return nil, fmt.Errorf("%s exists in %s: select a database with --database", r.Table,
-			run.DatabaseNames(databases))
+	d, err := l.databaseOf(ctx, r.Table)
+	if errors.Is(err, ErrUnknownTable) {
+		err = unknownReference(ctx, l, r, err)
 	}
-	all, err := admin.New(databases[0].Database).RealKeys(ctx, r.Table)
+	if err != nil {
+		return nil, err
+	}
+	all, err := admin.New(d.Database).RealKeys(ctx, r.Table)
 	if err != nil {
 		return nil, err
 	}
 	key, err := choose(all, r)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", databases[0].Name, err)
+		return nil, fmt.Errorf("%s: %w", d.Name, err)
 	}
-	schema, err := databases[0].ApplicationSchema(ctx)
+	schema, err := d.ApplicationSchema(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return l.adoption(databases[0], schema, key, r), nil
+	return l.adoption(d, schema, key, r), nil
 }
 
 // unknownReference returns the error for a foreign key of a table that no selected database has. A
 // column that makes it the name of a table is probably that table's.
-func (l Admin) unknownReference(ctx context.Context, r AdoptRequest) error {
+func unknownReference(ctx context.Context, l Admin, r AdoptRequest, unknown error) error {
 	if whole := r.Table + "." + r.Columns[0]; len(r.Columns) == 1 {
 		if databases, err := l.databasesOf(ctx, whole); err == nil && len(databases) > 0 {
 			return fmt.Errorf("%w %s: this is the name of a table, so write TABLE.COLUMN", ErrUnknownKey, whole)
 		}
 	}
-	return l.unknownTable(ctx, r.Table)
+	return unknown
 }
 
 // adoption returns the adoption of a foreign key, without steps. schema is the application's.

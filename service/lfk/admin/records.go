@@ -27,7 +27,9 @@ const (
 // Record is a deleted parent whose children could not be cleaned, in one of the states.
 type Record struct {
 	Database, State, ID, Table, Key, Definition, Cause string
-	Failures                                           int
+
+	// Failures counts the failed attempts, of a dead record those of this record alone.
+	Failures int
 	// FailedAt is the time of the last failure. NextTry is zero for a dead or due record.
 	FailedAt, NextTry time.Time
 	// Cursor is for the page after this record.
@@ -122,7 +124,7 @@ func recordsOf(
 	for _, r := range records {
 		listed := Record{
 			ID: string(r.ID), Table: r.Table, Key: r.Key().String(), Definition: r.Definition,
-			Cause: r.SQLState, Failures: r.Failures, FailedAt: r.FailedAt,
+			Cause: r.SQLState, Failures: r.Setbacks, FailedAt: r.FailedAt,
 		}
 		if r.NextTry != nil {
 			listed.NextTry = *r.NextTry

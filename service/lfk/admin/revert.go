@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo/catalog"
 	lfkrepo "github.com/caretaker-go/caretaker/repo/lfk"
 	"github.com/caretaker-go/caretaker/repo/lfk/admin"
@@ -68,11 +70,20 @@ func (a *Adoption) pending(ctx context.Context) error {
 		return err
 	}
 	waiting, err := a.database.Queue.PendingParents(ctx, queue, run.ReadLimits())
-	if err == nil && slices.Contains(lfkrepo.ParentNames(waiting), catalog.RecordedName(a.key.Parent, queue.Schema)) {
-		err = fmt.Errorf("%w (%s on %s): run `caretaker run %s --database %s` to process the records, then run "+
-			"this command again", ErrPending, a.key.Parent, a.Database, lfk.Name, a.Database)
+	at := slices.IndexFunc(waiting, func(p lfkrepo.QueuedParent) bool {
+		return p.Name == catalog.RecordedName(a.key.Parent, queue.Schema)
+	})
+	switch {
+	case err != nil || at < 0:
+		return err
+	case waiting[at].NextTry != nil:
+		return fmt.Errorf("%w (%s on %s), and the next attempt is at %s UTC: run `caretaker lfk dead --failing "+
+			"--table %s` to see the causes, wait until the worker has processed the records, then run this command "+
+			"again", ErrPending, a.key.Parent, a.Database, waiting[at].NextTry.UTC().Format(time.DateTime),
+			format.Argument(a.key.Parent))
 	}
-	return err
+	return fmt.Errorf("%w (%s on %s): run `caretaker run %s --database %s` to process the records, then run "+
+		"this command again", ErrPending, a.key.Parent, a.Database, lfk.Name, a.Database)
 }
 
 // explain adds what to do about rows without a parent.
@@ -112,8 +123,7 @@ func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
 	}
 	if a.defined {
 		if err := a.admin.Definitions.Remove(a.key); err != nil {
-			return nil, errors.Join(withEntry(fmt.Errorf("%w: remove the following lines with an "+
-				"editor", err), a.key)...)
+			return nil, err
 		}
 	}
 	for _, k := range a.admin.Definitions.Keys {
