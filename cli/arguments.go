@@ -336,8 +336,8 @@ func durationFlag(command *cobra.Command, name, help string, to **durationpb.Dur
 
 // sinceFlag adds --since.
 func sinceFlag(command *cobra.Command, to **timestamppb.Timestamp) {
-	timeFlag(command, "since", "only entries since this `time`: 2026-11-01T00:00:00Z, or 24h for the "+
-		"last 24 hours", to)
+	timeFlag(command, "since", "only entries since this `time`, such as 2026-11-01T00:00:00Z, or 24h "+
+		"for the last 24 hours", to)
 }
 
 // timesFlags adds --since and --until.

@@ -68,8 +68,8 @@ func initCommand(a *app) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&s.Use, "use", "",
-		"`product`: gitlab (all workers) or loose_foreign_keys (only the workers for loose foreign keys), "+
-			"by default detected from the tables of main")
+		"which `workers`: gitlab (all workers) or loose_foreign_keys (only the workers for loose foreign keys). "+
+			"The default depends on the tables of main")
 	flags.StringVar(&s.URL, "url", "", "`URL` of the main database: postgres://…")
 	flags.StringVar(&s.Replica, "replica-url", "", "`URL` of a read replica of main")
 	flags.StringArrayVar(&others, "database", nil, "another database as `NAME=URL` (repeatable)")

@@ -221,8 +221,8 @@ func (l *lfkCommands) untrack() *cobra.Command {
 			})
 		}),
 	}
-	command.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation, even if definitions "+
-		"or adopted foreign keys still use the table, or if records would be deleted")
+	command.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation when definitions "+
+		"or adopted foreign keys still use the table, or when records would be deleted")
 	return command
 }
 

@@ -102,8 +102,8 @@ func firesCommand(a *app) *cobra.Command {
 	}
 	workerFlag(command, &request.Worker)
 	enumFlag(command, "outcome", "FIRE_OUTCOME_", &request.Outcome)
-	command.Flags().Lookup("outcome").Usage = "only this `outcome`: ran, skipped or missed (default all), or " +
-		"claimed, which only older versions write"
+	command.Flags().Lookup("outcome").Usage = "only this `outcome`: ran, skipped, missed, or claimed (written only " +
+		"by older versions). The default is all"
 	pageFlags(command, "older fires", &request.PageToken)
 	return command
 }

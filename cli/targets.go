@@ -100,8 +100,8 @@ func protectCommand(a *app) *cobra.Command {
 	command.Args = targetArguments(&request.Kind, &request.Id, control.KindUser, control.KindGroup)
 	reasonFlag(command, &request.Reason, "reason to show with the protection")
 	durationFlag(command, "for", "`duration`, such as 8h or 720h (default: permanently)", &request.Ttl)
-	command.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation, even if the target does "+
-		"not exist yet")
+	command.Flags().BoolVar(&yes, "yes", false, "protect a target that does not exist yet, "+
+		"without asking for confirmation")
 	return command
 }
 

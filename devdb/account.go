@@ -74,7 +74,7 @@ func (a account) reaches(dir string) error {
 		}
 		if err == nil && !a.enters(info) {
 			if at != dir && !strings.HasPrefix(at, temp) {
-				return fmt.Errorf("PostgreSQL cannot run as root, and the user %s cannot enter %s (mode %04o): choose another data folder, such as /var/lib/caretaker/dev",
+				return fmt.Errorf("PostgreSQL cannot run as root, and the user %s cannot access %s (mode %04o): choose another data directory with --data-dir, such as /var/lib/caretaker/dev",
 					a.name, at, info.Mode().Perm())
 			}
 			closed[at] = info.Mode().Perm()

@@ -34,7 +34,7 @@ func TestAccount_ClosedFolderElsewhereIsNamedAndLeftAlone(t *testing.T) {
 	assert.NoError(t, os.Mkdir(dir, 0o700))
 	assert.NoError(t, os.Chmod(home, 0o700))
 	err := other().reaches(dir)
-	if err == nil || !strings.Contains(err.Error(), "user other cannot enter "+home) || !strings.Contains(err.Error(), "choose another data folder") {
+	if err == nil || !strings.Contains(err.Error(), "user other cannot access "+home) || !strings.Contains(err.Error(), "choose another data directory") {
 		t.Errorf("error %v", err)
 	}
 	if mode(t, home) != 0o700 || mode(t, dir) != 0o700 {

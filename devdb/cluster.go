@@ -101,7 +101,7 @@ func (config Config) open(ctx context.Context, owner account) (folder, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return folder{}, fmt.Errorf("no default data folder found (choose a directory with --data-dir): %w", err)
+		return folder{}, fmt.Errorf("cannot determine the default data directory (choose a directory with --data-dir): %w", err)
 	}
 	return openFolder(filepath.Join(cache, "caretaker", "dev"), owner)
 }

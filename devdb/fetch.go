@@ -49,7 +49,7 @@ func fetchedInto(owner account) (string, error) {
 }
 
 // fetch downloads and unpacks the server programs. The library offers that only as the first half
-// of its Start. The second half is made to fail, before it does anything, by a data folder that has
+// of its Start. The second half is made to fail, before it does anything, by a data directory that has
 // nothing but a version in it. So its error means something only if the programs are missing
 // afterwards.
 func fetch(ctx context.Context, into, repository string) error {

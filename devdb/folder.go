@@ -20,7 +20,7 @@ import (
 //	password      of the superuser
 //	port          the last one, taken again if it is free
 //	postgres.log  the server's own log, since its last start
-//	data/         PostgreSQL's data folder
+//	data/         PostgreSQL's data directory
 type folder struct {
 	path string
 	lock *os.File
@@ -38,7 +38,7 @@ func (f folder) file(name string) string { return filepath.Join(f.path, name) }
 func openFolder(path string, owner account) (folder, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return folder{}, fmt.Errorf("cannot find the data folder: %w", err)
+		return folder{}, fmt.Errorf("cannot determine the path of the data directory: %w", err)
 	}
 	if err := checkOurs(path); err != nil {
 		return folder{}, err
@@ -51,7 +51,7 @@ func openFolder(path string, owner account) (folder, error) {
 		return folder{}, err
 	}
 	if err := os.MkdirAll(path, mode); err != nil {
-		return folder{}, fmt.Errorf("cannot create the data folder: %w", err)
+		return folder{}, fmt.Errorf("cannot create the data directory: %w", err)
 	}
 	if err := owner.reaches(path); err != nil { // a strict umask
 		return folder{}, err
@@ -73,7 +73,7 @@ func checkOurs(path string) error {
 	case errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%s is not a directory: choose a new or empty directory with --data-dir", path)
 	case err != nil:
-		return fmt.Errorf("cannot read the data folder: %w", err)
+		return fmt.Errorf("cannot read the data directory: %w", err)
 	}
 	names := map[string]bool{}
 	for _, entry := range entries {
@@ -117,7 +117,7 @@ func (f folder) close() error {
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("cannot lock the data folder: %w", err)
+		return nil, fmt.Errorf("cannot lock the data directory: %w", err)
 	}
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		holder, _ := os.ReadFile(path)
@@ -154,7 +154,7 @@ func (f folder) password(owner account) (string, error) {
 		err = errors.Join(os.WriteFile(path, text, 0o600), owner.own(path)) // initdb reads it
 	}
 	if err != nil {
-		return "", fmt.Errorf("cannot read the password in the data folder: %w", err)
+		return "", fmt.Errorf("cannot read the password in the data directory: %w", err)
 	}
 	return strings.TrimSpace(string(text)), nil
 }

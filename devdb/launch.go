@@ -25,7 +25,7 @@ const startTimeout = WaitTimeout
 // adoptTimeout limits the wait for an earlier server to start or stop.
 const adoptTimeout = stopTimeout + 5*time.Second
 
-// version returns the major version that made the data folder, 0 if it is not
+// version returns the major version that made the data directory, 0 if it is not
 // initialised yet.
 func (f folder) version() (int, error) {
 	text, err := os.ReadFile(filepath.Join(f.data(), "PG_VERSION"))
@@ -33,22 +33,22 @@ func (f folder) version() (int, error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cannot read the version of the data folder: %w", err)
+		return 0, fmt.Errorf("cannot read the version of the data directory: %w", err)
 	}
 	version, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		return 0, fmt.Errorf("%s is not a PostgreSQL data folder: %w", f.data(), err)
+		return 0, fmt.Errorf("%s is not a PostgreSQL data directory: %w", f.data(), err)
 	}
 	return version, nil
 }
 
-// initialise runs initdb beside the data folder and renames the result, so that
+// initialise runs initdb beside the data directory and renames the result, so that
 // an interrupted run leaves nothing half-made.
 func (c *Cluster) initialise(ctx context.Context, found programs) error {
 	_, _ = fmt.Fprintf(c.config.Log, "Creating a PostgreSQL %d cluster in %s\n", found.version, c.folder.path)
 	fresh := c.folder.file("data.new")
 	if err := errors.Join(os.RemoveAll(fresh), os.Mkdir(fresh, 0o700), c.owner.own(fresh)); err != nil {
-		return fmt.Errorf("cannot create the data folder: %w", err)
+		return fmt.Errorf("cannot create the data directory: %w", err)
 	}
 	args := []string{
 		"--pgdata=" + fresh, "--username=" + superuser, "--pwfile=" + c.folder.file("password"),

@@ -120,7 +120,7 @@ func find(ctx context.Context, path string, patterns []string, want int) (progra
 	}
 	need := fmt.Sprintf("version %d or later is required", minVersion)
 	if want != 0 {
-		need = fmt.Sprintf("the data folder requires version %d", want)
+		need = fmt.Sprintf("the data directory requires version %d", want)
 	}
 	return programs{}, fmt.Errorf("%w: %s (%s)", errNoPrograms, need, strings.Join(unfit, "; "))
 }

@@ -133,7 +133,7 @@ func waits(ctx context.Context, limit time.Duration, holds func() bool) bool {
 
 func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
-// postmasterFile is what a server records about itself in its data folder.
+// postmasterFile is what a server records about itself in its data directory.
 type postmasterFile struct{ pid, port int }
 
 func (f folder) readPostmaster() (postmasterFile, bool) {
@@ -160,7 +160,7 @@ func (f folder) names(pid int) bool {
 	return ok && found.pid == pid
 }
 
-// proves connects and asks the server for its data folder, because the system may have reused a pid
+// proves connects and asks the server for its data directory, because the system may have reused a pid
 // or a port since.
 func proves(ctx context.Context, f folder, url string) error {
 	conn, err := pgx.Connect(ctx, url)
@@ -173,7 +173,7 @@ func proves(ctx context.Context, f folder, url string) error {
 		return err
 	}
 	if resolved, err := filepath.EvalSymlinks(f.data()); err != nil || dir != f.data() && dir != resolved {
-		return fmt.Errorf("the server of another data folder, %s, uses this port", dir)
+		return fmt.Errorf("the server of another data directory, %s, uses this port", dir)
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func (c *Cluster) backUp(ctx context.Context, to folder) error {
 	return errors.Join(os.WriteFile(name, []byte(label), 0o600), c.owner.own(name))
 }
 
-// copyData copies a data folder that is in use. Files that vanish meanwhile are in the log that the
+// copyData copies a data directory that is in use. Files that vanish meanwhile are in the log that the
 // standby replays.
 func copyData(from, to string, owner account) error {
 	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
@@ -131,7 +131,7 @@ func copyData(from, to string, owner account) error {
 	})
 }
 
-// leftOut reports whether a backup omits a file of the data folder.
+// leftOut reports whether a backup omits a file of the data directory.
 func leftOut(name string) bool {
 	top, _, _ := strings.Cut(name, string(filepath.Separator))
 	return slices.Contains([]string{"postmaster.pid", "postmaster.opts", "pg_wal", "pg_replslot", "pg_stat_tmp", "pg_notify", "pg_subtrans", "pg_dynshmem"}, top) ||

@@ -15,7 +15,7 @@ func (e *Estate) Differences(ctx context.Context, to Databases) (found []string,
 	want, tables := e.Rows(), Tables()
 	for name := range want {
 		if _, is := tables[name]; !is {
-			return nil, fmt.Errorf("no query reads the table %s of the model", name)
+			return nil, fmt.Errorf("the model has table %s, but no query reads this table", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(tables)) {

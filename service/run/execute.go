@@ -54,7 +54,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	if x.leases != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaseMargin)
 		if err := retryUnreachable(clean, func() error { return x.reader.SavePosition(clean) }); err != nil {
-			x.Log.WarnContext(ctx, "replica position not stored", "error", err)
+			x.Log.WarnContext(ctx, "WAL position of last write not stored", "error", err)
 		}
 		if err := x.leases.release(clean); err != nil {
 			x.Log.WarnContext(ctx, "lease not released", "error", err)
