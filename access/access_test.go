@@ -51,6 +51,7 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 		"- {name: a, sha256: " + sum + "}": "role is required",
 		"- {name: \"a\\n\", sha256: 1}":    "name must have 1 to ",
 		"- {name: a, sha256: 12ab}":        "sha256 must be 64",
+		"- {nam: a}\n- {rol: b}":           "expires: line 1: field nam not found, line 2: field rol not found",
 		"- [a":                             "must be a list",
 		"- {name: a, sha256: " + sum + ", role: boss}":                                                         `token 1 ("a"): role: "boss" is not a role: use viewer, operator or admin`,
 		"- {name: a, sha256: " + hashed("") + ", role: admin}":                                                 "an empty string",

@@ -141,9 +141,9 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 	if err := decoder.Decode(&entries); err != nil && !errors.Is(err, io.EOF) {
 		// The error may quote a token from the file.
 		text := regexp.MustCompile("`[^`]*`").ReplaceAllString(err.Error(), "a value")
-		text = regexp.MustCompile(`(?: in type | into )\S+`).ReplaceAllString(text, "")
+		text = regexp.MustCompile(`yaml: unmarshal errors:\s+|(?: in type | into )\S+`).ReplaceAllString(text, "")
 		return nil, errors.New("must be a list of entries with the keys name, sha256, role, " +
-			"workers and expires: " + text)
+			"workers and expires: " + strings.ReplaceAll(text, "\n ", ","))
 	}
 	// A partly written file may be empty, so only [] removes all tokens.
 	if entries == nil {

@@ -77,7 +77,7 @@ func develop(ctx context.Context, a *app, d demo) (err error) {
 	defer stopHangups()
 	// 1. Read and check the settings.
 	c, err := a.partialSettings()
-	if err := errors.Join(err, c.readFiles()); err != nil {
+	if err := errors.Join(err, c.readFiles(), c.checkTLS()); err != nil {
 		return err
 	}
 	if d.listen != "" {

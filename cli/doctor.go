@@ -12,16 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/caretaker-go/caretaker/internal/docs"
 	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/dberr"
 	"github.com/caretaker-go/caretaker/scheduler"
-	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -252,7 +248,7 @@ func (d *doctor) configuration(ctx context.Context, found *findings) error {
 		err = c.readFiles()
 	}
 	if err != nil {
-		for line := range strings.Lines(err.Error()) {
+		for line := range strings.Lines(errorLines(err)) {
 			found.failed(strings.TrimSpace(line), "correct the configuration: "+docs.URL("reference/configuration.md"))
 		}
 	}
@@ -352,29 +348,4 @@ func (f *findings) unanswered(name string, err error) {
 	} else {
 		f.failed(oneLine(err.Error()), "start PostgreSQL, or check the network and the host and port in "+key)
 	}
-}
-
-// askTimeout bounds the question who listens.
-const askTimeout = 3 * time.Second
-
-// serving reports whether a caretaker with this configuration serves. It asks at listen.
-func (d *doctor) serving(ctx context.Context) bool {
-	var own connection
-	own.useServer("the configuration", d.config.Config)
-	transport, err := own.credentials()
-	if err != nil {
-		return false
-	}
-	conn, err := grpc.NewClient(own.address, grpc.WithTransportCredentials(transport))
-	if err != nil {
-		return false
-	}
-	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	var header metadata.MD
-	_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}, grpc.Header(&header))
-	// A server that requires client certificates has shown its own certificate by then.
-	refused := err != nil && strings.Contains(err.Error(), "certificate required")
-	return refused || len(header.Get(server.NameHeader)) > 0
 }

@@ -331,7 +331,11 @@ const certificateTime = 14 * 24 * time.Hour
 // certificate checks the server's certificate and its clients' authorities. If one of several
 // authorities has expired, the server refuses only that authority's clients.
 func (d *doctor) certificate(_ context.Context, found *findings) error {
-	const renew = "replace the certificate in %s, and restart the server"
+	if err := d.config.checkTLS(); err != nil {
+		found.failed(err.Error(), "correct the named file, or its path in the configuration")
+	}
+	// The server reads the files again for each connection.
+	const renew = "replace the certificate in %s"
 	// Later certificates in the file belong to the authority.
 	if own := certificates(d.config.TLS.CertFile); len(own) > 0 {
 		d.expiry(found, own[0], "the server's certificate",

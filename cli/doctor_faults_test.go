@@ -114,7 +114,8 @@ func TestDoctor_LooksHowLongCertificatesAreValid(t *testing.T) {
 	}{
 		"good":               {good, goodKey, good, fault{}},
 		"ending":             {ending, endingKey, good, fault{status: "warning", problem: server + " expires on", remedy: "tls.cert_file and its key in tls.key_file"}},
-		"expired":            {gone, goneKey, good, fault{status: "error", problem: server + " expired on", remedy: "restart the server"}},
+		"expired":            {gone, goneKey, good, fault{status: "error", problem: server + " expired on", remedy: "tls.key_file"}},
+		"key of another":     {good, endingKey, good, fault{status: "error", problem: "private key does not match", remedy: "correct the named file"}},
 		"not yet valid":      {early, earlyKey, good, fault{status: "error", problem: server + " is not valid before", remedy: "or correct the clock"}},
 		"behind the first":   {join(good, gone), goodKey, good, fault{}},
 		"authority ending":   {good, goodKey, ending, fault{status: "warning", problem: clients + " expires on", remedy: "tls.client_ca_file"}},

@@ -244,6 +244,9 @@ func TestDoctor_AWrongConfigurationIsAnError(t *testing.T) {
 	sh := newShell(t)
 	sh.want(1, "doctor --config /nowhere", "error    configuration:", "/nowhere")
 	sh.want(1, "doctor --grants --config /nowhere", "/nowhere")
+	sh.applied()
+	sh.set("CARETAKER_AUTH_TOKENS_FILE", saved(t, "tokens.yml", "- {nam: a}\n- {rol: b}\n"))
+	sh.want(1, "doctor", "line 1: field nam not found, line 2: field rol not found", "1 error")
 }
 
 func TestDoctor_IsFineWithThePortsOfItsOwnServer(t *testing.T) {
@@ -255,6 +258,14 @@ func TestDoctor_IsFineWithThePortsOfItsOwnServer(t *testing.T) {
 	for _, f := range findings(t, sh.want(0, "doctor --output json")) {
 		assert.That(t, f.Name != "ports" || f.Status == "ok", "%+v", f)
 	}
+}
+
+func TestDoctor_WarnsOfAServerOfAnotherConfigurationOnItsPort(t *testing.T) {
+	sh := newShell(t)
+	sh.applied()
+	sh.set("CARETAKER_LISTEN", sh.serving().address)
+	sh.set("CARETAKER_METRICS_LISTEN", "")
+	sh.wantFault("warning", "ports", "listen: a caretaker with other databases or ports uses", "restart it if its configuration has changed")
 }
 
 func TestDoctor_BeforeMigrateSaysToRunIt(t *testing.T) {

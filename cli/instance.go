@@ -96,16 +96,16 @@ func (i *instance) open(ctx context.Context, c *settings) (err error) {
 	if err := i.checkDatabases(ctx); err != nil {
 		return err
 	}
-	// 2. Connect the parts of the server.
-	if err := i.wire(c); err != nil {
-		return err
-	}
-	// 3. Open the listeners, unless dev has opened them.
+	// 2. Open the listeners, unless dev has opened them.
 	if i.listening == nil {
 		if i.listening, err = listen(ctx, c.Config, ""); err != nil {
 			return err
 		}
 		i.closers = append(i.closers, i.listening.close)
+	}
+	// 3. Connect the parts of the server.
+	if err := i.wire(c); err != nil {
+		return err
 	}
 	i.serveMetrics()
 	return nil
@@ -162,6 +162,7 @@ func (i *instance) wire(c *settings) (err error) {
 	}
 	api := c.tls()
 	api.Service, api.Logger, api.Access = i.service, i.logger, i.access
+	api.Identity = identity(i.databases, i.listening.addresses())
 	if i.server, err = server.New(api); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func serveCommand(a *app) *cobra.Command {
 			hangups, stopHangups := onHangup()
 			defer stopHangups()
 			c, err := a.settings()
-			if err := errors.Join(err, c.readFiles()); err != nil {
+			if err := errors.Join(err, c.readFiles(), c.checkTLS()); err != nil {
 				return err
 			}
 			i, err := newInstance(ctx, a, c, nil)
@@ -140,6 +140,19 @@ func listen(ctx context.Context, c *config.Config, alternative string) (l *liste
 		return nil, err
 	}
 	return l, nil
+}
+
+// addresses returns the addresses of the listeners, in the order of [listen]. An address is "" if
+// its listener is switched off.
+func (l *listeners) addresses() (all []string) {
+	for _, one := range []net.Listener{l.api, l.metrics, l.web} {
+		address := ""
+		if one != nil {
+			address = one.Addr().String()
+		}
+		all = append(all, address)
+	}
+	return all
 }
 
 // notListening returns the error for an unavailable address, and how to fix it.

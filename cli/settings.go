@@ -43,18 +43,23 @@ func (a *app) partialSettings() (s *settings, err error) {
 	return s, err
 }
 
-// readFiles reads the files that a server requires. It reports their mistakes together with the
-// mistakes in the configuration.
+// readFiles reads the files that a server requires, apart from those of checkTLS. It reports their
+// mistakes together with the mistakes in the configuration.
 func (s *settings) readFiles() error {
 	_, tokenErr := s.access(nil)
-	var tlsErr, definitionsErr error
-	if s.TLS.CertFile != "" && s.TLS.KeyFile != "" {
-		_, tlsErr = s.tls().TLS()
-	}
+	var definitionsErr error
 	if keys := service.Settings[lfk.Config](&s.service); keys.DefinitionsFile != "" {
 		keys.Definitions, definitionsErr = lfk.LoadDefinitions(keys.DefinitionsFile)
 	}
-	return errors.Join(tokenErr, tlsErr, definitionsErr)
+	return errors.Join(tokenErr, definitionsErr)
+}
+
+// checkTLS reads the files of certificates and keys.
+func (s *settings) checkTLS() (err error) {
+	if s.TLS.KeyFile != "" { // The configuration requires it with a certificate.
+		_, err = s.tls().TLS()
+	}
+	return err
 }
 
 // tls returns the server's TLS settings.

@@ -134,7 +134,7 @@ func readProfiles(file string) (all profiles, err error) {
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&all); err != nil && !errors.Is(err, io.EOF) {
 		ofGo := regexp.MustCompile(`yaml: unmarshal errors:\s+|(?: in type | into )\S+`)
-		return all, fmt.Errorf("%s: %s", file, ofGo.ReplaceAllString(err.Error(), ""))
+		return all, fmt.Errorf("%s: %s", file, strings.ReplaceAll(ofGo.ReplaceAllString(err.Error(), ""), "\n ", ","))
 	}
 	return all, nil
 }

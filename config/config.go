@@ -339,19 +339,34 @@ func (c *Config) contradictions() (found []contradiction) {
 				"database named %s_replica, set its url in the configuration file)", key, d.Name, d.Name)
 		}
 	}
-	if c.Insecure || c.TLS.CertFile != "" || c.Auth.HasTokens() {
-		return found
+	protected := c.Insecure || c.TLS.CertFile != "" || c.Auth.HasTokens()
+	listeners := [][2]string{
+		{"listen", c.Listen}, {"metrics_listen", c.MetricsListen}, {"web_listen", c.WebListen},
 	}
-	for _, l := range [][2]string{
-		{"listen", c.Listen}, {"web_listen", c.WebListen}, {"metrics_listen", c.MetricsListen},
-	} {
-		if key, address := l[0], l[1]; address != "" && !Loopback(address) {
+	for i, l := range listeners {
+		key, address := l[0], l[1]
+		for _, other := range listeners[:i] {
+			if sameAddress(address, other[1]) {
+				add(key, "%s: %s uses the same address %s: set a different port", key, other[0], address)
+			}
+		}
+		if address != "" && !protected && !Loopback(address) {
 			add(key, "%s: other hosts can reach %q: set tls.cert_file and tls.key_file, set "+
 				"auth.tokens_file or auth.token_file, listen on 127.0.0.1, or set insecure: true to allow "+
 				"this address", key, address)
 		}
 	}
 	return found
+}
+
+// sameAddress reports whether one process cannot listen on both addresses HOST:PORT.
+func sameAddress(a, b string) bool {
+	hostA, portA, _ := net.SplitHostPort(a)
+	hostB, portB, _ := net.SplitHostPort(b)
+	every := func(host string) bool { return host == "" || net.ParseIP(host).IsUnspecified() }
+	same := hostA == hostB || every(hostA) || every(hostB) || Loopback(a) && Loopback(b) &&
+		(strings.EqualFold(hostA, "localhost") || strings.EqualFold(hostB, "localhost"))
+	return same && portA == portB && strings.Trim(portA, "0") != ""
 }
 
 // Loopback reports whether only this host can reach an address HOST:PORT.

@@ -231,6 +231,9 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 		"listen: 0.0.0.0:1":                                     `listen: other hosts can reach "0.0.0.0:1"`,
 		"metrics_listen: 0.0.0.0:1":                             `metrics_listen: other hosts can reach "0.0.0.0:1"`,
 		"listen: :1":                                            `set tls.cert_file and tls.key_file, set auth.tokens_file or auth.token_file`,
+		"web_listen: localhost:9464":                            `c.yml:1: web_listen: metrics_listen uses the same address localhost:9464: set a different port`,
+		"listen: 127.0.0.1:1\nmetrics_listen: 127.0.0.1:1":      `c.yml:2: metrics_listen: listen uses the same address 127.0.0.1:1: set a different port`,
+		"insecure: true\nlisten: :1\nweb_listen: 127.0.0.1:1":   `c.yml:3: web_listen: listen uses the same address`,
 		"tls: {cert_file: c}":                                   `tls.cert_file and tls.key_file belong together`,
 		"tls: {client_ca_file: c}":                              `tls.client_ca_file requires tls.cert_file`,
 		"auth: {token: a, token_file: b}":                       `auth.token and auth.token_file are mutually exclusive: set only one of them`,
@@ -266,6 +269,7 @@ func TestLoad_AcceptsListeningEverywhereWithProtectionAndVariablesOfOthers(t *te
 	for _, environ := range []string{
 		everywhere + ",CARETAKER_INSECURE=true", everywhere + ",CARETAKER_AUTH_TOKEN=t", everywhere + ",CARETAKER_AUTH_TOKEN_FILE=t",
 		everywhere + ",CARETAKER_AUTH_TOKENS_FILE=t", "CARETAKER_LISTEN=localhost:1", "CARETAKER_LISTEN=[::1]:1", "CARETAKER_LISTEN=127.8.8.8:1", others,
+		"CARETAKER_LISTEN=127.0.0.1:0,CARETAKER_METRICS_LISTEN=127.0.0.1:0", "CARETAKER_LISTEN=127.0.0.2:9464,CARETAKER_METRICS_LISTEN=127.0.0.1:9464",
 	} {
 		if _, err := loadWork("", append(strings.Split(environ, ","), mainURL)); err != nil {
 			t.Errorf("%s: %v", environ, err)

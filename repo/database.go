@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/control"
@@ -69,6 +70,12 @@ func on(d *pg.Database) *Database {
 
 // ReadCopy is [pg.Database.ReadCopy] with the stores of the database that it returns.
 func (d *Database) ReadCopy(ctx context.Context) *Database { return Of(d.Database.ReadCopy(ctx)) }
+
+// Target returns the place that the URL names, as HOST:PORT/DATABASE.
+func (d *Database) Target() string {
+	c := pg.PoolOf(d.Database).Config().ConnConfig
+	return fmt.Sprintf("%s:%d/%s", c.Host, c.Port, c.Database)
+}
 
 // MustDiffer refuses connections of a database that is the same as a previous one in the list. The
 // error is [*dberr.SameDatabaseError], which is [dberr.ErrUnreachable]. Call MustDiffer before the

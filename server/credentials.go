@@ -74,6 +74,9 @@ const UserHeader = "caretaker-user"
 // NameHeader is the header of an answer with the name of the server: the name of its host.
 const NameHeader = "caretaker-server"
 
+// IdentityHeader is the header of an answer with [Config.Identity].
+const IdentityHeader = "caretaker-identity"
+
 // maxUser is the maximum length of a name, in characters.
 const maxUser = 100
 

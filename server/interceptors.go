@@ -46,13 +46,13 @@ func (s *Server) unary() []grpc.UnaryServerInterceptor {
 	}
 }
 
-// nameSelf adds the name of the server to an answer.
+// nameSelf adds the name and the identity of the server to an answer.
 func (s *Server) nameSelf(
 	ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {
 	host, _, _ := strings.Cut(s.config.Service.Replica, "/")
 	// It fails only after the header has been sent.
-	_ = grpc.SetHeader(ctx, metadata.Pairs(NameHeader, host))
+	_ = grpc.SetHeader(ctx, metadata.Pairs(NameHeader, host, IdentityHeader, s.config.Identity))
 	return handler(ctx, request)
 }
 

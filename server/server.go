@@ -53,6 +53,8 @@ type Config struct {
 	CertFile, KeyFile, ClientCAFile string
 	// Access has the clients' roles. With nil, every client is an admin. Health checks need none.
 	Access *access.Keys
+	// Identity distinguishes servers of different configurations. Clients without a token can read it.
+	Identity string
 	// limits are the usual limits, unless a test sets others.
 	limits limits
 }
