@@ -53,7 +53,7 @@ func jobsCommand(a *app) *cobra.Command {
 // describeJobs prints a line for each job, with its attempt and the maximum.
 func describeJobs(out *terminal, answer *pb.ListJobsResponse) error {
 	columns := []column{
-		col("JOB"), col("KIND", cut), col("ARGUMENTS", cut), col("STATE", colored),
+		col("JOB"), col("KIND", cutLast), col("ARGUMENTS", cut), col("STATE", colored),
 		col("ATTEMPT", dropFirst), col("DUE", timestamp, dropSecond), col("RUN", dropFirst),
 		col("OUTCOME", cut),
 	}

@@ -63,7 +63,7 @@ func runsCommand(a *app) *cobra.Command {
 // describeRuns prints a line for each run.
 func describeRuns(out *terminal, answer *pb.ListRunsResponse) error {
 	columns := []column{
-		col("RUN"), col("WORKER", cut), col("TRIGGER", dropFirst), col("STATE", colored),
+		col("RUN"), col("WORKER", cutLast), col("TRIGGER", dropFirst), col("STATE", colored),
 		col("STARTED", timestamp, dropSecond), col("TOOK", dropFirst), col("RESULT", cut),
 	}
 	return printList(out, "no runs", columns, answer.GetRuns(), func(r *pb.Run) []any {
@@ -111,7 +111,7 @@ func firesCommand(a *app) *cobra.Command {
 // describeFires prints a line for each fire. How late its run started is in milliseconds.
 func describeFires(out *terminal, answer *pb.ListFiresResponse) error {
 	columns := []column{
-		col("FIRE", timestamp), col("WORKER", cut), col("OUTCOME", colored), col("LATE", dropSecond),
+		col("FIRE", timestamp), col("WORKER", cutLast), col("OUTCOME", colored), col("LATE", dropSecond),
 		col("BY", cut, dropSecond), col("RUN"), col("REASON", cut, dropSecond),
 	}
 	return printList(out, "no fires", columns, answer.GetFires(), func(f *pb.Fire) []any {
@@ -146,7 +146,7 @@ func auditCommand(a *app) *cobra.Command {
 func describeAudit(out *terminal, answer *pb.ListAuditResponse) error {
 	columns := []column{
 		col("AT", timestamp), col("BY", cut), col("ROLE", dropFirst), col("ACTION"), col("TARGET", cut),
-		col("OUTCOME", cut, colored), col("REASON", cut, dropSecond),
+		col("OUTCOME", cutLast, colored), col("REASON", cut, dropSecond),
 	}
 	return printTable(out, columns, answer.GetEntries(), func(e *pb.AuditEntry) []any {
 		by := strings.TrimPrefix(e.GetBy()+" at "+e.GetAddress(), " at ")

@@ -87,7 +87,7 @@ func otherDatabases(ctx context.Context, client api) (names []string) {
 // describeReceipts prints a line for each receipt, with its lowest and highest key.
 func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 	columns := []column{
-		col("RECEIPT"), col("AT", timestamp), col("TABLE", cut), col("ACTION"), col("ROWS"),
+		col("RECEIPT"), col("AT", timestamp), col("TABLE", cutLast), col("ACTION"), col("ROWS"),
 		col("KEYS", dropFirst), col("RULE", cut, dropSecond), col("BY", dropFirst),
 		col("ASKED BY", cut, dropSecond),
 	}

@@ -68,7 +68,7 @@ func resumeCommand(a *app) *cobra.Command {
 // more than fewDatabases databases also gets lines for them.
 func describeWorkers(out *terminal, workers ...*pb.WorkerStatus) error {
 	columns := []column{
-		col("WORKER"), col("CONDITION", cut, colored), col("NEXT RUN", timestamp, dropSecond),
+		col("WORKER"), col("CONDITION", cutLast, colored), col("NEXT RUN", timestamp, dropSecond),
 		col("LAST RUN", timestamp, cut, colored), col("LAST SUCCESS", timestamp, dropFirst), col("DUE"),
 		col("DEFERRED", dropFirst), col("DEAD"),
 	}

@@ -14,8 +14,10 @@ import (
 type columnOption int
 
 const (
-	// cut columns are shortened if the terminal is too narrow.
+	// cut columns are shortened if the terminal is too narrow. cutLast columns distinguish the rows,
+	// and are shortened only after all others.
 	cut columnOption = 1 << iota
+	cutLast
 	// dropFirst columns are omitted first on a narrow terminal, dropSecond columns after them.
 	dropSecond
 	dropFirst
@@ -191,7 +193,7 @@ func total(widths []int) int {
 func fit(columns []column, widths []int, width int) (missing []string) {
 	least, room := slices.Clone(widths), width+2
 	for i, c := range columns {
-		if c.trait&cut != 0 {
+		if c.trait&(cut|cutLast) != 0 {
 			least[i] = min(widths[i], leastWidth)
 		}
 		if c.trait&cut != 0 && c.trait&timestamp != 0 {
@@ -200,8 +202,11 @@ func fit(columns []column, widths []int, width int) (missing []string) {
 	}
 	for _, rank := range []columnOption{0, dropSecond, dropFirst} {
 		for i, c := range columns {
-			if rank == dropFirst && c.trait == cut {
+			switch {
+			case rank == dropFirst && c.trait == cut:
 				room -= max(min(widths[i], readableWidth)-least[i], 0)
+			case rank == dropFirst && c.trait&cutLast != 0:
+				room -= widths[i] - least[i]
 			}
 		}
 		for i, c := range columns {
@@ -218,7 +223,9 @@ func fit(columns []column, widths []int, width int) (missing []string) {
 	for over := total(widths) - width; over > 0; over-- {
 		widest := -1
 		for i, w := range widths {
-			if w > least[i] && (widest < 0 || w > widths[widest]) {
+			last := columns[i].trait & cutLast
+			if w > least[i] && (widest < 0 || last < columns[widest].trait&cutLast ||
+				last == columns[widest].trait&cutLast && w > widths[widest]) {
 				widest = i
 			}
 		}
