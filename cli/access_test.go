@@ -36,15 +36,18 @@ func certified(t *testing.T, name string) (certificate, key string) {
 	return certifiedUntil(t, name, time.Hour)
 }
 
-// certifiedUntil makes one that is valid for a year until so long from now.
-func certifiedUntil(t *testing.T, name string, until time.Duration) (certificate, key string) {
+// certifiedUntil makes one for 127.0.0.1, or else for the addresses, that is valid for a year until so long from now.
+func certifiedUntil(t *testing.T, name string, until time.Duration, addresses ...net.IP) (certificate, key string) {
 	t.Helper()
 	private := assert.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: addresses,
 		NotBefore: time.Now().Add(until - 365*24*time.Hour), NotAfter: time.Now().Add(until), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if addresses == nil {
+		template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	keyDER, keyErr := x509.MarshalPKCS8PrivateKey(private)
@@ -54,6 +57,8 @@ func certifiedUntil(t *testing.T, name string, until time.Duration) (certificate
 	}
 	return saved(t, name+".crt", block("CERTIFICATE", der)), saved(t, name+".key", block("PRIVATE KEY", keyDER))
 }
+
+func pair(certificate, key string) [2]string { return [2]string{certificate, key} }
 
 func TestRoles_OfTokensOverTLS(t *testing.T) {
 	sh, _ := newPrepared(t)
@@ -153,4 +158,13 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	empty := saved(t, "empty", "\n")
 	r.want(1, "status --token-file "+empty+ca, "token file "+empty+" is empty")
 	r.want(1, "status --tls-ca "+key, "CA file "+key+" contains no PEM certificate")
+	for problem, c := range map[string][2]string{
+		"has expired or is not yet valid: replace it on the server": pair(certifiedUntil(t, "expired", -time.Hour)),
+		"does not match the address " + r.address:                   pair(certifiedUntil(t, "elsewhere", time.Hour, net.IPv4(192, 0, 2, 1))),
+	} { // The server reads the files again for each connection.
+		for i, file := range []string{certificate, key} {
+			assert.NoError(t, os.WriteFile(file, assert.Must(os.ReadFile(c[i]))(t), 0o600))
+		}
+		r.want(1, "status --tls-ca "+c[0], problem)
+	}
 }

@@ -324,6 +324,12 @@ func (c *connection) wrongFlag(problem string) string {
 	case has("signed by unknown authority"):
 		return "the certificate of the server at " + c.address + " is signed by an authority that " +
 			"this machine does not trust: use --tls-ca with the authority's certificate file"
+	case has("expired or is not yet valid"):
+		return "the certificate of the server at " + c.address + " has expired or is not yet valid: " +
+			"replace it on the server, or correct the clock of this machine"
+	case has("x509: "):
+		return "the certificate of the server does not match the address " + c.address + ": use a name in the " +
+			"certificate as the address, or replace the certificate by one that contains this address"
 	case has("certificate required") && c.certFile == "":
 		return "the server at " + c.address + " requires a client certificate: use --tls-cert and " +
 			"--tls-key"
@@ -333,6 +339,8 @@ func (c *connection) wrongFlag(problem string) string {
 	case c.certFile != "" && (ended || has("remote error: tls:")):
 		return "the server at " + c.address + " rejected the client certificate: use a different " +
 			"certificate with --tls-cert and --tls-key"
+	case has("authentication handshake failed"):
+		return "the TLS handshake with " + c.address + " failed: check that a caretaker server uses this address"
 	}
 	return ""
 }
@@ -348,7 +356,7 @@ func asFlag(violation *errdetails.BadRequest_FieldViolation) string {
 	case "page_token":
 		return "--page-token is invalid for this list with these filters: use the filters of the previous " +
 			"page, with times instead of durations in --since and --until"
-	case "page_size", "database", "reason", "kind", "state", "outcome", "expected_digest":
+	case "page_size", "since", "until", "database", "reason", "kind", "state", "outcome", "expected_digest":
 		name = "--" + strings.ReplaceAll(name, "_", "-")
 	case "worker", "name":
 		name = strings.ToUpper(name)

@@ -87,6 +87,7 @@ func wrongListsAndTargets(ctx context.Context, f *fixture) []refusal {
 		{"state", second(f.ListRuns(ctx, &pb.ListRunsRequest{State: 99}))},
 		{"since", second(f.ListRuns(ctx, &pb.ListRunsRequest{Worker: "nobody", Since: &timestamppb.Timestamp{Seconds: math.MaxInt64}}))},
 		{"until", second(f.ListRuns(ctx, &pb.ListRunsRequest{Until: &timestamppb.Timestamp{Seconds: math.MinInt64}}))},
+		{"until", second(f.ListRuns(ctx, &pb.ListRunsRequest{Since: &timestamppb.Timestamp{Seconds: 2}, Until: &timestamppb.Timestamp{Seconds: 1}}))},
 		{"until", second(f.ListJobs(ctx, &pb.ListJobsRequest{Until: &timestamppb.Timestamp{Nanos: 1_000_000_000}}))},
 		{"page_size", second(f.ListLeases(ctx, &pb.ListLeasesRequest{PageSize: -1}))},
 		{"page_token", second(f.ListLeases(ctx, &pb.ListLeasesRequest{Worker: "nobody", PageToken: "x"}))},

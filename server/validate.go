@@ -99,6 +99,9 @@ type bounded interface {
 func bounds(r bounded) (since, until time.Time, err error) {
 	since, sinceErr := fromTime("since", r.GetSince())
 	until, untilErr := fromTime("until", r.GetUntil())
+	if !until.IsZero() && until.Before(since) {
+		untilErr = cmp.Or(untilErr, invalid("until", "is before since"))
+	}
 	return since, until, cmp.Or(sinceErr, untilErr)
 }
 
