@@ -45,11 +45,13 @@ func commandOnly(command *cobra.Command, args []string) error {
 
 // unknownCommand returns an error that suggests the most similar command.
 func unknownCommand(parent *cobra.Command, name string) error {
-	parent.SuggestionsMinimumDistance = 2
-	if near := parent.SuggestionsFor(name); len(near) > 0 {
-		return fmt.Errorf("unknown command %q (did you mean %s?)", name, strings.Join(near, " or "))
+	var names []string
+	for _, c := range parent.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
 	}
-	return fmt.Errorf("unknown command %q", name)
+	return fmt.Errorf("unknown command %q%s", name, format.DidYouMean(name, names))
 }
 
 // rejectEmpty refuses empty arguments and flags, which most often come from an unset variable. An
@@ -80,8 +82,10 @@ func howMany(flags ...bool) (given int) {
 
 // flagError reports the accepted values of a flag instead of the function that parses it.
 func flagError(command *cobra.Command, err error) error {
-	shorthand := regexp.MustCompile(`^unknown shorthand flag: .* in (-\d+)$`)
-	id := shorthand.FindStringSubmatch(err.Error())
+	if given := command.Flags().Args(); len(given) > 0 && command.HasSubCommands() {
+		return unknownCommand(command, given[0])
+	}
+	id := regexp.MustCompile(`^unknown shorthand flag: .* in (-\d+)$`).FindStringSubmatch(err.Error())
 	if id != nil && strings.Contains(command.Use, "ID") {
 		return fmt.Errorf("%q is not an ID: use a number above 0", id[1])
 	}
@@ -95,10 +99,12 @@ func flagError(command *cobra.Command, err error) error {
 	if !isValue {
 		return err
 	}
-	switch flag := invalid.GetFlag(); flag.Value.Type() {
-	case "bool":
+	switch flag := invalid.GetFlag(); {
+	case errors.Is(err, strconv.ErrRange):
+		return fmt.Errorf("--%s: %s is too large", flag.Name, invalid.GetValue())
+	case flag.Value.Type() == "bool":
 		return fmt.Errorf("--%s: %q is neither true nor false", flag.Name, invalid.GetValue())
-	case "int64":
+	case flag.Value.Type() == "int64":
 		return fmt.Errorf("--%s: %q is not a whole number", flag.Name, invalid.GetValue())
 	}
 	return err
@@ -112,27 +118,7 @@ func nearFlag(command *cobra.Command, name string) string {
 			names = append(names, f.Name)
 		}
 	})
-	return didYouMean(nearest(name, names), "--")
-}
-
-// nearest returns the most similar name, or else one that begins with the given one. It returns ""
-// without any.
-func nearest(name string, names []string) string {
-	near := format.Nearest(name, names)
-	for _, n := range names {
-		if near == "" && len(name) > 2 && strings.HasPrefix(n, name) {
-			near = n
-		}
-	}
-	return near
-}
-
-// didYouMean asks whether near was meant. It returns "" without a name.
-func didYouMean(near, prefix string) string {
-	if near == "" {
-		return ""
-	}
-	return " (did you mean " + prefix + near + "?)"
+	return strings.Replace(format.DidYouMean(name, names), "mean ", "mean --", 1)
 }
 
 // kindArgument refuses a kind that is not one of kinds.
@@ -142,7 +128,7 @@ func kindArgument(given string, kinds ...string) error {
 	}
 	last := len(kinds) - 1
 	return fmt.Errorf("unknown kind %q: use %s or %s%s", given, strings.Join(kinds[:last], ", "), kinds[last],
-		didYouMean(format.Nearest(given, kinds), ""))
+		format.DidYouMean(given, kinds))
 }
 
 // optionalWorker accepts at most one worker's name, which a flag may already have set.
@@ -213,7 +199,11 @@ func targetArguments(kind *string, id *int64, kinds ...string) cobra.PositionalA
 
 // parseID parses a positive ID.
 func parseID(text, of string, to *int64) (err error) {
-	if *to, err = strconv.ParseInt(text, 10, 64); err != nil || *to < 1 {
+	*to, err = strconv.ParseInt(text, 10, 64)
+	if errors.Is(err, strconv.ErrRange) && *to > 0 {
+		return fmt.Errorf("%s is too large for an ID", text)
+	}
+	if err != nil || *to < 1 {
 		return fmt.Errorf("%q is not the ID of a %s", text, of)
 	}
 	return nil
@@ -284,13 +274,15 @@ func watchFlag(command *cobra.Command) {
 	command.Args = func(c *cobra.Command, args []string) error {
 		for _, arg := range args {
 			if _, err := format.ParseDuration(arg); err == nil && c.Flags().Changed("watch") {
-				return fmt.Errorf("unexpected argument %q%s", arg, didYouMean(arg, "--watch="))
+				return fmt.Errorf("unexpected argument %q (did you mean --watch=%[1]s?)", arg)
 			}
+		}
+		if interval, _ := c.Flags().GetDuration("watch"); interval <= 0 && c.Flags().Changed("watch") {
+			return fmt.Errorf("--watch: %s is not above 0: use an interval such as 2s", interval)
 		}
 		return accepts(c, args)
 	}
-	command.Flags().Duration("watch", 0,
-		"repeat at this interval until you press Ctrl-C")
+	command.Flags().Duration("watch", 0, "repeat at this interval until you press Ctrl-C")
 	command.Flags().Lookup("watch").NoOptDefVal = "2s"
 }
 
@@ -316,7 +308,7 @@ func enumFlag[E interface {
 				return nil
 			}
 		}
-		return errors.New("must be " + allowed + didYouMean(nearest(text, names), ""))
+		return errors.New("must be " + allowed + format.DidYouMean(text, names))
 	})
 	_ = command.RegisterFlagCompletionFunc(name,
 		cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
@@ -327,7 +319,7 @@ func durationFlag(command *cobra.Command, name, help string, to **durationpb.Dur
 	command.Flags().Func(name, help, func(text string) error {
 		d, err := format.ParseDuration(text)
 		if err != nil || d <= 0 {
-			return fmt.Errorf("%q is not a positive duration such as 30m or 8h", text)
+			return fmt.Errorf("%q is not a positive duration of at most 290 years, such as 30m or 8h", text)
 		}
 		*to = durationpb.New(d)
 		return nil

@@ -38,12 +38,7 @@ type Streams struct {
 }
 
 // The exit codes, on which scripts depend.
-const (
-	exitDone    = 0
-	exitFailed  = 1
-	exitUsage   = 2
-	exitSkipped = 3
-)
+const exitDone, exitFailed, exitUsage, exitSkipped = 0, 1, 2, 3
 
 // exitError is an error with an exit code. The code of other errors is 1.
 type exitError struct {
@@ -179,11 +174,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 }
 
 // The groups of commands in the help.
-const (
-	groupServe  = "serve"
-	groupClient = "client"
-	groupGitLab = "gitlab"
-)
+const groupServe, groupClient, groupGitLab = "serve", "client", "gitlab"
 
 // markBegin makes all commands refuse empty arguments and flags, and then set began. Errors before
 // that point are usage errors. Later errors are failures.

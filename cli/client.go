@@ -245,7 +245,6 @@ func (c *connection) explain(err error) error {
 		switch detail := detail.(type) {
 		case *errdetails.ErrorInfo:
 			reason = detail.GetReason()
-			text += nearName(detail, text)
 		case *errdetails.BadRequest:
 			text = asFlag(detail.GetFieldViolations()[0])
 		}
@@ -274,18 +273,6 @@ func errorInfo(err error) *errdetails.ErrorInfo {
 		}
 	}
 	return nil
-}
-
-// nearName suggests one of the workers or databases that a message lists.
-func nearName(info *errdetails.ErrorInfo, message string) string {
-	field := map[string]string{
-		"UNKNOWN_WORKER": "worker", "UNKNOWN_DATABASE": "database",
-	}[info.GetReason()]
-	_, names, listed := strings.Cut(message, " are ")
-	if field == "" || !listed {
-		return ""
-	}
-	return didYouMean(nearest(info.GetMetadata()[field], strings.Split(names, ", ")), "")
 }
 
 // explainTransport is explain for errors that the server did not write.

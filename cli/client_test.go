@@ -135,7 +135,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 		"", "(server ")
 	devdb.Eventually(t, "the dry run ends", func() bool { return !strings.Contains(r.want(0, "status"), "is running on main") })
 	r.want(0, "cancel "+id+" -o yaml", "run:\n  id: "+id+"\n", "  leaseEpoch: \"1\"\n")
-	r.want(0, "receipts", "RECEIPT")
+	r.want(0, "receipts", "no receipts")
 	r.want(2, "receipts --run 0000", "--run: matches no recorded run: use the id of a run, or its first characters")
 	out := r.want(0, "leases", worker+"/main  free   -")
 	assert.That(t, strings.HasSuffix(out, " -\n"), "a free lease expires: %s", out)
@@ -168,38 +168,48 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		sh.want(2, command, "caretaker: ")
 	}
 	for command, mistake := range map[string]string{
-		"cancel":                              "missing argument RUN",
-		"lfk adopt":                           "missing argument TABLE.COLUMN...\n",
-		"runs --limit 2 --all":                "use --limit or --all, not both",
-		"status --watch 1s":                   `unexpected argument "1s" (did you mean --watch=1s?)`,
-		"runs " + worker + " --watch 1s":      `unexpected argument "1s" (did you mean --watch=1s?)`,
-		"jobs --watch 1s":                     `unexpected argument "1s" (did you mean --watch=1s?)`,
-		"runs --since 1x":                     "neither a duration such as 24h nor a time such as",
-		"rum":                                 `unknown command "rum" (did you mean run or runs?)`,
-		"help rum":                            `unknown command "rum" (did you mean run or runs?)`,
-		"lfk lnit":                            `unknown command "lnit" (did you mean lint or list?)`,
-		"serve extra":                         `unexpected argument "extra" (usage: caretaker serve`,
-		"run " + worker + " --database=":      "--database must not be empty",
-		"run " + worker + " --dry-run=maybe":  `--dry-run: "maybe" is neither true nor false`,
-		"runs --worker=":                      "--worker must not be empty",
-		"dev --data x":                        "unknown flag: --data (did you mean --data-dir?)",
-		"status --address=":                   "--address must not be empty",
-		"jobs --kind=":                        "--kind must not be empty",
-		"serve --config=":                     "--config must not be empty",
-		"pause " + worker:                     "--reason REASON is required",
-		"pause " + worker + " --reason=":      "--reason REASON is required",
-		"lfk retry":                           "select the records with --id N, --table T or --all",
-		"lfk retry --id x":                    `--id: "x" is not a whole number`,
-		"lfk retry --table=":                  "--table must not be empty",
-		"lfk lint --database=":                "--database must not be empty",
-		"lfk accept-absent --all --list":      "use one of CHILD",
-		"status --address 50051":              `--address: "50051" is not an address of the form HOST:PORT (port 0 to 65535), such as 127.0.0.1:50051`,
-		"status --address http://127.0.0.1:1": `"http://127.0.0.1:1" is not an address of the form HOST:PORT (port 0 to 65535), such as`,
+		"cancel":                                   "missing argument RUN",
+		"lfk adopt":                                "specify TABLE.COLUMN, --list or --all",
+		"runs --limit 2 --all":                     "use --limit or --all, not both",
+		"status --watch 1s":                        `unexpected argument "1s" (did you mean --watch=1s?)`,
+		"runs " + worker + " --watch 1s":           `unexpected argument "1s" (did you mean --watch=1s?)`,
+		"jobs --watch 1s":                          `unexpected argument "1s" (did you mean --watch=1s?)`,
+		"runs --since 1x":                          "neither a duration such as 24h nor a time such as",
+		"rum":                                      `unknown command "rum" (did you mean run?)`,
+		"help rum":                                 `unknown command "rum" (did you mean run?)`,
+		"rum " + worker + " --address x:1":         `unknown command "rum" (did you mean run?)`,
+		"lfk lnit --table x":                       `unknown command "lnit" (did you mean lint?)`,
+		"completion fsh":                           `unknown command "fsh" (did you mean fish?)`,
+		"status --watch=0s":                        "--watch: 0s is not above 0: use an interval such as 2s",
+		"status --watch=-2s":                       "--watch: -2s is not above 0",
+		"plan user 99999999999999999999":           "99999999999999999999 is too large for an ID",
+		"receipts --job 99999999999999999999":      "--job: 99999999999999999999 is too large",
+		"protect user 7 --reason x --for 9999999h": "is not a positive duration of at most 290 years",
+		"serve extra":                              `unexpected argument "extra" (usage: caretaker serve`,
+		"run " + worker + " --database=":           "--database must not be empty",
+		"run " + worker + " --dry-run=maybe":       `--dry-run: "maybe" is neither true nor false`,
+		"runs --worker=":                           "--worker must not be empty",
+		"dev --data x":                             "unknown flag: --data (did you mean --data-dir?)",
+		"status --address=":                        "--address must not be empty",
+		"jobs --kind=":                             "--kind must not be empty",
+		"serve --config=":                          "--config must not be empty",
+		"pause " + worker:                          "--reason REASON is required",
+		"pause " + worker + " --reason=":           "--reason REASON is required",
+		"lfk retry":                                "select the records with --id N, --table T or --all",
+		"lfk retry --id x":                         `--id: "x" is not a whole number`,
+		"lfk retry --table=":                       "--table must not be empty",
+		"lfk lint --database=":                     "--database must not be empty",
+		"lfk accept-absent --all --list":           "use one of CHILD",
+		"status --address 50051":                   `--address: "50051" is not an address of the form HOST:PORT (port 0 to 65535), such as 127.0.0.1:50051`,
+		"status --address http://127.0.0.1:1":      `"http://127.0.0.1:1" is not an address of the form HOST:PORT (port 0 to 65535), such as`,
 	} {
 		sh.want(2, command, mistake)
 	}
 	if code, _, errOut := sh.caretaker("status", ""); code != 2 || !strings.Contains(errOut, "argument 1 must not be empty") {
 		t.Errorf("an empty argument: exit %d: %s", code, errOut)
+	}
+	if code, _, errOut := sh.caretaker(""); code != 2 || strings.Contains(errOut, "did you mean") {
+		t.Errorf("an empty command: exit %d: %s", code, errOut)
 	}
 	sh.want(2, "fires a b", `unexpected argument "b" (usage: caretaker fires [WORKER]`)
 	sh.want(0, "--help", "Client:")

@@ -140,7 +140,7 @@ func (i *instance) remind(ctx context.Context, every time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			i.logger.InfoContext(ctx, "demo ready", "page", "http://"+i.webAddress()+"/",
+			i.logger.InfoContext(ctx, "demo ready", "page", "http://"+addressOf(i.listening.web)+"/",
 				"address", i.listening.api.Addr().String())
 		}
 	}
@@ -247,11 +247,11 @@ func printSummary(a *app, i *instance, p *playground) {
 	call := "  grpcurl -plaintext %s%s maintenance.v1.MaintenanceService/%s"
 	work := `"worker": "loose_foreign_keys_cleanup", "database": "main"`
 	a.println("caretaker %s is ready at %s. To stop it, press Ctrl-C.", version(), address)
-	a.println("page      http://%s/", i.webAddress())
+	a.println("page      http://%s/", addressOf(i.listening.web))
 	a.println("data      %s (remove the directory to start from scratch)", p.cluster.Dir())
 	a.println("variables %s (for serve, lfk and psql while this server runs: set -a; . %s; set +a)",
 		p.environment, p.environment)
-	if metrics := i.metricsAddress(); metrics != "" {
+	if metrics := addressOf(i.listening.metrics); metrics != "" {
 		a.println("metrics   http://%s/metrics", metrics)
 	}
 	a.println("\nSome items in the demo data need an operator's decision, " +
@@ -263,6 +263,5 @@ func printSummary(a *app, i *instance, p *playground) {
 	a.println(call, `-d '{`+work+`}' `, address, "RunBatch")
 	a.println(call, "", address, "ListRuns")
 	a.println("  %s status --address %s", os.Args[0], address)
-	a.println("  %s run loose_foreign_keys_cleanup --database main --address %s\n",
-		os.Args[0], address)
+	a.println("  %s run loose_foreign_keys_cleanup --database main --address %s\n", os.Args[0], address)
 }

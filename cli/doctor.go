@@ -33,11 +33,7 @@ type finding struct {
 	Remedy  string `json:"remedy"`
 }
 
-const (
-	statusOK      = "ok"
-	statusWarning = "warning"
-	statusError   = "error"
-)
+const statusOK, statusWarning, statusError = "ok", "warning", "error"
 
 // findings collects the results of checks.
 type findings []finding

@@ -70,12 +70,12 @@ func (d *doctor) serving(ctx context.Context) (own, other bool) {
 	// A server that requires client certificates has shown its own certificate by then.
 	own = err != nil && strings.Contains(err.Error(), "certificate required") ||
 		slices.Contains(header.Get(server.IdentityHeader), identity(d.databases,
-			[]string{d.config.Listen, d.config.MetricsListen, d.config.WebListen}))
+			d.config.Listen, d.config.MetricsListen, d.config.WebListen))
 	return own, !own && len(header.Get(server.NameHeader)) > 0
 }
 
 // identity identifies a server by its databases and its ports, without showing them to clients.
-func identity(databases []*repo.Database, addresses []string) string {
+func identity(databases []*repo.Database, addresses ...string) string {
 	var all []string
 	for _, d := range databases {
 		all = append(all, d.Name+" "+d.Target())

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/catalog"
 )
@@ -95,7 +96,7 @@ func (d *doctor) printGrants(ctx context.Context, role, only string) error {
 	}
 	if only != "" && !slices.Contains(names, only) {
 		return usage(fmt.Errorf("--database: %q is not in the configuration: the configured databases are %s%s",
-			only, strings.Join(names, ", "), didYouMean(nearest(only, names), "")))
+			only, strings.Join(names, ", "), format.DidYouMean(only, names)))
 	}
 	if err := d.build(d.databases, &found); err != nil {
 		return err
@@ -137,8 +138,7 @@ func (d *doctor) describeGrants(scripts []databaseGrants, role string) {
 	}
 	d.println("-- CREATE ROLE %s LOGIN PASSWORD '...';", role)
 	for _, s := range scripts {
-		d.println("\n-- For the database %s only (databases.%s.url):",
-			s.Database, s.Database)
+		d.println("\n-- For the database %s only (databases.%s.url):", s.Database, s.Database)
 		for _, grant := range s.Grants {
 			d.println("%s", grant)
 		}

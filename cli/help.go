@@ -72,6 +72,10 @@ func adaptCommands(a *app, root *cobra.Command) {
 	if a.looseForeignKeysOnly() {
 		withoutGitLab(root)
 	}
+	root.InitDefaultCompletionCmd()
+	if completion, _, err := root.Find([]string{"completion"}); err == nil {
+		completion.Args, completion.RunE = commandOnly, root.RunE
+	}
 	usual := root.HelpFunc()
 	root.SetHelpFunc(func(c *cobra.Command, args []string) {
 		if a.looseForeignKeysOnly() {

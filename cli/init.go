@@ -91,6 +91,9 @@ func (s *setup) readOthers(pairs []string) error {
 		if !ok || name == "" || url == "" {
 			return errors.New("--database must have the form NAME=URL, such as ci=postgres://caretaker@db:5432/ci")
 		}
+		if err := config.CheckName(name); err != nil {
+			return fmt.Errorf("--database %s: %w", name, err)
+		}
 		if name == mainDatabase {
 			return errors.New("--database must not be main: set the URL of main with --url")
 		}
@@ -114,6 +117,10 @@ func (s *setup) write(ctx context.Context) error {
 	}
 	if err := s.questions(); err != nil {
 		return err
+	}
+	if s.Use == service.UseGitLab && !s.survey.GitLab {
+		s.note("warning: main has no GitLab tables: use --use " + service.UseLooseForeignKeys +
+			", unless GitLab creates its tables later")
 	}
 	if err := s.writeFiles(); err != nil {
 		return err
@@ -192,7 +199,7 @@ func (s *setup) connect(
 	defer cancel()
 	d, err := repo.Open(ctx, name, url)
 	if err != nil {
-		return err
+		return usage(errors.New(strings.Replace(err.Error(), "databases."+name+".url", label, 1)))
 	}
 	defer d.Close()
 	err = d.Ping(ctx)

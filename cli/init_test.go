@@ -165,7 +165,8 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	}
 	sh.want(1, "init --config "+file+" --url "+url, " already exists: use --force", "--force")
 	first := fileText(t, file)
-	sh.want(0, "init --config "+file+" --force --use gitlab --url "+url, "use: gitlab", "kept ", "the old file is "+file+".1.bak\n")
+	sh.want(0, "init --config "+file+" --force --use gitlab --url "+url, "use: gitlab", "kept ", "the old file is "+file+".1.bak\n",
+		"warning: main has no GitLab tables: use --use loose_foreign_keys")
 	assert.NoError(t, os.Chmod(file, 0o640))
 	if os.Getuid() == 0 {
 		assert.NoError(t, os.Chown(file, 0, 8))
@@ -185,6 +186,8 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	sh.want(1, other+" --url postgres://x@127.0.0.1:1/x", "--url", "start PostgreSQL")
 	sh.want(1, other+" --url "+url+" --listen 0.0.0.0:1", "nothing was written", "other hosts can "+
 		"reach ")
+	sh.want(2, other+" --url foo", "--url: is not a PostgreSQL URL")
+	sh.want(2, other+" --url postgres://x@127.0.0.1:1/x --database Foo=postgres://y", "--database Foo: a database name must start with a lower-case letter")
 	sh.want(2, other+" --url "+url+" --use shop", `"shop" is neither`)
 	sh.want(2, other+" --url "+url+" --database ci", "NAME=URL")
 	left := assert.Must(filepath.Glob(filepath.Join(dir, "*other*")))(t)

@@ -162,7 +162,8 @@ func (i *instance) wire(c *settings) (err error) {
 	}
 	api := c.tls()
 	api.Service, api.Logger, api.Access = i.service, i.logger, i.access
-	api.Identity = identity(i.databases, i.listening.addresses())
+	api.Identity = identity(i.databases, addressOf(i.listening.api), addressOf(i.listening.metrics),
+		addressOf(i.listening.web))
 	if i.server, err = server.New(api); err != nil {
 		return err
 	}
@@ -178,11 +179,7 @@ func (i *instance) wire(c *settings) (err error) {
 
 // Limits of a connection to the metrics: the time to read a request, to write an answer, and to
 // stay idle.
-const (
-	headerTimeout      = 5 * time.Second
-	metricsTimeout     = time.Minute
-	metricsIdleTimeout = 5 * time.Minute
-)
+const headerTimeout, metricsTimeout, metricsIdleTimeout = 5 * time.Second, time.Minute, 5 * time.Minute
 
 // guardMetrics serves the metrics on loopback to all clients. On other addresses it protects them
 // like the status page: with TLS, and for viewers only, if these are configured.
@@ -233,10 +230,8 @@ func (i *instance) serve(do func() error) {
 // Limits of an orderly shutdown. Jobs and runs stop after the current statement, which takes at
 // most 10 s.
 const (
-	jobsTimeout  = 20 * time.Second
-	runsTimeout  = 20 * time.Second
-	callsTimeout = 5 * time.Second
-	flushTimeout = 5 * time.Second
+	jobsTimeout, runsTimeout   = 20 * time.Second, 20 * time.Second
+	callsTimeout, flushTimeout = 5 * time.Second, 5 * time.Second
 )
 
 // run serves until ctx ends or a listener breaks. Then it shuts down.
@@ -260,8 +255,8 @@ func (i *instance) run(ctx context.Context) error {
 		err = i.queue.Start(i.service)
 	}
 	i.logger.InfoContext(ctx, "serving", "version", version(),
-		"listen", i.listening.api.Addr().String(), "metrics_listen", i.metricsAddress(),
-		"web_listen", i.webAddress(), "databases", i.names(),
+		"listen", addressOf(i.listening.api), "metrics_listen", addressOf(i.listening.metrics),
+		"web_listen", addressOf(i.listening.web), "databases", i.names(),
 		"scheduler", i.scheduler != nil, "jobs", i.worksJobs)
 	// 3. Report ready to systemd, and wait for the end.
 	if err == nil {
@@ -342,18 +337,10 @@ func (i *instance) names() (names []string) {
 	return names
 }
 
-// webAddress returns the address of the status page, or "" if it is off.
-func (i *instance) webAddress() string {
-	if i.site == nil {
+// addressOf returns the address of a listener, or "" if it is off.
+func addressOf(l net.Listener) string {
+	if l == nil {
 		return ""
 	}
-	return i.listening.web.Addr().String()
-}
-
-// metricsAddress returns the address of the metrics, or "" if they are off.
-func (i *instance) metricsAddress() string {
-	if i.metrics == nil {
-		return ""
-	}
-	return i.metrics.Addr
+	return l.Addr().String()
 }

@@ -34,7 +34,7 @@ func jobsCommand(a *app) *cobra.Command {
 			}
 			kind := request.GetKind()
 			if near := format.Nearest(kind, jobKinds()); near != kind && near != "" {
-				return fmt.Errorf("--kind: unknown kind %q%s", kind, didYouMean(near, ""))
+				return fmt.Errorf("--kind: unknown kind %q%s", kind, format.DidYouMean(kind, jobKinds()))
 			}
 			return nil
 		},
@@ -268,8 +268,7 @@ func outsideCommand(a *app) *cobra.Command {
 	flags.StringVar(&request.RunId, "run", "", "only entries from the run with this `id`")
 	flags.BoolVar(&all, "all", false, "include paths that are marked as done")
 	flags.BoolVar(&pending, "pending", true, "only paths that are not marked as done")
-	flags.BoolVar(&plain, "plain", false,
-		"print one line per path: ID, tab and path (for scripts)")
+	flags.BoolVar(&plain, "plain", false, "print one line per path: ID, tab and path (for scripts)")
 	command.MarkFlagsMutuallyExclusive("all", "pending")
 	pageFlags(command, "more paths", &request.PageToken)
 	command.Args = func(c *cobra.Command, args []string) error {

@@ -247,6 +247,9 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 	r.want(2, "run "+
 		"ghost_user_migraton", `unknown worker "ghost_user_migraton": known workers are `, "did you mean ghost_user_migration?")
 	r.want(2, "run "+worker+" --database mian", "did you mean main?")
+	_, _, errOut := r.sh.caretaker("run", worker, "--database", "mian", "--address", r.address)
+	assert.Equal(t, strings.Count(errOut, "did you mean"), 1, errOut)
+	r.want(2, "runs --since 24h --until 30h", "--until: is before since")
 	r.want(2, "jobs --kind delete_usr", "did you mean delete_user?")
 	r.want(2, "status --addrss "+r.address, "unknown flag: --addrss (did you mean --address?)")
 	r.want(2, "status --zzzzzzz", "unknown flag: --zzzzzzz\n")

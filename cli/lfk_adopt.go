@@ -173,9 +173,7 @@ func (l *lfkCommands) revert() *cobra.Command {
 }
 
 // reverted continues a reversion as far as possible, and adds what its parent still has to left.
-func (l *lfkCommands) reverted(
-	ctx context.Context, a *admin.Adoption, left map[string][]string,
-) error {
+func (l *lfkCommands) reverted(ctx context.Context, a *admin.Adoption, left map[string][]string) error {
 	if err := a.Restore(ctx); err != nil {
 		return err
 	}

@@ -162,7 +162,7 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 	sh.want(2, "lfk orphans --limit 0", "--limit must be at least 1")
 	sh.want(2, "lfk orphans z.customer_id --parent orders", "no definition matches: choose from z.customer_id")
 	sh.want(2, "lfk orphans z.other", "no definition matches: choose from z.customer_id "+
-		"-> customers on main: run `caretaker lfk lint`")
+		"-> customers on main (did you mean z.customer_id?): run `caretaker lfk lint`")
 	sh.want(2, "lfk orphans --database nowhere", `unknown database "nowhere"`)
 	sh.want(1, "lfk orphans --fix", "customers is not tracked on main")
 	sh.want(0, "lfk track customers")

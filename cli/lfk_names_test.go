@@ -62,5 +62,11 @@ func TestLfk_TakesNamesAsListsPrintThem(t *testing.T) {
 	assert.Lacks(t, errOut, "never adopted")
 	sh.defined("billing.invoice_lines: [{table: billing.invoices, column: [account_id, invoice_number], on_delete: async_delete}]")
 	want(2, "did you mean billing.invoice_lines.(account_id, invoice_number)?", "orphans", "billing.invoice_lines.(account_id, invoice_numbr)")
+	want(2, "did you mean billing.invoices?", "orphans", name, "--parent", "billing.invoice")
+	want(2, "did you mean billing.invoice_lines.(account_id, invoice_number)?", "orphans", "sales.invoice_lines.account_id")
+	_, _, errOut = sh.caretaker("lfk", "orphans", name, "--parent", "nix")
+	assert.Contains(t, errOut, "choose from")
+	assert.Lacks(t, errOut, "did you mean")
+	want(1, "no column named id: specify the key with --column, such as --column account_id,invoice_number", "track", "billing.invoices")
 	want(2, "has no column invoice_numbr: did you mean invoice_number?", "track", "billing.invoices", "--column", "account_id,invoice_numbr")
 }

@@ -1,14 +1,18 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/internal/format"
+	"github.com/caretaker-go/caretaker/repo/catalog"
 	"github.com/caretaker-go/caretaker/repo/lfk"
+	service "github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/lfk/orphans"
 )
@@ -32,17 +36,24 @@ func (l *lfkCommands) orphans() *cobra.Command {
 				return errors.New("no definitions file configured: set " +
 					"workers.loose_foreign_keys_cleanup.definitions to the definitions file")
 			}
-			search, err := l.search(keys, args)
-			if err != nil {
-				return err
+			var only *reference
+			if len(args) > 0 {
+				r, err := parseReference(args[0])
+				if err != nil {
+					return err
+				}
+				only = &r
 			}
-			search.Limit, search.Progress = limit, l.status
-			switch {
-			case limit < 1:
+			if limit < 1 {
 				return usage(errors.New("--limit must be at least 1"))
-			case parent != "":
-				of := search.Which
-				search.Which = func(t *orphans.Task) bool { return t.Key.Parent == parent && of(t) }
+			}
+			search := &orphans.Search{
+				Audit: orphans.Audit{Databases: keys.Databases, Keys: keys.Definitions.Keys},
+				Which: func(t *orphans.Task) bool {
+					return (only == nil || only.matches(t.Key)) && (parent == "" || parent == t.Key.Parent) &&
+						(l.database == "" || l.database == t.Database())
+				},
+				Limit: limit, Progress: l.status,
 			}
 			if fix {
 				search.Fix = &orphans.Repair{Main: keys.Databases[0], Holder: operator()}
@@ -50,10 +61,8 @@ func (l *lfkCommands) orphans() *cobra.Command {
 			}
 			found, err := search.Run(ctx)
 			if errors.Is(err, orphans.ErrNoTask) {
-				if len(args) > 0 {
-					err = suggestion(err, args[0], keys.Definitions.Keys)
-				}
-				return usage(fmt.Errorf("%w: run `caretaker lfk lint` to check the definitions", err))
+				return usage(fmt.Errorf("%w%s: run `caretaker lfk lint` to check the definitions", err,
+					similar(only, parent, keys.Definitions.Keys)))
 			}
 			if err != nil {
 				return err
@@ -67,40 +76,33 @@ func (l *lfkCommands) orphans() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.BoolVar(&fix, "fix", false, "queue records for the missing parents")
-	flags.StringVar(&parent, "parent", "",
-		"parent `table`, if the column refers to several tables")
+	flags.StringVar(&parent, "parent", "", "parent `table`, if the column refers to several tables")
 	flags.IntVar(&limit, "limit", 100_000, "maximum `number` of missing parents")
 	return command
 }
 
-// suggestion adds the definition with the most similar name to an error about an unknown one.
-func suggestion(err error, argument string, keys []lfk.Definition) error {
-	var names []string
+// similar asks whether another parent of the column was meant. For an unknown column it asks for the
+// most similar name, or else for columns of the same table, in any schema.
+func similar(only *reference, parent string, keys []lfk.Definition) string {
+	bare := func(table string) string {
+		t, _ := catalog.ParseTable(table)
+		return t.Name
+	}
+	var parents, columns, others []string
 	for _, k := range keys {
-		names = append(names, k.Table+"."+lfk.ColumnList(k.Columns))
-	}
-	if near := format.Nearest(argument, names); near != "" {
-		return fmt.Errorf("%w (did you mean %s?)", err, near)
-	}
-	return err
-}
-
-// search returns the search that the arguments select.
-func (l *lfkCommands) search(keys admin.Admin, args []string) (*orphans.Search, error) {
-	var only *reference
-	if len(args) > 0 {
-		r, err := parseReference(args[0])
-		if err != nil {
-			return nil, err
+		column := k.Table + "." + lfk.ColumnList(k.Columns)
+		switch columns = append(columns, column); {
+		case only == nil || only.matches(k):
+			parents = append(parents, k.Parent)
+		case bare(k.Table) == bare(only.table) && len(others) < 3:
+			others = append(others, column)
 		}
-		only = &r
 	}
-	return &orphans.Search{
-		Audit: orphans.Audit{Databases: keys.Databases, Keys: keys.Definitions.Keys},
-		Which: func(t *orphans.Task) bool {
-			return (only == nil || only.matches(t.Key)) && (l.database == "" || l.database == t.Database())
-		},
-	}, nil
+	if only == nil || len(parents) > 0 {
+		return format.DidYouMean(parent, parents)
+	}
+	return cmp.Or(format.DidYouMean(only.table+"."+lfk.ColumnList(only.columns), columns),
+		service.Parenthesized(service.DidYouMean(slices.Compact(others)...)))
 }
 
 // showOrphans prints the orphans, and the tables that may have more.

@@ -240,9 +240,7 @@ func (l *lfkCommands) acceptAbsent() *cobra.Command {
 
 // acceptChildren accepts the children and prints each with its definitions. No children stands for
 // all absent ones.
-func (l *lfkCommands) acceptChildren(
-	ctx context.Context, keys admin.Admin, children []string,
-) error {
+func (l *lfkCommands) acceptChildren(ctx context.Context, keys admin.Admin, children []string) error {
 	done, err := keys.AcceptAbsent(ctx, children, operator())
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ func describeLeases(out *terminal, answer *pb.ListLeasesResponse) error {
 		col("ACQUIRED", timestamp, dropSecond), col("RENEWED", timestamp, dropSecond),
 		col("EXPIRES", timestamp, dropSecond),
 	}
-	return printTable(out, columns, answer.GetLeases(), func(l *pb.Lease) []any {
+	return printList(out, "no leases", columns, answer.GetLeases(), func(l *pb.Lease) []any {
 		state, holder, expires := "held", l.GetHolder(), l.GetExpiresAt()
 		if l.GetExpired() {
 			state, holder, expires = "free", none, nil
@@ -148,7 +148,7 @@ func describeAudit(out *terminal, answer *pb.ListAuditResponse) error {
 		col("AT", timestamp), col("BY", cut), col("ROLE", dropFirst), col("ACTION"), col("TARGET", cut),
 		col("OUTCOME", cutLast, colored), col("REASON", cut, dropSecond),
 	}
-	return printTable(out, columns, answer.GetEntries(), func(e *pb.AuditEntry) []any {
+	return printList(out, "no entries", columns, answer.GetEntries(), func(e *pb.AuditEntry) []any {
 		by := strings.TrimPrefix(e.GetBy()+" at "+e.GetAddress(), " at ")
 		return []any{
 			e.GetAt(), by, e.GetRole(), e.GetAction(), cmp.Or(e.GetTarget(), none), e.GetOutcome(),
@@ -198,10 +198,8 @@ func flagsCommand(a *app) *cobra.Command {
 
 // describeFlags prints each flag as on or off.
 func describeFlags(out *terminal, flags ...*pb.FeatureFlag) error {
-	return printTable(out, []column{col("FLAG"), col("VALUE")}, flags, func(f *pb.FeatureFlag) []any {
-		if f.GetEnabled() {
-			return []any{f.GetName(), "on"}
-		}
-		return []any{f.GetName(), "off"}
+	columns := []column{col("FLAG"), col("VALUE")}
+	return printList(out, "no feature flags", columns, flags, func(f *pb.FeatureFlag) []any {
+		return []any{f.GetName(), map[bool]string{true: "on", false: "off"}[f.GetEnabled()]}
 	})
 }

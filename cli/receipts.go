@@ -91,7 +91,7 @@ func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 		col("KEYS", dropFirst), col("RULE", cut, dropSecond), col("BY", dropFirst),
 		col("ASKED BY", cut, dropSecond),
 	}
-	return printTable(out, columns, answer.GetReceipts(), func(r *pb.Receipt) []any {
+	return printList(out, "no receipts", columns, answer.GetReceipts(), func(r *pb.Receipt) []any {
 		keys := cmp.Or(r.GetLowestKey(), none)
 		if r.GetHighestKey() != r.GetLowestKey() {
 			keys += " to " + r.GetHighestKey()
@@ -110,9 +110,7 @@ func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 
 // warnNoReceipts warns on the standard error about a --table without receipts, which may be
 // mistyped.
-func warnNoReceipts(
-	out *terminal, request *pb.ListReceiptsRequest, answer *pb.ListReceiptsResponse,
-) {
+func warnNoReceipts(out *terminal, request *pb.ListReceiptsRequest, answer *pb.ListReceiptsResponse) {
 	if request.GetTable() == "" || request.GetPageToken() != "" ||
 		len(answer.GetReceipts()) > 0 || answer.GetNextPageToken() != "" {
 		return
@@ -156,8 +154,7 @@ func receiptHeadsCommand(a *app) *cobra.Command {
 			})
 		},
 	}
-	command.Flags().StringVar(&database, "database", "",
-		"database `name` (default all)")
+	command.Flags().StringVar(&database, "database", "", "database `name` (default all)")
 	return command
 }
 
@@ -197,8 +194,7 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&database, "database", "",
-		"database `name` (default all)")
+	flags.StringVar(&database, "database", "", "database `name` (default all)")
 	flags.StringVar(&file, "head", "", "`file` with stored heads (from caretaker receipts head): "+
 		"fail if the receipt of a stored head was rewritten, or removed before it expired")
 	return command

@@ -55,8 +55,7 @@ func runCommand(a *app) *cobra.Command {
 	}
 	command.Flags().BoolVar(&request.DryRun, "dry-run", false,
 		"count what a run would change, but change nothing")
-	command.Flags().BoolVar(&noWait, "no-wait", false,
-		"return once the run has started")
+	command.Flags().BoolVar(&noWait, "no-wait", false, "return once the run has started")
 	command.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	command.Flags().StringVar(&request.ExpectedDigest, "expected-digest", "",
 		"run only if the candidates match this `digest` from a dry run")
@@ -81,9 +80,7 @@ func startOnly(ctx context.Context, a *app, client api, request *pb.RunBatchRequ
 
 // runAndWatch starts a run and follows it to its end. The first interrupt cancels the run, the
 // second one only ends the command.
-func runAndWatch(
-	ctx context.Context, a *app, client api, request *pb.RunBatchRequest,
-) error {
+func runAndWatch(ctx context.Context, a *app, client api, request *pb.RunBatchRequest) error {
 	// 1. Start the run.
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
@@ -120,8 +117,7 @@ func runAndWatch(
 	if err != nil {
 		return a.notFollowed(id, err)
 	}
-	err = a.show(&pb.RunBatchResponse{Run: last},
-		func() error { return describeRun(a.terminal, last) })
+	err = a.show(&pb.RunBatchResponse{Run: last}, func() error { return describeRun(a.terminal, last) })
 	return errors.Join(err, outcome(last))
 }
 

@@ -142,19 +142,6 @@ func listen(ctx context.Context, c *config.Config, alternative string) (l *liste
 	return l, nil
 }
 
-// addresses returns the addresses of the listeners, in the order of [listen]. An address is "" if
-// its listener is switched off.
-func (l *listeners) addresses() (all []string) {
-	for _, one := range []net.Listener{l.api, l.metrics, l.web} {
-		address := ""
-		if one != nil {
-			address = one.Addr().String()
-		}
-		all = append(all, address)
-	}
-	return all
-}
-
 // notListening returns the error for an unavailable address, and how to fix it.
 func notListening(key, address, alternative string, err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {

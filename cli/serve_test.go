@@ -81,8 +81,11 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		sh.set("CARETAKER_LISTEN", "127.0.0.1:0")
 		sh.set("CARETAKER_METRICS_LISTEN", taken.Addr().String())
 		sh.want(1, "serve", "metrics_listen: ", taken.Addr().String(), "set metrics_listen (CARETAKER_METRICS_LISTEN)", "or to an empty value to disable the listener")
+		metrics := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+		defer func() { _ = metrics.Close() }()
 		sh.set("CARETAKER_LISTEN", taken.Addr().String())
-		sh.want(1, "serve", "caretaker: listen: "+taken.Addr().String(), "with a free port\nmetrics_listen: "+taken.Addr().String())
+		sh.set("CARETAKER_METRICS_LISTEN", metrics.Addr().String())
+		sh.want(1, "serve", "caretaker: listen: "+taken.Addr().String(), "with a free port\nmetrics_listen: "+metrics.Addr().String())
 	})
 	t.Run("a database that is not there", func(t *testing.T) {
 		sh := sh.sub(t)
@@ -306,8 +309,20 @@ func TestServe_AnEndpointOfOpenTelemetryThatIsNoneIsAMistake(t *testing.T) {
 	if err := server.Wait(); err == nil || server.ProcessState.ExitCode() != 1 {
 		t.Errorf("got %v, exit %d", err, server.ProcessState.ExitCode())
 	}
-	if !strings.Contains(out.String(), "caretaker: OTEL_EXPORTER_OTLP_ENDPOINT must be a "+
-		"URL") || strings.Contains(out.String(), "parse") {
+	if !strings.Contains(out.String(), "caretaker: OTEL_EXPORTER_OTLP_ENDPOINT is not an http or https URL") || strings.Contains(out.String(), "parse") {
 		t.Errorf("said %s", out)
+	}
+}
+
+func TestServe_WarnsOfAMissingQueue(t *testing.T) {
+	sh := newShell(t)
+	sh.configured("main")
+	sh.migrate()
+	for _, missing := range []bool{true, false} {
+		r := sh.serving()
+		r.stop()
+		<-r.exit
+		assert.Equal(t, strings.Contains(r.log.String(), "queue of deleted parents missing"), missing, "warned", &r.log)
+		sh.want(0, "lfk install")
 	}
 }

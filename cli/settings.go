@@ -87,9 +87,7 @@ func workerNames() (names []string) {
 
 // databases opens the configured databases in rotation order. Two names for one database are an
 // error. A database that does not answer is compared when it first answers.
-func databases(
-	ctx context.Context, c *settings,
-) (open []*repo.Database, closeAll func(), err error) {
+func databases(ctx context.Context, c *settings) (open []*repo.Database, closeAll func(), err error) {
 	closeAll = func() {
 		for _, d := range open {
 			d.Close()
@@ -170,8 +168,7 @@ func checkMigrated(ctx context.Context, d *repo.Database) error {
 // connectionRefused names the key whose URL is wrong or whose user has no permission.
 func connectionRefused(name string, refused *dberr.Error) error {
 	key := "databases." + name + ".url"
-	return fmt.Errorf("%s (%s): %s: %w",
-		key, config.Variable(key), refused.Why(), refused.Cause())
+	return fmt.Errorf("%s (%s): %s: %w", key, config.Variable(key), refused.Why(), refused.Cause())
 }
 
 // useReplicas connects the databases to their read replicas. It logs a wrong replica URL as a
@@ -198,6 +195,9 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 				"database", d.Name)
 			i.logWarning("replica unusable at startup, reading from the primary", d.CheckReplica(ctx),
 				"database", d.Name)
+			if queue, err := d.Queue.DeletedRecords(ctx); err == nil && !queue.Exists {
+				i.logger.WarnContext(ctx, "queue of deleted parents missing", "database", d.Name)
+			}
 		case ok && refused.Refused():
 			return connectionRefused(d.Name, refused)
 		case errors.Is(err, dberr.ErrUnreachable):
@@ -260,8 +260,7 @@ func (i *instance) logDatabase(
 		}
 	case errors.Is(err, dberr.ErrNotMigrated):
 		if state = "not migrated"; state != logged {
-			logger.ErrorContext(ctx, "database not migrated",
-				"error", err.Error())
+			logger.ErrorContext(ctx, "database not migrated", "error", err.Error())
 		}
 	default:
 		state = "failing"
@@ -298,7 +297,7 @@ func (a *app) eachDatabase(
 		}
 		if !found {
 			return usage(fmt.Errorf("database %q is not in the configuration%s", name,
-				didYouMean(nearest(name, names), "")))
+				format.DidYouMean(name, names)))
 		}
 		return nil
 	})

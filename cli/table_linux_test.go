@@ -10,6 +10,19 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
+func TestTables_AnEmptyListIsASentence(t *testing.T) {
+	t.Parallel()
+	for want, show := range map[string]func(*terminal) error{
+		"no runs\n":          func(a *terminal) error { return describeRuns(a, &pb.ListRunsResponse{}) },
+		"no leases\n":        func(a *terminal) error { return describeLeases(a, &pb.ListLeasesResponse{}) },
+		"no entries\n":       func(a *terminal) error { return describeAudit(a, &pb.ListAuditResponse{}) },
+		"no receipts\n":      func(a *terminal) error { return describeReceipts(a, &pb.ListReceiptsResponse{}) },
+		"no feature flags\n": func(a *terminal) error { return describeFlags(a) },
+	} {
+		assert.Equal(t, inPipe(t, show), want)
+	}
+}
+
 // Rows that differ in their worker or condition look different.
 func TestTables_CutTheColumnsThatDistinguishRowsLast(t *testing.T) {
 	t.Parallel()

@@ -157,8 +157,7 @@ func unprotectCommand(a *app) *cobra.Command {
 			out *terminal, r *pb.UnprotectTargetResponse,
 		) error {
 			p := r.GetProtection()
-			out.println("%s %d is no longer protected: caretaker may delete it",
-				p.GetKind(), p.GetId())
+			out.println("%s %d is no longer protected: caretaker may delete it", p.GetKind(), p.GetId())
 			return nil
 		}),
 	}

@@ -61,7 +61,7 @@ func TestReadClient_MistakesAreNamed(t *testing.T) {
 		"profiles: {a: {port: x}}":       "port",
 		"profiles:\n  a: {token_fil: x}": "client.yml: line 2: field token_fil not found",
 		"profiles: {a: {socket: x}}":     "line 1: field socket not found",
-		"default: a\nb: 1\nc: 2":        "line 2: field b not found, line 3: field c not found",
+		"default: a\nb: 1\nc: 2":         "line 2: field b not found, line 3: field c not found",
 		"defaul: a":                      "line 1: field defaul not found",
 		"profiles: {a: {tls: maybe}}":    "line 1: cannot unmarshal !!str `maybe`",
 		"profiles: [a]":                  "line 1: cannot unmarshal !!seq",

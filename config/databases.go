@@ -29,6 +29,14 @@ var databaseName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,30}$`)
 const nameRule = "a database name must start with a lower-case letter, and have at most 31 lower-case letters, " +
 	"digits and underscores"
 
+// CheckName returns an error for an invalid database name.
+func CheckName(name string) error {
+	if !databaseName.MatchString(name) {
+		return errors.New(nameRule)
+	}
+	return nil
+}
+
 // anyName represents a database name in the keys of [Config.Keys].
 const anyName = "<name>"
 

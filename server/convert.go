@@ -41,10 +41,7 @@ func toTime(t time.Time) *timestamppb.Timestamp {
 
 // Limits of a text, in bytes. Texts of runs and jobs have no limit of their own, because other
 // versions or programs may have written their rows.
-const (
-	wholeText = 256 << 10
-	listText  = 2 << 10
-)
+const wholeText, listText = 256 << 10, 2 << 10
 
 // wholeRun converts a run with texts as long as an answer allows. listedRun converts a run of a
 // list. Both return nil for nil.

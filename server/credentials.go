@@ -71,8 +71,11 @@ func (c Config) tls() (*tls.Config, error) {
 // nor a client certificate has a name.
 const UserHeader = "caretaker-user"
 
-// Headers of an answer: the name of the server, which is that of its host, and [Config.Identity].
-const NameHeader, IdentityHeader = "caretaker-server", "caretaker-identity"
+// NameHeader is the header of an answer with the name of the server: the name of its host.
+const NameHeader = "caretaker-server"
+
+// IdentityHeader is the header of an answer with [Config.Identity].
+const IdentityHeader = "caretaker-identity"
 
 // maxUser is the maximum length of a name, in characters.
 const maxUser = 100

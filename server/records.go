@@ -9,10 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/lfk/admin"
 )
 
-const (
-	recordStatePrefix = "RECORD_STATE_"
-	decisionPrefix    = "RECORD_DECISION_"
-)
+const recordStatePrefix, decisionPrefix = "RECORD_STATE_", "RECORD_DECISION_"
 
 // ListRecords pages through the records of one state, by database and id.
 func (m *maintenance) ListRecords(

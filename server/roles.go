@@ -116,9 +116,8 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 		return err
 	}
 	about := cmp.Or(cut(worker, maxTarget), "more than one worker")
-	required := cmp.Or(cut(worker, maxTarget), "all workers")
 	text := "your token is limited to " + strings.Join(c.Workers, ", ") + ", but this call " +
-		"affects " + about + ": use a token that allows " + required
+		"affects " + about + ": use a token that allows each affected worker"
 	return &fault.RefusedError{Reason: "WORKER_NOT_ALLOWED", Text: text, Metadata: map[string]string{
 		"worker": cut(worker, maxTarget), "workers": strings.Join(c.Workers, ","),
 	}}

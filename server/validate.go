@@ -114,10 +114,7 @@ func times(r bounded) []string {
 }
 
 // The default and maximum numbers of entries on a page.
-const (
-	defaultPage = 50
-	maxPage     = 1000
-)
+const defaultPage, maxPage = 50, 1000
 
 // page is the part of a list that a client requests. Its token is opaque to clients. It has a hash
 // of the list and its filters, so that no other list accepts it, and the key of the last entry.

@@ -115,6 +115,7 @@ func verifyReceiptsHeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(e *servicetest.Es
 	// A checkpoint that fits is what pruning leaves, unless it came too early.
 	e.Exec("main", copyReceipts)
 	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 5, pruned_hash = hash; DELETE FROM maintenance.receipts`)
+	assert.Equal(t, head.Until.Location(), time.UTC, "time zone of a head")
 	until := head.Until.Format(time.RFC3339)
 	verify("receipt 5 of the given head was pruned before its retention period ended at "+until, same)
 	verify("", func(h *service.ReceiptHead) { h.Until = time.Now().Add(-time.Second) })

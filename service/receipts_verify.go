@@ -48,7 +48,7 @@ func HeadOfReceipts(
 	h, err := d.Receipts.ReceiptHead(ctx)
 	head := ReceiptHead{Database: d.Name, Sequence: h.Sequence, Hash: h.Hash}
 	if !h.At.IsZero() {
-		head.Until = h.At.Add(keep).Truncate(time.Second)
+		head.Until = h.At.UTC().Add(keep).Truncate(time.Second)
 	}
 	return head, err
 }

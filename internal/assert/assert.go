@@ -19,35 +19,27 @@ func Must[T any](value T, err error) func(testing.TB) T {
 // NoError stops the test if there is an error.
 func NoError(tb testing.TB, err error) {
 	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	Require(tb, err == nil, "%v", err)
 }
 
 // Equal fails the test unless a value is the expected one. about describes the value.
 func Equal[T comparable](tb testing.TB, got, want T, about ...any) {
 	tb.Helper()
-	if got != want {
-		tb.Errorf("%sgot %v, want %v", fmt.Sprintln(about...), got, want)
-	}
+	That(tb, got == want, "%sgot %v, want %v", fmt.Sprintln(about...), got, want)
 }
 
 // Contains fails the test unless a text contains all parts.
 func Contains(tb testing.TB, text string, parts ...string) {
 	tb.Helper()
 	for _, p := range parts {
-		if !strings.Contains(text, p) {
-			tb.Errorf("%q is not in\n%s", p, text)
-		}
+		That(tb, strings.Contains(text, p), "%q is not in\n%s", p, text)
 	}
 }
 
 // Lacks fails the test if a text contains the part.
 func Lacks(tb testing.TB, text, part string) {
 	tb.Helper()
-	if strings.Contains(text, part) {
-		tb.Errorf("%q is in\n%s", part, text)
-	}
+	That(tb, !strings.Contains(text, part), "%q is in\n%s", part, text)
 }
 
 // That fails the test with a message unless a condition holds.

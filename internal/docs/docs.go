@@ -12,11 +12,10 @@ const Repository = "https://github.com/caretaker-go/caretaker"
 // URL returns the address of a page below docs, such as "guides/security.md". A release has the
 // pages of its tag, any other build those of main.
 func URL(page string) string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return url("", page)
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return url(info.Main.Version, page)
 	}
-	return url(info.Main.Version, page)
+	return url("", page)
 }
 
 // url returns the address of a page for the version of a build. Only a tag has no hyphen or plus

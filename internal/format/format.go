@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
 // Pluralize returns a number with its noun, in the plural unless the number is 1: 1 user, 2 users.
@@ -56,10 +55,8 @@ func Shorten(text string, most int, where string) string {
 	if len(text) <= most {
 		return text
 	}
-	for most > 0 && !utf8.RuneStart(text[most]) {
-		most--
-	}
-	return fmt.Sprintf("%s… (%d bytes more: %s)", text[:most], len(text)-most, where)
+	shown := strings.ToValidUTF8(text[:most], "")
+	return fmt.Sprintf("%s… (%d bytes more: %s)", shown, len(text)-len(shown), where)
 }
 
 // maxNames is the maximum number of names in a message.

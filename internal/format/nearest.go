@@ -1,9 +1,26 @@
 package format
 
+import "strings"
+
+// DidYouMean asks whether the [Nearest] candidate was meant, or else the first that begins with the
+// name, in parentheses after a blank. It returns "" without one.
+func DidYouMean(name string, candidates []string) string {
+	near := Nearest(name, candidates)
+	for _, c := range candidates {
+		if near == "" && len(name) > 2 && strings.HasPrefix(c, name) {
+			near = c
+		}
+	}
+	if near == "" {
+		return ""
+	}
+	return " (did you mean " + near + "?)"
+}
+
 // Nearest returns the candidate with the smallest edit distance. It returns "" if that is more than
-// a typing error: more than 2 and more than a fifth of the name, or the whole name.
+// a typing error: more than 2 and more than a fifth of the name, or for short names 2 or the name.
 func Nearest(name string, candidates []string) string {
-	best, smallest := "", min(max(2, len(name)/5)+1, len(name))
+	best, smallest := "", min(max(min(2, len(name)-2), len(name)/5)+1, len(name))
 	for _, c := range candidates {
 		if d := distance(name, c); d < smallest {
 			best, smallest = c, d

@@ -67,9 +67,10 @@ SELECT i.indrelid,
   coalesce(pg_get_expr(i.indpred, i.indrelid), ''), am.amname = 'btree', i.indisunique,
   NOT i.indisprimary AND NOT i.indimmediate
 FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid JOIN pg_am am ON am.oid = ic.relam
-WHERE i.indrelid = ANY ($1::oid[]) AND i.indisvalid AND i.indisready AND i.indislive`
+WHERE i.indrelid = ANY ($1::oid[]) AND i.indisvalid AND i.indisready AND i.indislive
+ORDER BY i.indisprimary DESC, i.indexrelid`
 
-// Indexes reads the valid indexes of tables.
+// Indexes reads the valid indexes of tables, primary keys first.
 func Indexes(ctx context.Context, tx pgx.Tx, tables ...uint32) ([]Index, error) {
 	rows, _ := tx.Query(ctx, indexesSQL, tables)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Index])

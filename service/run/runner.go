@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/caretaker-go/caretaker/internal/format"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/control"
 	"github.com/caretaker-go/caretaker/repo/fencing"
@@ -144,5 +145,6 @@ func unknownWorker(r *Runner, name string) error {
 		advice = "set `use: gitlab` in the configuration and run `caretaker migrate`, or use one of " +
 			strings.Join(names, ", ")
 	}
-	return fault.Unknown(fault.ErrUnknownWorker, "worker", name, fmt.Sprintf("unknown worker %q: %s", name, advice))
+	return fault.Unknown(fault.ErrUnknownWorker, "worker", name,
+		fmt.Sprintf("unknown worker %q: %s%s", name, advice, format.DidYouMean(name, names)))
 }

@@ -307,9 +307,6 @@ func UnknownDatabase(name string, all []*repo.Database) error {
 	for _, d := range all {
 		names = append(names, d.Name)
 	}
-	text := fmt.Sprintf("unknown database %q: the configured databases are %s", name, DatabaseNames(all))
-	if near := format.Nearest(name, names); near != "" {
-		text += " (did you mean " + near + "?)"
-	}
-	return fault.Unknown(fault.ErrUnknownDatabase, "database", name, text)
+	return fault.Unknown(fault.ErrUnknownDatabase, "database", name, fmt.Sprintf("unknown database %q: the configured "+
+		"databases are %s%s", name, DatabaseNames(all), format.DidYouMean(name, names)))
 }

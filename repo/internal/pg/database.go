@@ -109,7 +109,7 @@ func (s source) parsed() (*pgxpool.Config, error) {
 	case malformed:
 		return nil, errors.New("is not a valid URL (not shown, because it may contain a password): in the password, " +
 			"write % as %25, @ as %40, : as %3A, / as %2F, ? as %3F and # as %23")
-	case !isURL && strings.Contains(before, "://"):
+	case !isURL && (strings.Contains(before, "://") || before == s.url):
 		return nil, errors.New("is not a PostgreSQL URL (not shown, because it may contain a password): " +
 			"use a URL such as postgres://caretaker@db:5432/gitlab")
 	}

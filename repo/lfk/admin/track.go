@@ -186,7 +186,7 @@ func (r tracking) checkRoot(t relation, q lfk.DeletedRecords) error {
 func (r tracking) choose(
 	ctx context.Context, tx pgx.Tx, q lfk.DeletedRecords, t relation, indexes []catalog.Index,
 ) (f captureFunction, err error) {
-	columns, err := r.key(ctx, tx, t)
+	columns, err := r.key(ctx, tx, t, indexes)
 	if err != nil {
 		return f, err
 	}
@@ -230,7 +230,9 @@ SELECT attname::text FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NO
 
 // key returns the requested columns. Without a request it returns id. An unknown or repeated name
 // is refused, and so are more than [lfk.MaxKeyColumns] names.
-func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]catalog.KeyColumn, error) {
+func (r tracking) key(
+	ctx context.Context, tx pgx.Tx, t relation, indexes []catalog.Index,
+) ([]catalog.KeyColumn, error) {
 	names := r.columns
 	if len(names) == 0 {
 		names = []string{"id"}
@@ -249,7 +251,13 @@ func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]catalog.Key
 			return nil, r.misnamed("the column %s is specified twice", name)
 		case slices.ContainsFunc(columns, func(c catalog.KeyColumn) bool { return c.Name == name }):
 		case len(r.columns) == 0:
-			return nil, r.refuse("%s has no column named id: specify the key with --column", t)
+			example := ""
+			for _, i := range indexes {
+				if example == "" && catalog.Unique(indexes, i.Columns) && !slices.Contains(i.Columns, "") {
+					example = ", such as --column " + format.Argument(strings.Join(i.Columns, ","))
+				}
+			}
+			return nil, r.refuse("%s has no column named id: specify the key with --column%s", t, example)
 		default:
 			hint := ""
 			if all, err := list(ctx, tx, pgx.RowTo[string], columnNamesSQL, t.OID); err == nil {
