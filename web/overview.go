@@ -206,7 +206,7 @@ func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 		for _, name := range p.databaseNames() {
 			of = append(of, url.Values{"database": {name}, "run_id": {page.Run.ID}})
 		}
-		for i, first := range (lists{p}).firstReceipts(r, of) {
+		for i, first := range (lists{p}).firstReceipts(r.Context(), r, of) {
 			if first.Stale() || len(first.Value) > 0 {
 				page.Receipts = append(page.Receipts, of[i].Get("database"))
 			}

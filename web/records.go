@@ -189,7 +189,7 @@ func (p lists) search(w http.ResponseWriter, r *http.Request) {
 	if len(words) == 1 {
 		to, err = p.findID(r.Context(), words[0])
 	} else if len(words) > 1 {
-		to, err = p.findRow(r, words[0], strings.Join(words[1:], " "))
+		to, err = p.findRow(r.Context(), r, words[0], strings.Join(words[1:], " "))
 	}
 	switch {
 	case err == nil && to != "":
@@ -220,7 +220,7 @@ func (p lists) findID(ctx context.Context, text string) (string, error) {
 // findRow returns the address of the receipts of a row in the first database that has any. Without
 // one, it returns that of a database whose older receipts may match. A key of several columns may be
 // written without parentheses.
-func (p lists) findRow(r *http.Request, table, key string) (string, error) {
+func (p lists) findRow(ctx context.Context, r *http.Request, table, key string) (string, error) {
 	keys := []string{key}
 	// A key in parentheses comes first, because it matches no other table.
 	if parts := strings.FieldsFunc(key, func(c rune) bool { return c == ',' || c == ' ' }); len(parts) > 1 && key[0] != '(' {
@@ -232,7 +232,7 @@ func (p lists) findRow(r *http.Request, table, key string) (string, error) {
 			queries = append(queries, url.Values{"database": {name}, "table": {table}, "key": {key}})
 		}
 	}
-	found := p.firstReceipts(r, queries)
+	found := p.firstReceipts(ctx, r, queries)
 	for i, of := range found {
 		if len(of.Value) > 0 {
 			return "/receipts?" + queries[i].Encode(), nil
@@ -247,13 +247,13 @@ func (p lists) findRow(r *http.Request, table, key string) (string, error) {
 }
 
 // firstReceipts returns the newest receipt of each query. It reads them in parallel.
-func (p lists) firstReceipts(r *http.Request, queries []url.Values) []pageOf[*pb.Receipt] {
+func (p lists) firstReceipts(ctx context.Context, r *http.Request, queries []url.Values) []pageOf[*pb.Receipt] {
 	found := make([]pageOf[*pb.Receipt], len(queries))
 	var wait sync.WaitGroup
 	for i, query := range queries {
 		wait.Go(func() {
 			found[i] = apiPages(p.pages, r, &pb.ListReceiptsRequest{PageSize: 1},
-				(*pb.ListReceiptsResponse).GetReceipts)(r.Context(), query, 0, "")
+				(*pb.ListReceiptsResponse).GetReceipts)(ctx, query, 0, "")
 		})
 	}
 	wait.Wait()
