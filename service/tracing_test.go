@@ -102,7 +102,10 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 	root := servicetest.Named(recorder, "maintenance.run")[0]
 	assert.Equal(t, len(root.Links()), 20, "links of the run, one for each of 20 spans")
 	linked := map[string]bool{}
-	for _, batch := range servicetest.Named(recorder, "maintenance.batch") {
+	for _, batch := range recorder.Ended() { // also those that a run with many spans does not send
+		if batch.Name() != "maintenance.batch" {
+			continue
+		}
 		records := assert.Must(strconv.Atoi(servicetest.Attribute(batch, "maintenance.records")))(t)
 		assert.That(t, records <= 5 && len(batch.Links()) <= records, "%d links of a batch of %d records", len(batch.Links()), records)
 		for _, link := range batch.Links() {
