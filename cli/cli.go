@@ -99,7 +99,7 @@ func rootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use: "caretaker",
 		Short: "Loose foreign keys for any PostgreSQL database, " +
-			"and user and group clean-up for GitLab",
+			"and user and group cleanup for GitLab",
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,

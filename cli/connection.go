@@ -49,9 +49,9 @@ func (c *connection) nearby() bool {
 // flags are the flags of all commands that connect to a server.
 func (c *connection) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("connection", pflag.ContinueOnError)
-	flags.StringVar(&c.address, "address", "", "server `address`. The default is the first that is set: "+
-		"the listen key of the --config file (ignored with --profile), "+config.AddressVariable+", the address in "+
-		"the profile, "+defaultAddress)
+	flags.StringVar(&c.address, "address", "", "server `address`. Default: the listen key of the --config "+
+		"file (ignored with --profile), else "+config.AddressVariable+", else the address in the profile, else "+
+		defaultAddress)
 	flags.BoolVar(&c.tls, "tls", false, "use TLS with the system's certificate authorities")
 	flags.StringVar(&c.caFile, "tls-ca", "", "use TLS with the certificate authorities in this PEM "+
 		"`file`")

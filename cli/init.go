@@ -69,7 +69,7 @@ func initCommand(a *app) *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&s.Use, "use", "",
 		"which `workers`: gitlab (all workers) or loose_foreign_keys (only the workers for loose foreign keys). "+
-			"The default depends on the tables of main")
+			"Default: gitlab if main has GitLab's tables, otherwise loose_foreign_keys")
 	flags.StringVar(&s.URL, "url", "", "`URL` of the main database: postgres://…")
 	flags.StringVar(&s.Replica, "replica-url", "", "`URL` of a read replica of main")
 	flags.StringArrayVar(&others, "database", nil, "another database as `NAME=URL` (repeatable)")

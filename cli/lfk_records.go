@@ -228,8 +228,8 @@ func (l *lfkCommands) acceptAbsent() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.BoolVar(&all, "all", false, "accept all child tables that no configured database contains")
-	flags.BoolVar(&list, "list", false, "list the accepted child tables")
-	flags.BoolVar(&revoke, "revoke", false, "revoke the acceptance of the child tables")
+	flags.BoolVar(&list, "list", false, "list the child tables accepted as absent")
+	flags.BoolVar(&revoke, "revoke", false, "stop accepting the child tables as absent")
 	l.localFlag(flags)
 	command.SetHelpFunc(func(c *cobra.Command, args []string) {
 		_ = c.Flags().MarkHidden("database") // This command refuses the flag.

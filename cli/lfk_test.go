@@ -133,7 +133,7 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 	sh.want(0, "lfk accept-absent a", "already accepted as absent: a (a.p_id -> p)\n")
 	execute(t, sql, "UPDATE maintenance.absent_children SET accepted_at = '2026-01-02 03:04:05Z', accepted_by = 'me@here'")
 	sh.want(0, "lfk accept-absent --list", "CHILD  DATABASE  ACCEPTED (UTC)       BY\na      -         2026-01-02 03:04:05  me@here\nb ")
-	sh.want(2, "lfk accept-absent --revoke a x", "x is not accepted as absent: run `caretaker lfk accept-absent --list` to list the accepted child tables")
+	sh.want(2, "lfk accept-absent --revoke a x", "x is not accepted as absent: run `caretaker lfk accept-absent --list` to list the child tables accepted as absent")
 	sh.want(0, "lfk accept-absent --revoke a", "no longer accepted as absent: a\n")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
 	sh.want(1, "lfk accept-absent a", "cannot check which tables are absent: ", "ci: unreachable")

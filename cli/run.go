@@ -390,4 +390,4 @@ func extent(plan *pb.Run) string {
 }
 
 // errDeclined ends a command if the answer to its question is not yes.
-var errDeclined = errors.New("nothing was done: use --yes to skip the confirmation")
+var errDeclined = errors.New("nothing was done: to skip the confirmation, use --yes")

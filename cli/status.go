@@ -60,7 +60,7 @@ func resumeCommand(a *app) *cobra.Command {
 		}),
 	}
 	workerOrAll(command, &request.Worker,
-		"end the global pause (set by pause --all), but not the pauses of single workers")
+		"end the global pause (set by pause --all), but not the pauses of individual workers")
 	return command
 }
 

@@ -92,13 +92,13 @@ type trickled struct {
 // fill makes the children.
 func (p *trickled) fill(ctx context.Context, conns map[string]*pgx.Conn) error {
 	if err := conns["ci"].QueryRow(ctx, trickleCI, p.id, p.users, p.requests).Scan(&p.pipelines); err != nil {
-		return fmt.Errorf("cannot create children in ci: %w", err)
+		return fmt.Errorf("cannot create child rows in database ci: %w", err)
 	}
 	if _, err := conns["sec"].Exec(ctx, trickleSec, p.id, p.users); err != nil {
-		return fmt.Errorf("cannot create children in sec: %w", err)
+		return fmt.Errorf("cannot create child rows in database sec: %w", err)
 	}
 	if _, err := conns["main"].Exec(ctx, trickleHeads, p.pipelines, p.id); err != nil {
-		return fmt.Errorf("cannot create children in main: %w", err)
+		return fmt.Errorf("cannot create child rows in database main: %w", err)
 	}
 	return nil
 }

@@ -189,7 +189,7 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 		}
 	}
 	if len(about) == 0 {
-		return nil, errors.New("the URL of this page has no target: open this page with the button for the action")
+		return nil, errors.New("the URL does not say what to act on: go back, and use the action's button")
 	}
 	client, needed := clientOf(r), max(a.role, access.Operator)
 	if worker := page.Target.Get("worker"); worker == fault.AllWorkers {

@@ -97,7 +97,7 @@ func (k *worker) maintainPartitions(
 			dropped, err := x.Database.Queue.DropPartitions(ctx, p, queue)
 			if len(dropped) > 0 {
 				changed = true
-				x.Log.InfoContext(ctx, "empty partitions of the queue dropped", "partitions", dropped)
+				x.Log.InfoContext(ctx, "empty queue partitions dropped", "partitions", dropped)
 			}
 			return err
 		},

@@ -195,7 +195,7 @@ func (k *worker) warnOfStarvation() (remark string) {
 	if len(names) == 0 {
 		return ""
 	}
-	k.Logger.Warn("schedule never starts runs on a database", "worker", Name, "database", format.List(names), "schedule", k.config.Schedule)
+	k.Logger.Warn("schedule never reaches some databases", "worker", Name, "database", format.List(names), "schedule", k.config.Schedule)
 	return fmt.Sprintf("with `rotation: minute`, the schedule %s never starts a run on %s, so runs on %[2]s "+
 		"start only on request: use a schedule that runs every minute, or set "+
 		"workers.loose_foreign_keys_cleanup.rotation to all",

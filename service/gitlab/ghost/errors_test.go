@@ -78,7 +78,7 @@ func dryRunNamesTheUsersAndWhatBecomesOfThem(g *servicetest.Ghosts) {
 		"user 11 u11 postpone INTERNAL_USER: users of type 2 are not deleted",
 	)
 	g.WantLog(0, "user migrated and deleted")
-	g.WantLog(1, `"msg":"user would be migrated and deleted"`, `"user_id":10`)
+	g.WantLog(1, `"msg":"contributions would be moved and user deleted"`, `"user_id":10`)
 	g.WantLog(1, `"msg":"user deletion refused"`, `"user_id":11`)
 	all, dry := strings.Count(g.Log.String(), `"run_id"`), strings.Count(g.Log.String(), `"dry_run":true`)
 	assert.That(g.T, all == dry && all >= 4, "%d of %d lines say that it was a dry run: %s", dry, all, g.Log)

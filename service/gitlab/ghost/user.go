@@ -107,7 +107,7 @@ func (u *user) work(ctx context.Context) (err error) {
 	u.candidate(run.ActionDelete, reason)
 	u.x.Count(ctx, "migrated_users", 1)
 	u.recordDeletion(ctx)
-	u.x.LogDone(ctx, "user migrated and deleted", "user would be migrated and deleted",
+	u.x.LogDone(ctx, "user migrated and deleted", "contributions would be moved and user deleted",
 		"user_id", u.UserID, "tables", u.tables)
 	return nil
 }

@@ -178,7 +178,7 @@ func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 		if len(places) == known {
 			refused = append(refused, unknownChild(child,
 				child+" is not accepted as absent: run `caretaker lfk accept-absent --list` to "+
-					"list the accepted child tables"))
+					"list the child tables accepted as absent"))
 		}
 	}
 	if len(refused) > 0 {

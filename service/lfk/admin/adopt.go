@@ -195,7 +195,7 @@ func (a *Adoption) checkDatabases(ctx context.Context) error {
 	parents, parentsErr := all.databasesOf(ctx, a.key.Parent)
 	children, childrenErr := all.databasesOf(ctx, a.key.Table)
 	if err := errors.Join(parentsErr, childrenErr); err != nil {
-		return fmt.Errorf("cannot find the databases of the tables: %w", err)
+		return fmt.Errorf("cannot find which databases contain the tables: %w", err)
 	}
 	if len(parents) < 2 || len(children) < 2 {
 		return nil
