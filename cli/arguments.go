@@ -104,7 +104,9 @@ func flagError(command *cobra.Command, err error) error {
 		return fmt.Errorf("--%s: %s is too large", flag.Name, invalid.GetValue())
 	case flag.Value.Type() == "bool":
 		return fmt.Errorf("--%s: %q is neither true nor false", flag.Name, invalid.GetValue())
-	case flag.Value.Type() == "int64":
+	case flag.Value.Type() == "duration":
+		return fmt.Errorf("--%s: %q is not a duration such as 2s or 5m", flag.Name, invalid.GetValue())
+	case errors.Is(err, strconv.ErrSyntax):
 		return fmt.Errorf("--%s: %q is not a whole number", flag.Name, invalid.GetValue())
 	}
 	return err
@@ -148,8 +150,7 @@ func optionalWorker(worker *string) cobra.PositionalArgs {
 // workerFlag lets a list select one worker by an argument or by the flag --worker.
 func workerFlag(command *cobra.Command, worker *string) {
 	command.Args = optionalWorker(worker)
-	command.Flags().StringVar(worker, "worker", "", "worker `name`, same as the argument WORKER "+
-		"(default all)")
+	command.Flags().StringVar(worker, "worker", "", "worker `name`, same as the argument WORKER (default all)")
 }
 
 // everyWorker selects all workers.
@@ -192,8 +193,7 @@ func jobArgument(id *int64) cobra.PositionalArgs {
 func targetArguments(kind *string, id *int64, kinds ...string) cobra.PositionalArgs {
 	return cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) error {
 		*kind = args[0]
-		return cmp.Or(kindArgument(args[0], kinds...),
-			parseID(args[1], args[0]+": use a number above 0", id))
+		return cmp.Or(kindArgument(args[0], kinds...), parseID(args[1], args[0]+": use a number above 0", id))
 	})
 }
 
@@ -264,8 +264,7 @@ func pageFlags(command *cobra.Command, more string, token *string) {
 	}
 	flags.Var(&limit, "page-size", "same as --limit")
 	_ = flags.MarkHidden("page-size")
-	flags.StringVar(token, "page-token", "", "`token` for the next page, from --output json (for "+
-		"scripts)")
+	flags.StringVar(token, "page-token", "", "`token` for the next page, from --output json (for scripts)")
 }
 
 // watchFlag adds --watch and --watch=INTERVAL. In `--watch 5s`, 5s is an argument.
@@ -310,8 +309,7 @@ func enumFlag[E interface {
 		}
 		return errors.New("must be " + allowed + format.DidYouMean(text, names))
 	})
-	_ = command.RegisterFlagCompletionFunc(name,
-		cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+	_ = command.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // durationFlag adds a flag for a positive duration.

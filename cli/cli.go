@@ -97,9 +97,8 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 // here: the caller prints them with the exit code.
 func rootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
-		Use: "caretaker",
-		Short: "Loose foreign keys for any PostgreSQL database, " +
-			"and user and group cleanup for GitLab",
+		Use:           "caretaker",
+		Short:         "Loose foreign keys for any PostgreSQL database, and user and group cleanup for GitLab",
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -112,8 +111,7 @@ func rootCommand(a *app) *cobra.Command {
 		"output `format`: text, wide (text with full IDs and all columns), json or yaml (default text)",
 		a.setOutput)
 	// 2. Commands of a server, which read the configuration.
-	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
-		&cobra.Group{ID: groupClient, Title: "Client:"})
+	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"}, &cobra.Group{ID: groupClient, Title: "Client:"})
 	root.AddCommand(initCommand(a), devCommand(a), serveCommand(a), migrateCommand(a),
 		doctorCommand(a), lfkCommand(a), versionCommand(a))
 	// 3. Commands of a client, which connect to a server.

@@ -72,9 +72,7 @@ func call[Q, R proto.Message](
 
 // repeat calls show once, or with --watch until the command is interrupted. show calls its argument
 // before it writes: that clears the terminal. An outage of the server does not end it.
-func (a *app) repeat(
-	ctx context.Context, c *cobra.Command, show func(ctx context.Context, wipe func()) error,
-) error {
+func (a *app) repeat(ctx context.Context, c *cobra.Command, show func(ctx context.Context, wipe func()) error) error {
 	interval, _ := c.Flags().GetDuration("watch")
 	if interval <= 0 {
 		return show(ctx, func() {})
@@ -212,8 +210,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	}
 	if token != "" {
 		if !a.client.secure() && !a.client.nearby() {
-			a.note("caretaker: warning: the token is sent to %s unencrypted: use "+
-				"--tls", a.client.address)
+			a.note("caretaker: warning: the token is sent to %s unencrypted: use --tls", a.client.address)
 		}
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
@@ -252,6 +249,8 @@ func (c *connection) explain(err error) error {
 	switch reason {
 	case "LEASE_HELD", "WORKER_PAUSED", "WORKER_NOT_CONFIGURED":
 		return &exitError{exitSkipped, errors.New("skipped: " + text)}
+	case "NOT_IN_USE":
+		return &exitError{exitSkipped, errors.New(text)}
 	case "INVALID_ARGUMENT", "UNKNOWN_WORKER", "UNKNOWN_DATABASE", "UNKNOWN_RUN", "UNKNOWN_JOB",
 		"UNKNOWN_PROTECTION", "UNKNOWN_PATH", "UNKNOWN_FLAG", "UNKNOWN_TARGET", "UNKNOWN_CHILD":
 		return &exitError{exitUsage, errors.New(text)}
@@ -318,8 +317,7 @@ func (c *connection) wrongFlag(problem string) string {
 		return "the certificate of the server does not match the address " + c.address + ": use a name in the " +
 			"certificate as the address, or replace the certificate by one that contains this address"
 	case has("certificate required") && c.certFile == "":
-		return "the server at " + c.address + " requires a client certificate: use --tls-cert and " +
-			"--tls-key"
+		return "the server at " + c.address + " requires a client certificate: use --tls-cert and --tls-key"
 	case ended && c.certFile == "":
 		return "the server at " + c.address + " closed the connection: if the server requires a " +
 			"client certificate, use --tls-cert and --tls-key"

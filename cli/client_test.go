@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestRun_ExitsWithTheOutcome(t *testing.T) {
@@ -123,7 +125,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	assert.Contains(t, r.want(0, "audit --limit 5"), "CancelRun", "repairs")
 	r.want(2, "watch nope", "\"nope\" is neither a run ID nor the first 4 or more characters of a run ID: run `caretaker runs` to list the IDs")
 	r.want(2, "cancel nope", `"nope" is neither a run ID nor`)
-	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: find the id in the list of runs")
+	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: run `caretaker runs` to list the IDs")
 	for _, size := range []string{"0", "-1", "99999999999", "x"} {
 		r.want(2, "runs --limit "+size, "a whole number above 0")
 	}
@@ -182,6 +184,9 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		"completion fsh":                           `unknown command "fsh" (did you mean fish?)`,
 		"status --watch=0s":                        "--watch: 0s is not above 0: use an interval such as 2s",
 		"status --watch=-2s":                       "--watch: -2s is not above 0",
+		"runs --watch=abc":                         `--watch: "abc" is not a duration such as 2s or 5m`,
+		"status --watch=1x":                        `--watch: "1x" is not a duration such as 2s or 5m`,
+		"lfk orphans --limit ten":                  `--limit: "ten" is not a whole number`,
 		"plan user 99999999999999999999":           "99999999999999999999 is too large for an ID",
 		"receipts --job 99999999999999999999":      "--job: 99999999999999999999 is too large",
 		"protect user 7 --reason x --for 9999999h": "is not a positive duration of at most 290 years",
@@ -264,6 +269,27 @@ func runID(t *testing.T, answer map[string]any) string {
 	id, ok := run["id"].(string)
 	assert.Require(t, ok, "no run in %v", answer)
 	return id
+}
+
+func TestReceipts_OfOtherDatabasesAreNamed(t *testing.T) {
+	sh, _ := newPrepared(t)
+	ci := sh.database("ci", servicetest.Migrated("ci"))
+	sh.database("sec", servicetest.Migrated("ci"))
+	execute(t, ci, `INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
+		VALUES (1, now(), 7, 'delete_user', 'p_ci_builds', 'deleted', 'delete user', 1, '', 'alice', 'x')`)
+	sh.defined(oneKey)
+	r := sh.serving()
+	for _, database := range []string{"ci", "sec"} {
+		r.want(0, "run "+worker+" --database "+database)
+	}
+	const elsewhere = "database main has no matching receipts: to show those of another database, use --database ci\n"
+	for _, command := range []string{"receipts", "receipts --table p_ci_builds", "receipts list --job 7"} {
+		code, out, notes := sh.caretaker(append(strings.Fields(command), "--address", r.address)...)
+		assert.Equal(t, fmt.Sprint(code, " ", out+notes), "0 no receipts\n"+elsewhere, command)
+	}
+	r.want(0, "receipts --table p_ci_builds --database ci", "p_ci_builds")
+	r.want(0, "receipts --table nope", "no matching receipts for table nope in database main",
+		"showing database main: to show another database, use --database ci or sec\n")
 }
 
 func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {

@@ -53,12 +53,10 @@ func (c *connection) flags() *pflag.FlagSet {
 		"file (ignored with --profile), else "+config.AddressVariable+", else the address in the profile, else "+
 		defaultAddress)
 	flags.BoolVar(&c.tls, "tls", false, "use TLS with the system's certificate authorities")
-	flags.StringVar(&c.caFile, "tls-ca", "", "use TLS with the certificate authorities in this PEM "+
-		"`file`")
+	flags.StringVar(&c.caFile, "tls-ca", "", "use TLS with the certificate authorities in this PEM `file`")
 	flags.StringVar(&c.certFile, "tls-cert", "", "PEM `file` with the client certificate")
 	flags.StringVar(&c.keyFile, "tls-key", "", "PEM `file` with the client certificate's key")
-	flags.StringVar(&c.profile, "profile", "",
-		"profile `name` in caretaker/client.yml (in ~/.config on Linux)")
+	flags.StringVar(&c.profile, "profile", "", "profile `name` in caretaker/client.yml (in ~/.config on Linux)")
 	flags.StringVar(&c.tokenFile, "token-file", "", "`file` with the bearer token")
 	return flags
 }

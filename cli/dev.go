@@ -63,8 +63,7 @@ func devCommand(a *app) *cobra.Command {
 	command.Flags().StringVar(&d.dir, "data-dir", "",
 		"database `directory`: new, empty, or created by an earlier run of caretaker dev (default "+
 			"caretaker/dev in the cache directory, or /var/lib/caretaker/dev for root)")
-	command.Flags().StringVar(&d.listen, "listen", "",
-		"server `address` (default: the configured listen address)")
+	command.Flags().StringVar(&d.listen, "listen", "", "server `address` (default: the configured listen address)")
 	command.Flags().BoolVar(&d.tour, "tour", false,
 		"disable schedules, so that the backlog stays until you start a run")
 	return command

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -103,8 +104,7 @@ func doctorCommand(a *app) *cobra.Command {
 	}
 	command.Flags().BoolVar(&grants, "grants", false, "print SQL that grants the required privileges to a role")
 	command.Flags().StringVar(&role, "role", role, "role `name` for --grants")
-	command.Flags().StringVar(&database, "database", "",
-		"database `name` for --grants (default all)")
+	command.Flags().StringVar(&database, "database", "", "database `name` for --grants (default all)")
 	return command
 }
 
@@ -319,7 +319,12 @@ func (d *doctor) print(all []finding) {
 			where = f.Database + ": " + f.Name
 		}
 		d.wrap(pageWidth, fmt.Sprintf("%-7s  ", f.Status), where+": "+f.Problem)
-		d.wrap(pageWidth, "         ", "→ "+f.Remedy)
+		remedy := f.Remedy
+		if file := d.app.configFile; file != "" { // The commands need the same file.
+			remedy = regexp.MustCompile("`(caretaker [^`]*)`").ReplaceAllString(remedy, "`${1} --config "+
+				strings.ReplaceAll(format.Argument(file), "$", "$$")+"`")
+		}
+		d.wrap(pageWidth, "         ", "→ "+remedy)
 	}
 	for _, name := range databases {
 		text := strings.Join(fine[name], ", ")

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +75,24 @@ func TestDoctor_AShadowOfTheApplicationSchemaIsNoReasonForAnotherUse(t *testing.
 	sh.set("CARETAKER_DATABASES_MAIN_URL", sql.Config().ConnString()+"&search_path=shadow,public")
 	sh.wantFault("error", "application", "is in schema public, but schema shadow comes first", "put schema "+
 		"public first in search_path")
+}
+
+func TestDoctor_SuggestsCommandsWithItsConfiguration(t *testing.T) {
+	sh := newShell(t)
+	sh.configured("main")
+	file := filepath.Join(t.TempDir(), "a$1.yml")
+	assert.NoError(t, os.WriteFile(file, []byte("use: loose_foreign_keys\n"), 0o600))
+	words := func(out string) string { return strings.Join(strings.Fields(out), " ") }
+	assert.Contains(t, words(sh.want(1, "doctor --config "+file)), "run `caretaker migrate --config '"+file+"'`")
+	assert.Contains(t, words(sh.want(1, "doctor")), "run `caretaker migrate`")
+}
+
+func TestDoctor_JoinsTheAddressesThatDoNotAnswer(t *testing.T) {
+	sh := newShell(t)
+	sh.set("CARETAKER_DATABASES_MAIN_URL", "postgres://127.0.0.1:1,127.0.0.1:2/nowhere")
+	for _, f := range findings(t, sh.want(1, "doctor -o json", "127.0.0.1:1", "127.0.0.1:2")) {
+		assert.That(t, !strings.Contains(f.Problem, ":;") && !strings.Contains(f.Problem, ";  "), "%q", f.Problem)
+	}
 }
 
 func TestDoctor_NamesTheTriggerAndTheIndexThatADefinitionLacks(t *testing.T) {

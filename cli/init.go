@@ -100,8 +100,7 @@ func (s *setup) readOthers(pairs []string) error {
 		s.Others = append(s.Others, config.Database{Name: name, URL: url})
 	}
 	if s.Use != "" && s.Use != service.UseGitLab && s.Use != service.UseLooseForeignKeys {
-		return fmt.Errorf("--use: %q is neither %s nor %s", s.Use, service.UseLooseForeignKeys,
-			service.UseGitLab)
+		return fmt.Errorf("--use: %q is neither %s nor %s", s.Use, service.UseLooseForeignKeys, service.UseGitLab)
 	}
 	return nil
 }

@@ -102,7 +102,9 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 		}
 	}
 	wantNoGitLab(t, "metrics", ours.String())
-	r.want(1, "jobs"+with, "use: loose_foreign_keys")
+	for _, command := range []string{"jobs", "protected", "plan user 42"} {
+		r.want(3, command+with, "caretaker: ", " not available with `use: loose_foreign_keys`")
+	}
 	r.want(2, "run ghost_user_migration"+with, "use: gitlab")
 	sh.want(0, "doctor"+with)
 	assert.Lacks(t, r.log.String(), `"level":"ERROR"`)

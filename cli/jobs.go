@@ -29,8 +29,7 @@ func jobsCommand(a *app) *cobra.Command {
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("unexpected argument %q: run `caretaker jobs show JOB` or `caretaker "+
-					"jobs retry JOB`",
-					args[0])
+					"jobs retry JOB`", args[0])
 			}
 			kind := request.GetKind()
 			if near := format.Nearest(kind, jobKinds()); near != kind && near != "" {
@@ -54,8 +53,7 @@ func jobsCommand(a *app) *cobra.Command {
 func describeJobs(out *terminal, answer *pb.ListJobsResponse) error {
 	columns := []column{
 		col("JOB"), col("KIND", cutLast), col("ARGUMENTS", cut), col("STATE", colored),
-		col("ATTEMPT", dropFirst), col("DUE", timestamp, dropSecond), col("RUN", dropFirst),
-		col("OUTCOME", cut),
+		col("ATTEMPT", dropFirst), col("DUE", timestamp, dropSecond), col("RUN", dropFirst), col("OUTCOME", cut),
 	}
 	return printList(out, "no jobs", columns, answer.GetJobs(), func(j *pb.Job) []any {
 		return []any{
@@ -153,8 +151,7 @@ func describeJob(out *terminal, job *pb.Job) error {
 	}
 	for _, e := range job.GetErrors() {
 		started := out.moment(e.GetAt())
-		out.paragraph("  ", fmt.Sprintf("attempt %d, started %s: "+
-			"%s", e.GetAttempt(), started, e.GetError()))
+		out.paragraph("  ", fmt.Sprintf("attempt %d, started %s: %s", e.GetAttempt(), started, e.GetError()))
 	}
 	return changedRows(out, job.GetTables())
 }
@@ -218,8 +215,7 @@ func endedBefore(job *pb.Job) bool {
 // current statement ends.
 func describeCancelled(out *terminal, job *pb.Job) error {
 	if job.GetJobState() == pb.JobState_JOB_STATE_RUNNING {
-		out.println("job %d %s is running: it stops after its current statement",
-			job.GetId(), job.GetKind())
+		out.println("job %d %s is running: it stops after its current statement", job.GetId(), job.GetKind())
 		return nil
 	}
 	out.println("job %d %s is %s", job.GetId(), job.GetKind(), jobState(job))
@@ -323,9 +319,7 @@ func describeOutside(out *terminal, answer *pb.ListOutsideResponse) error {
 }
 
 // plainOutside prints all pages. It skips paths that would span several lines.
-func plainOutside(
-	ctx context.Context, a *app, client api, request *pb.ListOutsideRequest,
-) (omitted error) {
+func plainOutside(ctx context.Context, a *app, client api, request *pb.ListOutsideRequest) (omitted error) {
 	answer, err := collect(request, 0, func() (*pb.ListOutsideResponse, error) {
 		return listOutside(client, ctx, request)
 	})

@@ -105,7 +105,7 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 		SELECT run_id, job_id, kind, E'@hashed/5\n7\t@hashed/6' FROM maintenance.outside_paths WHERE id = 3`)
 	assert.Lacks(t, r.want(1, "jobs outside --plain", `path 5 skipped`), "@hashed/6\n")
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id = 5`)
-	r.want(2, "jobs outside done 3 99", "unknown path 99", "so no path was marked: find the ids in the list of paths")
+	r.want(2, "jobs outside done 3 99", "unknown path 99", "so no path was marked: run `caretaker jobs outside` to list the IDs")
 	r.want(2, "jobs outside done x", `"x" is not the ID of a path`)
 	r.want(2, "jobs outside x", `"x" is not the ID of a job`)
 	r.want(2, "jobs outside 1 --run "+run, "not both")

@@ -131,8 +131,7 @@ func (l *lfkCommands) lint() *cobra.Command {
 // findings prints a line for each finding, and a summary with the databases that were not checked.
 func (l *lfkCommands) findings(result admin.Lint) {
 	for _, f := range result.Findings {
-		l.println("%-7s  %s  %s  %s: %s",
-			f.Severity, f.Code, cmp.Or(f.Database, none), f.Object, f.Advice)
+		l.println("%-7s  %s  %s  %s: %s", f.Severity, f.Code, cmp.Or(f.Database, none), f.Object, f.Advice)
 	}
 	summary := format.Pluralize(result.Errors, "error") + ", " + format.Pluralize(result.Warnings, "warning")
 	if len(result.Unchecked) > 0 {

@@ -38,8 +38,7 @@ func (f *adopting) addTo(command *cobra.Command) *pflag.FlagSet {
 func (f *adopting) request(argument string) (admin.AdoptRequest, error) {
 	r, err := parseReference(argument)
 	return admin.AdoptRequest{
-		Table: r.table, Columns: r.columns, Constraint: f.constraint, OnDelete: f.onDelete,
-		Holder: operator(),
+		Table: r.table, Columns: r.columns, Constraint: f.constraint, OnDelete: f.onDelete, Holder: operator(),
 	}, err
 }
 
@@ -153,18 +152,22 @@ func (l *lfkCommands) revert() *cobra.Command {
 				}
 				return keys.PlanReversion(ctx, request)
 			}
-			// The definitions that each parent of a reverted key still has.
-			left := map[string][]string{}
-			defer func() { l.showLeft(left) }()
+			// The definitions that each tracked parent of a reverted key still has.
+			left, removed := map[string][]string{}, false
+			defer func() { l.showLeft(left, removed) }()
 			return eachNamed(l, args, plan, func(name string) (*admin.Adoption, func(), error) {
 				a, err := plan(name)
-				if err == nil && f.plan {
+				if err == nil && f.plan && !a.Reverted() {
 					return a, func() { l.planned([]*admin.Adoption{a}) }, nil
 				}
-				if err == nil {
+				if err == nil && !f.plan {
 					err = l.reverted(ctx, a, left)
 				}
-				return a, func() { l.println("%s: %s is a real foreign key again", a.Database, a.Constraint) }, err
+				removed = removed || err == nil && a.Ready()
+				return a, func() {
+					result := map[bool]string{true: "not adopted: nothing to do", false: "a real foreign key again"}
+					l.println("%s: %s is %s", a.Database, a.Constraint, result[a.Reverted()])
+				}, err
 			})
 		}),
 	}
@@ -172,7 +175,7 @@ func (l *lfkCommands) revert() *cobra.Command {
 	return command
 }
 
-// reverted continues a reversion as far as possible, and adds what its parent still has to left.
+// reverted continues a reversion as far as possible, and adds what a tracked parent still has to left.
 func (l *lfkCommands) reverted(ctx context.Context, a *admin.Adoption, left map[string][]string) error {
 	if err := a.Restore(ctx); err != nil {
 		return err
@@ -185,12 +188,14 @@ func (l *lfkCommands) reverted(ctx context.Context, a *admin.Adoption, left map[
 	for n := range a.Steps[1:] {
 		l.doneSteps(a, n+1)
 	}
-	left[a.Parent()] = others
+	if a.Tracked {
+		left[a.Parent()] = others
+	}
 	return nil
 }
 
-// showLeft prints what to do after a reversion, for each parent.
-func (l *lfkCommands) showLeft(left map[string][]string) {
+// showLeft prints what to do after a reversion, for each tracked parent, and for removed definitions.
+func (l *lfkCommands) showLeft(left map[string][]string, removed bool) {
 	for _, parent := range slices.Sorted(maps.Keys(left)) {
 		if len(left[parent]) > 0 {
 			l.note("%s stays tracked for %s", parent, strings.Join(left[parent], ", "))
@@ -199,7 +204,7 @@ func (l *lfkCommands) showLeft(left map[string][]string) {
 				parent, format.Argument(parent))
 		}
 	}
-	if len(left) > 0 {
+	if removed {
 		l.note("send SIGHUP to every server to unload the removed definitions")
 	}
 }

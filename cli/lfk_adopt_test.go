@@ -89,12 +89,34 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 		"no longer exist", "caretaker lfk orphans orders.customer_id --fix")
 	sh.wantFixed("lfk orphans orders.customer_id --fix", "orders.customer_id -> customers  main      1     1     1")
 	sql(`DELETE FROM orders; DELETE FROM loose_foreign_keys_deleted_records`)
-	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key", "stays tracked for z.customer_id -> customers")
-	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key")
+	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key", "stays tracked for z.customer_id -> customers",
+		"send SIGHUP to every server")
+	sh.want(0, "lfk revert orders.customer_id", "main: fk is not adopted: nothing to do\n", "stays tracked for z.customer_id -> customers")
 	assert.Equal(t, fileText(t, file), before, "the file")
 	sql(`INSERT INTO customers VALUES (3); INSERT INTO orders (customer_id) VALUES (3); DELETE FROM customers;
 		DO $$ BEGIN ASSERT NOT EXISTS (SELECT FROM orders); ASSERT (SELECT convalidated FROM pg_constraint WHERE conname = 'fk');
 		ASSERT NOT EXISTS (SELECT FROM maintenance.adopted_foreign_keys); END $$`)
+}
+
+func TestLfkRevert_DoesNothingForAKeyThatWasNeverAdopted(t *testing.T) {
+	sh := newShell(t)
+	sql, file := sh.adoptable("ON DELETE CASCADE")
+	sql(`CREATE INDEX ON orders (customer_id)`)
+	for _, command := range []string{"lfk revert orders.customer_id", "lfk revert orders.customer_id --plan"} {
+		_, out, notes := sh.caretaker(strings.Fields(command)...)
+		assert.Equal(t, out+notes, "main: fk is not adopted: nothing to do\n", command)
+	}
+	// Without a definition, a tracked parent may be left from an earlier call.
+	sh.want(0, "lfk track customers")
+	sh.want(0, "lfk revert orders.customer_id", "customers stays tracked for z.customer_id -> customers")
+	assert.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, out, notes := sh.caretaker("lfk", "revert", "orders.customer_id")
+	assert.Equal(t, out+notes, "main: fk is not adopted: nothing to do\nnothing else needs the records of customers: run "+
+		"`caretaker lfk untrack customers` to stop recording\n", "the output")
+	// The first step of an adoption is undone.
+	sh.want(0, "lfk adopt orders.customer_id", "add the definition")
+	sh.want(0, "lfk revert orders.customer_id --plan", "remove the definition from "+file)
+	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key again", "untrack customers", "send SIGHUP to every server")
 }
 
 func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
@@ -157,7 +179,8 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhatIsLeft(t *testing.T) {
 	sql(`INSERT INTO z SELECT i % 10 FROM generate_series(1, 40) i; INSERT INTO customers VALUES (3); INSERT INTO z VALUES (NULL)`)
 	sh.want(0, "lfk orphans --limit 4", "z.customer_id -> customers  main      at least 4  at least 16  0",
 		"z.customer_id -> customers may have more orphans on main",
-		"customers is not tracked on main, so the search assumed the key id")
+		"customers is not tracked on main, so the search assumed the key id",
+		"to delete or update these rows, run this command again with --fix\n")
 	sh.want(0, "lfk orphans z.customer_id -o json", `"keys": 9`, `"rows": 36`, `"more": false`)
 	sh.want(2, "lfk orphans --limit 0", "--limit must be at least 1")
 	sh.want(2, "lfk orphans z.customer_id --parent orders", "no definition matches: choose from z.customer_id")

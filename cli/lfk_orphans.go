@@ -68,10 +68,13 @@ func (l *lfkCommands) orphans() *cobra.Command {
 				return err
 			}
 			if len(search.LeftOut) > 0 {
-				l.note("warning: skipped %s: run `caretaker lfk lint` for details",
-					format.List(search.LeftOut))
+				l.note("warning: skipped %s: run `caretaker lfk lint` for details", format.List(search.LeftOut))
 			}
-			return l.showOrphans(found)
+			err = l.showOrphans(found)
+			if !fix && !l.asJSON && slices.ContainsFunc(found, func(f orphans.Found) bool { return f.Keys > 0 }) {
+				l.note("to delete or update these rows, run this command again with --fix")
+			}
+			return err
 		}),
 	}
 	flags := command.Flags()

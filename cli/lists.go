@@ -187,9 +187,7 @@ func flagsCommand(a *app) *cobra.Command {
 			request.Name, request.Enabled = args[0], args[1] == "on"
 			return nil
 		}),
-		RunE: call(a, api.SetFeatureFlag, request, func(
-			out *terminal, r *pb.SetFeatureFlagResponse,
-		) error {
+		RunE: call(a, api.SetFeatureFlag, request, func(out *terminal, r *pb.SetFeatureFlagResponse) error {
 			return describeFlags(out, r.GetFlag())
 		}),
 	})

@@ -174,7 +174,9 @@ func state(run *pb.Run) string { return enumText(run.GetState(), "RUN_STATE_") }
 func number(n int64) string { return format.Number(n) }
 
 // oneLine joins the lines of a text for tables.
-func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
+func oneLine(text string) string {
+	return strings.NewReplacer(":\n\t", ": ", "\n\t", "; ", "\n", "; ").Replace(text)
+}
 
 // took returns the duration of a finished run.
 func took(run *pb.Run) string {
@@ -191,8 +193,7 @@ const nothing = "nothing to do"
 // nothingToDo reports whether a run has succeeded without any change, and without a reason for it.
 func nothingToDo(run *pb.Run) bool {
 	return run.GetState() == pb.RunState_RUN_STATE_SUCCEEDED && counts(run) == "" &&
-		(run.GetReason() == "" || whilePaused(run)) && !run.GetOverLimit() &&
-		len(run.GetCandidates()) == 0
+		(run.GetReason() == "" || whilePaused(run)) && !run.GetOverLimit() && len(run.GetCandidates()) == 0
 }
 
 // whilePaused reports whether a dry run took place although its worker is paused. Its reason then

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -33,23 +34,30 @@ func receiptsCommand(a *app) *cobra.Command {
 
 // listReceiptsCommand lists the receipts of one database. --key requires --table.
 func listReceiptsCommand(a *app, use string) *cobra.Command {
-	request, others := &pb.ListReceiptsRequest{}, []string(nil)
+	request := &pb.ListReceiptsRequest{}
+	var others, matching []string
 	list := func(
 		client api, ctx context.Context, r *pb.ListReceiptsRequest, options ...grpc.CallOption,
 	) (*pb.ListReceiptsResponse, error) {
-		if r.GetDatabase() == "" && r.GetPageToken() == "" && !a.asJSON {
+		answer, err := client.ListReceipts(ctx, r, options...)
+		if err == nil && r.GetDatabase() == "" && r.GetPageToken() == "" && !a.asJSON {
 			others = otherDatabases(ctx, client)
+			matching = databasesWith(ctx, client, r, answer, others)
 		}
-		return client.ListReceipts(ctx, r, options...)
+		return answer, err
 	}
 	command := &cobra.Command{
 		Use:   use,
 		Short: "List receipts of deleted and updated rows, newest first",
 		RunE: call(a, list, request, func(out *terminal, answer *pb.ListReceiptsResponse) error {
-			warnNoReceipts(out, request, answer)
+			hint := "showing database %s: to show another database, use --database %s"
+			if len(matching) > 0 {
+				others, hint = matching, "database %s has no matching receipts: to show those of another database, use --database %s"
+			} else {
+				warnNoReceipts(out, request, answer)
+			}
 			if len(others) > 0 {
-				out.note("showing database %s: to show another database, use --database %s", mainDatabase,
-					strings.Join(others, " or "))
+				out.note(hint, mainDatabase, strings.Join(others, " or "))
 			}
 			return describeReceipts(out, answer)
 		}),
@@ -84,6 +92,23 @@ func otherDatabases(ctx context.Context, client api) (names []string) {
 	return slices.Compact(names)
 }
 
+// databasesWith returns which of the databases have receipts for a request whose answer from main is empty.
+func databasesWith(
+	ctx context.Context, client api, request *pb.ListReceiptsRequest, empty *pb.ListReceiptsResponse, names []string,
+) (found []string) {
+	for _, name := range names {
+		if len(empty.GetReceipts()) > 0 || empty.GetNextPageToken() != "" {
+			break
+		}
+		some := proto.CloneOf(request)
+		some.Database, some.PageSize = name, 1
+		if answer, _ := client.ListReceipts(ctx, some); len(answer.GetReceipts()) > 0 {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
 // describeReceipts prints a line for each receipt, with its lowest and highest key.
 func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 	columns := []column{
@@ -102,8 +127,7 @@ func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 		}
 		return []any{
 			r.GetSequence(), r.GetAt(), r.GetTable(), r.GetAction(), number(r.GetRows()), keys,
-			r.GetRule(), by,
-			cmp.Or(r.GetRequestedBy(), none),
+			r.GetRule(), by, cmp.Or(r.GetRequestedBy(), none),
 		}
 	})
 }
@@ -171,9 +195,7 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 				return err
 			}
 			checks, wrong := []service.ReceiptCheck{}, false
-			err = a.eachDatabase(c, database, func(
-				ctx context.Context, d *repo.Database, _ time.Duration,
-			) error {
+			err = a.eachDatabase(c, database, func(ctx context.Context, d *repo.Database, _ time.Duration) error {
 				check, err := service.VerifyReceipts(ctx, d, known)
 				// JSON prints an empty list as a list.
 				check.Findings = append([]string{}, check.Findings...)
@@ -248,8 +270,7 @@ func readHeads(a *app, file string) (heads []service.ReceiptHead, err error) {
 		err = errors.New("the file contains no heads")
 	}
 	if err != nil {
-		return nil, usage(fmt.Errorf("%s: %w: use a file with the output of `caretaker receipts head`",
-			file, err))
+		return nil, usage(fmt.Errorf("%s: %w: use a file with the output of `caretaker receipts head`", file, err))
 	}
 	configuration, err := a.settings()
 	for _, h := range heads {

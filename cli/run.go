@@ -53,14 +53,12 @@ func runCommand(a *app) *cobra.Command {
 			})
 		},
 	}
-	command.Flags().BoolVar(&request.DryRun, "dry-run", false,
-		"count what a run would change, but change nothing")
+	command.Flags().BoolVar(&request.DryRun, "dry-run", false, "count what a run would change, but change nothing")
 	command.Flags().BoolVar(&noWait, "no-wait", false, "return once the run has started")
 	command.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	command.Flags().StringVar(&request.ExpectedDigest, "expected-digest", "",
 		"run only if the candidates match this `digest` from a dry run")
-	command.Flags().StringVar(&request.Database, "database", "",
-		"database `name` (default: the next in rotation)")
+	command.Flags().StringVar(&request.Database, "database", "", "database `name` (default: the next in rotation)")
 	return command
 }
 
@@ -197,9 +195,7 @@ func (a *app) notFollowed(id string, err error) error {
 }
 
 // follow calls each for every change of a run, and returns the run's last known state.
-func follow(
-	ctx context.Context, client api, id string, each func(*pb.RunEvent) error,
-) (last *pb.Run, err error) {
+func follow(ctx context.Context, client api, id string, each func(*pb.RunEvent) error) (last *pb.Run, err error) {
 	stream, err := client.WatchRun(ctx, &pb.WatchRunRequest{Id: id})
 	if err != nil {
 		return nil, err
@@ -361,10 +357,8 @@ func explainChange(err error, confirmed bool) error {
 // nothingDue reports whether a plan has neither candidates nor counts. Plans of loose foreign keys
 // have only counts. Plans that reached a limit are incomplete.
 func nothingDue(plan *pb.Run) bool {
-	complete := plan.GetCandidatesDigest() != "" ||
-		plan.GetWorker() == lfk.Name && !plan.GetOverLimit()
-	return complete && len(plan.GetCandidates()) == 0 && plan.GetMoreCandidates() == 0 &&
-		counts(plan) == ""
+	complete := plan.GetCandidatesDigest() != "" || plan.GetWorker() == lfk.Name && !plan.GetOverLimit()
+	return complete && len(plan.GetCandidates()) == 0 && plan.GetMoreCandidates() == 0 && counts(plan) == ""
 }
 
 // extent returns the size of a run's changes for the question before the run. The run also deletes

@@ -52,9 +52,7 @@ func migrateCommand(a *app) *cobra.Command {
 		GroupID: groupServe,
 		Args:    between(0, 0),
 		RunE: func(command *cobra.Command, _ []string) error {
-			return a.withDatabases(command, func(
-				ctx context.Context, _ *settings, databases []*repo.Database,
-			) error {
+			return a.withDatabases(command, func(ctx context.Context, _ *settings, databases []*repo.Database) error {
 				return migrateAll(ctx, a.terminal, databases)
 			})
 		},

@@ -140,9 +140,7 @@ func checkUse(ctx context.Context, c *settings, main *repo.Database) error {
 }
 
 // withDatabases opens the configured databases for do. A signal ends the context of do.
-func (a *app) withDatabases(
-	c *cobra.Command, do func(context.Context, *settings, []*repo.Database) error,
-) error {
+func (a *app) withDatabases(c *cobra.Command, do func(context.Context, *settings, []*repo.Database) error) error {
 	ctx, stop := untilSignal(c.Context())
 	defer stop()
 	configuration, err := a.settings()

@@ -44,8 +44,7 @@ func pauseCommand(a *app) *cobra.Command {
 	}
 	workerOrAll(command, &request.Worker, "pause all workers and jobs")
 	reasonFlag(command, &request.Reason, "reason to show with the pause")
-	durationFlag(command, "for", "`duration`, such as 30m or 8h (default: until you resume)",
-		&request.Ttl)
+	durationFlag(command, "for", "`duration`, such as 30m or 8h (default: until you resume)", &request.Ttl)
 	return command
 }
 

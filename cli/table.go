@@ -87,9 +87,7 @@ func printTable[T any](out *terminal, columns []column, items []T, row func(T) [
 }
 
 // printList is printTable for a list, which may be empty: then it prints a sentence.
-func printList[T any](
-	out *terminal, empty string, columns []column, items []T, row func(T) []any,
-) error {
+func printList[T any](out *terminal, empty string, columns []column, items []T, row func(T) []any) error {
 	if len(items) == 0 {
 		return out.write(empty + "\n")
 	}

@@ -80,9 +80,7 @@ func protectCommand(a *app) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "protect user|group ID --reason REASON [--for DURATION]",
 		Short: "Protect a user, or a group and its parent groups, from deletion by caretaker",
-		RunE: call(a, protectExisting(a, &yes), request, func(
-			out *terminal, r *pb.ProtectTargetResponse,
-		) error {
+		RunE: call(a, protectExisting(a, &yes), request, func(out *terminal, r *pb.ProtectTargetResponse) error {
 			p := r.GetProtection()
 			until := "permanently"
 			if p.GetUntil() != nil {
@@ -153,9 +151,7 @@ func unprotectCommand(a *app) *cobra.Command {
 		Use:   "unprotect user|group ID",
 		Short: "End the protection of a user or group",
 		Args:  targetArguments(&request.Kind, &request.Id, control.KindUser, control.KindGroup),
-		RunE: call(a, api.UnprotectTarget, request, func(
-			out *terminal, r *pb.UnprotectTargetResponse,
-		) error {
+		RunE: call(a, api.UnprotectTarget, request, func(out *terminal, r *pb.UnprotectTargetResponse) error {
 			p := r.GetProtection()
 			out.println("%s %d is no longer protected: caretaker may delete it", p.GetKind(), p.GetId())
 			return nil
@@ -172,8 +168,7 @@ func protectedCommand(a *app) *cobra.Command {
 		Args:  commandOnly,
 		RunE:  call(a, api.ListProtected, request, describeProtected),
 	}
-	command.Flags().StringVar(&request.Kind, "kind", "", "only this `kind`: user or group "+
-		"(default both)")
+	command.Flags().StringVar(&request.Kind, "kind", "", "only this `kind`: user or group (default both)")
 	pageFlags(command, "more", &request.PageToken)
 	return command
 }

@@ -144,7 +144,7 @@ func contextError(ctx context.Context, err error) failure {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return failure{
 			code: codes.DeadlineExceeded, reason: "DEADLINE_EXCEEDED",
-			message: "deadline exceeded, but a run that has started continues: find the run in the list of runs",
+			message: "deadline exceeded, but a run that has started continues: run `caretaker runs` to find the run",
 		}
 	case ctx.Err() != nil:
 		return failure{

@@ -28,7 +28,7 @@ const MaxAck = 1000
 // marked.
 func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]rowset.OutsidePath, error) {
 	if len(ids) == 0 || len(ids) > MaxAck {
-		text := fmt.Sprintf("must contain 1 to %d ids: find the ids in the list of paths", MaxAck)
+		text := fmt.Sprintf("must contain 1 to %d ids: run `caretaker jobs outside` to list the IDs", MaxAck)
 		return nil, &fault.InvalidArgumentError{Field: "ids", Description: text}
 	}
 	by = run.TruncateActor(strings.TrimSpace(by))
@@ -51,6 +51,6 @@ func unknownPaths(ids []int64) error {
 		texts[i] = strconv.FormatInt(id, 10)
 	}
 	name := strings.Join(texts, ",")
-	text := "unknown path " + format.List(texts) + ", so no path was marked: find the ids in the list of paths"
+	text := "unknown path " + format.List(texts) + ", so no path was marked: run `caretaker jobs outside` to list the IDs"
 	return fault.Unknown(ErrUnknownPath, "ids", name, text)
 }

@@ -73,7 +73,7 @@ func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 	c.wantFires()
 	wantNoSeries(m, servicetest.LooseForeignKeys)
 	st := servicetest.Status(t, s)
-	assert.That(t, st.NotUsed != "" && st.Condition == status.ConditionSchedulerOff, "status %+v", st)
+	assert.That(t, st.NotUsed != "" && st.Condition == status.ConditionDisabled, "status %+v", st)
 	// A request starts it all the same.
 	servicetest.RunBatch(t, s, "main")
 	// Enabled again it begins again.

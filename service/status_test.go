@@ -58,7 +58,7 @@ func statusIdleSaysWhenItGoesOnAndWhatTheLastRunWas(e *servicetest.Estate) {
 	assert.That(t, st.LastRun != nil && st.LastRun.ID == r.ID &&
 		st.LastSuccessAt.Equal(r.FinishedAt) && len(st.Leases) == 1 && st.Leases[0].Expired, "%+v", st)
 	off := e.Service(servicetest.OneChild, servicetest.With(func(c *lfk.Config) { c.Enabled = new(false) }))
-	st = servicetest.WantCondition(t, off, status.ConditionSchedulerOff,
+	st = servicetest.WantCondition(t, off, status.ConditionDisabled,
 		"disabled in the configuration of this server (workers.loose_foreign_keys_cleanup.enabled is false), so "+
 			"runs start on this server only on request")
 	assert.That(t, st.NextRunAt.IsZero(), "next run at %s", st.NextRunAt)

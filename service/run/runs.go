@@ -137,10 +137,10 @@ func WithSilence(run Run) Run {
 // ValidRunID returns an [fault.InvalidArgumentError] unless an id has the form of a run id.
 func ValidRunID(id string) error {
 	if id == "" {
-		return &fault.InvalidArgumentError{Field: "id", Description: "is required: find the id in the list of runs"}
+		return &fault.InvalidArgumentError{Field: "id", Description: "is required: run `caretaker runs` to list the IDs"}
 	}
 	if uuid.Validate(id) != nil || len(id) != len(uuid.Nil.String()) {
-		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: find the id in the list of runs")
+		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: run `caretaker runs` to list the IDs")
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func ValidRunID(id string) error {
 // other errors unchanged.
 func unknownRun(id string, err error) error {
 	if errors.Is(err, dberr.ErrNotFound) {
-		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: find the id in the list of runs")
+		return fault.Unknown(fault.ErrUnknownRun, "run_id", id, "run not found: run `caretaker runs` to list the IDs")
 	}
 	return err
 }

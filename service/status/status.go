@@ -37,6 +37,7 @@ const (
 	ConditionFailing            Condition = "FAILING"
 	ConditionLeaseHeldElsewhere Condition = "LEASE_HELD_ELSEWHERE"
 	ConditionThrottled          Condition = "THROTTLED"
+	ConditionDisabled           Condition = "DISABLED"
 	ConditionSchedulerOff       Condition = "SCHEDULER_OFF"
 	ConditionIdle               Condition = "IDLE"
 )
@@ -161,6 +162,7 @@ func (r *Reporter) status(ctx context.Context, w *run.Worker, shared func() over
 		{ConditionFailing, failing(found)},
 		{ConditionLeaseHeldElsewhere, r.elsewhere(st.Leases)},
 		{ConditionThrottled, throttled},
+		{ConditionDisabled, when(!r.config.SchedulerOff, read.off)},
 		{ConditionSchedulerOff, read.off},
 		{ConditionIdle, idle(st)},
 	})

@@ -49,9 +49,8 @@ func worst(workers []Worker, down error) Summary {
 		return Summary{strings.Join(names, ", ") + " unreachable", strings.Join(parts, " "), "bad"}
 	}
 	for _, c := range []Condition{
-		ConditionFailing, ConditionPaused, ConditionThrottled,
-		ConditionLeaseHeldElsewhere, ConditionRunning,
-		ConditionNotConfigured, ConditionSchedulerOff,
+		ConditionFailing, ConditionPaused, ConditionThrottled, ConditionLeaseHeldElsewhere, ConditionRunning,
+		ConditionNotConfigured, ConditionDisabled, ConditionSchedulerOff,
 	} {
 		var names []string
 		for _, w := range workers {

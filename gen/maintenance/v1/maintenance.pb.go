@@ -279,7 +279,7 @@ func (FireOutcome) EnumDescriptor() ([]byte, []int) {
 }
 
 // Condition is why a worker is, or is not, running now. Where several hold it is the first of: running, paused, not
-// configured, failing, lease held elsewhere, throttled, scheduler off, idle.
+// configured, failing, lease held elsewhere, throttled, disabled, scheduler off, idle.
 type Condition int32
 
 const (
@@ -293,7 +293,7 @@ const (
 	Condition_CONDITION_PAUSED Condition = 3
 	// A lease of this worker is held by another process.
 	Condition_CONDITION_LEASE_HELD_ELSEWHERE Condition = 4
-	// The scheduler of the answering server, or this worker's schedule there, is off.
+	// The scheduler of the answering server is off, so it starts no scheduled runs of any worker.
 	Condition_CONDITION_SCHEDULER_OFF Condition = 5
 	// Something it needs is missing: condition_detail names it.
 	Condition_CONDITION_NOT_CONFIGURED Condition = 6
@@ -301,6 +301,8 @@ const (
 	Condition_CONDITION_THROTTLED Condition = 7
 	// The last run failed, or a database cannot be reached: condition_detail and failing say what.
 	Condition_CONDITION_FAILING Condition = 8
+	// The worker is disabled in the configuration of the answering server, whose scheduler is on.
+	Condition_CONDITION_DISABLED Condition = 9
 )
 
 // Enum value maps for Condition.
@@ -315,6 +317,7 @@ var (
 		6: "CONDITION_NOT_CONFIGURED",
 		7: "CONDITION_THROTTLED",
 		8: "CONDITION_FAILING",
+		9: "CONDITION_DISABLED",
 	}
 	Condition_value = map[string]int32{
 		"CONDITION_UNSPECIFIED":          0,
@@ -326,6 +329,7 @@ var (
 		"CONDITION_NOT_CONFIGURED":       6,
 		"CONDITION_THROTTLED":            7,
 		"CONDITION_FAILING":              8,
+		"CONDITION_DISABLED":             9,
 	}
 )
 
@@ -4049,7 +4053,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x14FIRE_OUTCOME_CLAIMED\x10\x01\x12\x14\n" +
 	"\x10FIRE_OUTCOME_RAN\x10\x02\x12\x18\n" +
 	"\x14FIRE_OUTCOME_SKIPPED\x10\x03\x12\x17\n" +
-	"\x13FIRE_OUTCOME_MISSED\x10\x04*\xf6\x01\n" +
+	"\x13FIRE_OUTCOME_MISSED\x10\x04*\x8e\x02\n" +
 	"\tCondition\x12\x19\n" +
 	"\x15CONDITION_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eCONDITION_IDLE\x10\x01\x12\x15\n" +
@@ -4059,7 +4063,8 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x17CONDITION_SCHEDULER_OFF\x10\x05\x12\x1c\n" +
 	"\x18CONDITION_NOT_CONFIGURED\x10\x06\x12\x17\n" +
 	"\x13CONDITION_THROTTLED\x10\a\x12\x15\n" +
-	"\x11CONDITION_FAILING\x10\b*\xa3\x02\n" +
+	"\x11CONDITION_FAILING\x10\b\x12\x16\n" +
+	"\x12CONDITION_DISABLED\x10\t*\xa3\x02\n" +
 	"\fFailureClass\x12\x1d\n" +
 	"\x19FAILURE_CLASS_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19FAILURE_CLASS_UNREACHABLE\x10\x01\x12\x18\n" +

@@ -59,8 +59,10 @@ type Adoption struct {
 	real     admin.RealKey
 	key      lfkrepo.Definition
 	holder   string
-	// defined, tracked: the definition is in the file, the parent is tracked.
-	defined, tracked bool
+	// defined: the definition is in the file.
+	defined bool
+	// Tracked: the parent is tracked. Finish updates it.
+	Tracked bool `json:"-"`
 }
 
 // Dropped reports whether the constraint no longer exists.
@@ -94,10 +96,10 @@ func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, err
 	if err != nil {
 		return nil, err
 	}
-	a.tracked = len(tracking) == 0
+	a.Tracked = len(tracking) == 0
 	a.Steps = []Step{
 		{Text: "add the definition to " + l.Definitions.File, SQL: trimmed(lfk.Entry(a.key)), Done: a.defined},
-		{Text: "track " + a.key.Parent, SQL: trimmed(tracking...), Done: a.tracked},
+		{Text: "track " + a.key.Parent, SQL: trimmed(tracking...), Done: a.Tracked},
 		{Text: BeforeDrop + " (this command cannot check the servers), then run this command again", Shared: true},
 		{Text: "drop the foreign key " + a.real.Name, SQL: []string{a.real.DropSQL()}},
 	}
@@ -163,12 +165,8 @@ func (a *Adoption) checkAction(asked string) error {
 
 // action returns the action on the children.
 func (a *Adoption) action(asked string) (string, error) {
-	same := a.same()
-	switch {
-	case asked != "":
-		return asked, nil
-	case same != "":
-		return same, nil
+	if action := cmp.Or(asked, a.same()); action != "" {
+		return action, nil
 	}
 	does := map[string]string{
 		"a": "prevents the deletion of parents that have children (ON DELETE NO ACTION)",
@@ -237,8 +235,7 @@ func (a *Adoption) check(ctx context.Context) error {
 func refuses(f lfk.Finding) bool {
 	harmless := []string{
 		"trigger_missing", "trigger_disabled", "trigger_replication", "pending_without_definition", "fk_blocks_deletion",
-		CodeAdoptedUndefined,
-		"function_old", "child_missing", "default_partition_missing",
+		CodeAdoptedUndefined, "function_old", "child_missing", "default_partition_missing",
 	}
 	return f.Severity == lfk.SeverityError && !slices.Contains(harmless, f.Code)
 }
@@ -250,7 +247,7 @@ func (a *Adoption) Prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	if !a.tracked {
+	if !a.Tracked {
 		_, err := a.at.Track(ctx, a.key.Parent, a.real.ParentColumns...)
 		return err
 	}

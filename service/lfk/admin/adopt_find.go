@@ -71,9 +71,7 @@ func unknownReference(ctx context.Context, l Admin, r AdoptRequest, unknown erro
 }
 
 // adoption returns the adoption of a foreign key, without steps. schema is the application's.
-func (l Admin) adoption(
-	d *repo.Database, schema string, key admin.RealKey, r AdoptRequest,
-) *Adoption {
+func (l Admin) adoption(d *repo.Database, schema string, key admin.RealKey, r AdoptRequest) *Adoption {
 	a := &Adoption{
 		Database: d.Name, admin: l, at: admin.New(d.Database), database: d, real: key, holder: r.Holder,
 		Constraint: key.Name,

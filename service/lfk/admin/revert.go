@@ -131,8 +131,16 @@ func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
 			others = append(others, k.String())
 		}
 	}
-	return others, nil
+	_, err = a.at.Recorded(ctx, a.key.Parent)
+	a.Tracked = err == nil
+	if _, refused := errors.AsType[*admin.RefusedError](err); refused {
+		err = nil
+	}
+	return others, err
 }
+
+// Reverted reports whether no trace of an adoption existed at the start of the command.
+func (a *Adoption) Reverted() bool { return !a.Dropped() && !a.real.Adopted && !a.defined }
 
 // Parent returns the parent's name, as in commands.
 func (a *Adoption) Parent() string { return a.key.Parent }
