@@ -53,8 +53,9 @@ const pageKeys = 100_000
 // receiptSlack is how much later the time of a receipt may be than that of the next one.
 const receiptSlack = time.Minute
 
-// listReceiptsSQL compares numbers as numbers, and other keys in the order of their type. The first
-// columns return how far it has searched, and how many receipts it has found.
+// listReceiptsSQL compares numbers as numbers, and other keys by their bytes, as receipts store them.
+// If the lowest key is the greater number, the keys are texts. The first columns return how far it has
+// searched, and how many receipts it has found.
 const listReceiptsSQL = `
 WITH page AS MATERIALIZED (
   SELECT sequence, at, run_id, job_id, worker, "table", action, rule, rows, lowest_key, highest_key,
@@ -75,7 +76,7 @@ found AS (
       - coalesce(cardinality(keys), 0) AS keys_before
   FROM page
   WHERE $6 = '' OR CASE
-    WHEN $6 ~ '^-?[0-9]+$' AND lowest_key ~ '^-?[0-9]+$' AND highest_key ~ '^-?[0-9]+$'
+    WHEN $6 ~ '^-?[0-9]+$' AND CASE WHEN lowest_key ~ '^-?[0-9]+$' AND highest_key ~ '^-?[0-9]+$' THEN lowest_key::numeric <= highest_key::numeric END
       THEN nullif($6, '')::text::numeric BETWEEN lowest_key::numeric AND highest_key::numeric
     ELSE $6 COLLATE "C" BETWEEN lowest_key AND highest_key END
     AND (keys IS NULL OR $6 = ANY (keys))
