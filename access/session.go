@@ -14,7 +14,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// SignIns limits the failed sign-ins of each host. Its zero value is ready to use.
+// SignIns limits the failed sign-ins of each host. Valid tokens are always accepted, so no other client
+// can lock out their owner. Guesses remain hopeless, because a token has 256 bits.
 type SignIns struct{ failed Rates }
 
 // A host may fail to sign in maxFailures times, and then once every failureInterval.
@@ -23,22 +24,21 @@ const maxFailures, failureInterval = 10, 6 * time.Second
 // SignIn stores the token of a form in the session cookie, which the browser forgets when it is closed.
 // Otherwise it returns the status of the answer and the problem, without the token.
 func (s *SignIns) SignIn(w http.ResponseWriter, r *http.Request, k *Keys) (code int, problem string) {
-	host, _, _ := net.SplitHostPort(r.RemoteAddr)
-	failed := s.failed.Bucket(host, rate.Every(failureInterval), maxFailures)
-	if failed.Tokens() < 1 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(failureInterval.Seconds())))
-		return http.StatusTooManyRequests, "Too many failed attempts. Wait a few seconds, then try again."
-	}
 	token := strings.TrimSpace(r.PostFormValue("token"))
 	if token == "" {
 		return http.StatusUnauthorized, "Enter a token."
 	}
-	if _, err := k.Identify(token, nil); err != nil {
-		failed.Allow()
-		return http.StatusUnauthorized, strings.ToUpper(err.Error()[:1]) + err.Error()[1:] + "."
+	_, err := k.Identify(token, nil)
+	if err == nil {
+		setSession(w, token, 0)
+		return 0, ""
 	}
-	setSession(w, token, 0)
-	return 0, ""
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	if !s.failed.Bucket(host, rate.Every(failureInterval), maxFailures).Allow() {
+		w.Header().Set("Retry-After", strconv.Itoa(int(failureInterval.Seconds())))
+		return http.StatusTooManyRequests, "Too many failed attempts. Check that the token is complete, and try again in a few seconds."
+	}
+	return http.StatusUnauthorized, strings.ToUpper(err.Error()[:1]) + err.Error()[1:] + "."
 }
 
 // EndSession deletes the session cookie.

@@ -160,8 +160,7 @@ func (a actPage) Command() string {
 	return strings.Join(words, " ")
 }
 
-// newActPage returns the page of the action that a request names. It refuses unknown actions and
-// actions without a target.
+// newActPage returns the page of a request's action. It refuses unknown actions and missing targets.
 func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 	a, known := actions()[r.PathValue("action")]
 	if !known {
@@ -192,14 +191,15 @@ func (p *pages) newActPage(r *http.Request) (*actPage, error) {
 		return nil, errors.New("the URL does not say what to act on: go back, and use the action's button")
 	}
 	client, needed := clientOf(r), max(a.role, access.Operator)
-	if worker := page.Target.Get("worker"); worker == fault.AllWorkers {
+	_, runs := a.request.(*pb.RunBatchRequest)
+	if worker := page.Target.Get("worker"); worker == fault.AllWorkers && !runs {
 		about, needed = []string{"all workers"}, access.Admin
 	} else if worker != "" {
 		of, err := p.config.Service.Worker(worker)
 		if err != nil {
 			return nil, err
 		}
-		if _, ok := a.request.(*pb.RunBatchRequest); ok && page.Target.Get("database") == "" {
+		if runs && page.Target.Get("database") == "" {
 			page.Inputs = databaseInput(of)
 		}
 	}
@@ -232,21 +232,20 @@ func databaseInput(w *run.Worker) []input {
 // redirects to the page that shows the result.
 func (p *pages) act(w http.ResponseWriter, r *http.Request) {
 	page, err := p.newActPage(r)
-	large, isLarge := errors.AsType[*http.MaxBytesError](err)
+	_, isLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case isLarge:
-		p.renderError(w, r, http.StatusBadRequest, sentence(large.Error()))
+		p.renderError(w, r, http.StatusRequestEntityTooLarge, "The form is too large. Nothing was changed.")
 	case err != nil && !p.refused(w, r, err):
 		p.renderError(w, r, http.StatusNotFound, sentence(err.Error()))
 	case err != nil:
 	case r.Method != http.MethodPost:
 		p.write(w, r, http.StatusOK, "act", frame{Title: page.Title + " · caretaker", Fixed: true, Body: page})
-	case page.Form == "":
-		p.renderError(w, r, http.StatusForbidden, page.Why, "ROLE_TOO_LOW")
-	case !p.forms.Signed(r, clientOf(r), time.Now()):
-		p.renderError(w, r, http.StatusForbidden,
-			"The form has expired, or was not sent from this page. Nothing was changed.", "FORM_EXPIRED")
-	default:
+	case !p.config.Actions:
+		p.reject(w, r, page.Why)
+	case page.Form != "" && !p.forms.Signed(r, clientOf(r), time.Now()):
+		p.reject(w, r, "The form has expired, or was not sent from this page. Nothing was changed.", "FORM_EXPIRED")
+	default: // Without a form, the client's role is too low: the API rejects the call, and audits it.
 		p.call(w, r, page)
 	}
 }
@@ -276,7 +275,7 @@ func (p *pages) call(w http.ResponseWriter, r *http.Request, page *actPage) {
 	case *pb.AckOutsideResponse:
 		to = "/jobs/" + url.PathEscape(page.Target.Get("job_id"))
 	case interface{ GetWorker() *pb.WorkerStatus }:
-		to = "/workers/" + url.PathEscape(strings.TrimPrefix(worker, fault.AllWorkers))
+		to = strings.TrimSuffix("/workers/"+url.PathEscape(strings.TrimPrefix(worker, fault.AllWorkers)), "/")
 	}
 	http.Redirect(w, r, to+"?done=1", http.StatusSeeOther)
 }

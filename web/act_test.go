@@ -1,8 +1,10 @@
 package web
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -145,7 +148,8 @@ func TestAct_ADryRunLeadsToTheRunOfExactlyItsCandidates(t *testing.T) {
 }
 
 func TestAct_RefusesWhatAPageOfThisServerHasNotSent(t *testing.T) {
-	f := startActing(assert.Parallel(t))
+	log := &bytes.Buffer{}
+	f := startActing(assert.Parallel(t), func(c *Config) { c.Logger = slog.New(slog.NewJSONHandler(log, nil)) })
 	page := "/act/pause?worker=" + tokens
 	own := func() url.Values {
 		form := f.form(page, as("operator"))
@@ -170,14 +174,16 @@ func TestAct_RefusesWhatAPageOfThisServerHasNotSent(t *testing.T) {
 		"no token":                  {url.Values{"worker": {tokens}, "reason": {"r"}}, []func(*http.Request){as("operator")}, 403},
 		"too old":                   {old, []func(*http.Request){as("operator")}, 403},
 		"the token of another":      {own(), []func(*http.Request){as("admin")}, 403},
-		"a viewer's":                {own(), []func(*http.Request){as("viewer")}, 403},
 		"of another origin":         {own(), []func(*http.Request){as("operator"), header("Origin", "https://evil.example")}, 403},
 		"of another site":           {own(), []func(*http.Request){as("operator"), header("Sec-Fetch-Site", "cross-site")}, 403},
 		"without a session":         {own(), nil, 401},
-		"with a text that is large": {url.Values{"form": {strings.Repeat("x", maxForm)}}, []func(*http.Request){as("operator")}, 400},
+		"with a text that is large": {url.Values{"form": {strings.Repeat("x", maxForm)}}, []func(*http.Request){as("operator")}, 413},
 	} {
+		log.Reset()
 		answer, _ := f.post("/act/pause", c.form, c.change...)
 		assert.Equal(t, answer.StatusCode, c.want, name)
+		logged := strings.Contains(log.String(), `"msg":"change on the page rejected","address":"127.0.0.1:`)
+		assert.Equal(t, logged, c.want == 403, name, log.String())
 	}
 	assert.Equal(t, f.asked(), "", "nothing has reached the API")
 	// Links cannot change anything.
@@ -187,6 +193,47 @@ func TestAct_RefusesWhatAPageOfThisServerHasNotSent(t *testing.T) {
 	// No page can be framed.
 	answer, _ := f.request(http.MethodGet, page, as("operator"))
 	assert.Contains(t, answer.Header.Get("Content-Security-Policy"), "frame-ancestors 'none'", "form-action 'self'")
+}
+
+// The API refuses a client whose role is too low, with an entry in the audit, for every action.
+func TestAct_ARoleThatIsTooLowIsRefusedAndAuditedByTheAPI(t *testing.T) {
+	f := startActing(assert.Parallel(t))
+	target := url.Values{
+		"worker": {tokens}, "id": {"7"}, "kind": {"user"}, "children": {"x"}, "ids": {"7"}, "table": {"users"}, "database": {"main"}, "reason": {"r"},
+	}
+	var want []string
+	refuse := func(name, role, method string) {
+		t.Helper()
+		answer, body := f.post("/act/"+name, target, as(role))
+		assert.That(t, answer.StatusCode == http.StatusForbidden && strings.Contains(body, "ROLE_TOO_LOW"), "%s: %s %s", name, answer.Status, body)
+		want = append(want, role+"<b>|"+method+"|PERMISSION_DENIED ROLE_TOO_LOW")
+	}
+	for name, a := range actions() {
+		method := strings.TrimSuffix(string(a.request.ProtoReflect().Descriptor().Name()), "Request")
+		refuse(name, "viewer", method)
+	}
+	refuse("unprotect", "operator", "UnprotectTarget")
+	target.Set("worker", "*")
+	refuse("pause", "operator", "PauseWorker")
+	refuse("resume", "operator", "ResumeWorker")
+	want = slices.DeleteFunc(want, func(line string) bool { return strings.Contains(line, "RunBatch") }) // dry runs are not audited
+	var got string
+	assert.NoError(t, f.sql.QueryRow(t.Context(), `SELECT string_agg(concat_ws('|', by, action, outcome), E'\n' ORDER BY id)
+		FROM maintenance.audit WHERE action <> 'RunBatch'`).Scan(&got))
+	assert.Equal(t, got, strings.Join(want, "\n"))
+}
+
+func TestAct_OnAllWorkersLeadsToTheirPage(t *testing.T) {
+	f := startActing(assert.Parallel(t))
+	for _, path := range []string{"/act/pause?worker=*", "/act/resume?worker=*"} {
+		form := f.form(path, as("admin"))
+		form.Set("reason", "r")
+		action, _, _ := strings.Cut(path, "?")
+		answer, body := f.post(action, form, as("admin"))
+		assert.Equal(t, answer.Header.Get("Location"), "/workers?done=1", body)
+		answer, _ = f.request(http.MethodGet, answer.Header.Get("Location"), as("admin"))
+		assert.Equal(t, answer.StatusCode, http.StatusOK, path)
+	}
 }
 
 func TestAct_WithoutTheRoleOrTheSettingShowsTheCommand(t *testing.T) {

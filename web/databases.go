@@ -84,9 +84,7 @@ func (p *pages) samples(ctx context.Context) part[map[string][]status.DatabaseSa
 }
 
 // newDatabaseRow returns the state of a database with its charts.
-func newDatabaseRow(
-	state service.DatabaseState, samples []status.DatabaseSample, now time.Time,
-) databaseRow {
+func newDatabaseRow(state service.DatabaseState, samples []status.DatabaseSample, now time.Time) databaseRow {
 	row := databaseRow{DatabaseState: state}
 	backlog := lastDay(now, status.SampleStep)
 	times, limits := lastDay(now, status.SampleStep), lastDay(now, status.SampleStep)

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"net/http"
@@ -9,10 +10,9 @@ import (
 	"github.com/caretaker-go/caretaker/docs"
 )
 
-// documentation serves a page of the documentation of this version, or a chart of it, without
-// access to the internet.
+// documentation serves a page or a chart of this version's documentation, without internet access.
 func (p *pages) documentation(w http.ResponseWriter, r *http.Request) {
-	name := path.Clean(r.PathValue("path"))
+	name := path.Clean(cmp.Or(r.PathValue("path"), "README.md"))
 	if path.Ext(name) == ".svg" {
 		http.ServeFileFS(w, r, docs.Pages, name) //nolint:gosec // files of the binary alone
 		return

@@ -29,16 +29,23 @@ func (s *Site) handler(listening net.Addr) http.Handler {
 			http.Error(w, "unknown host name: use 127.0.0.1 or localhost", http.StatusMisdirectedRequest)
 			return
 		}
-		if err := sameOrigin.Check(r); err != nil {
-			http.Error(w, "this request came from another site: open this page directly, and repeat "+
-				"the change there", http.StatusForbidden)
-			return
-		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		if r, admitted := s.admit(w, r); admitted {
+		r, admitted := s.admit(w, r)
+		if admitted && sameOrigin.Check(r) == nil {
 			routes.ServeHTTP(w, r)
+		} else if admitted {
+			s.pages.reject(w, r, "This request came from another site. Open this page directly, and repeat the change there.")
 		}
 	})
+}
+
+// reject answers a change that the page does not pass to the API. It logs that of a signed-in client.
+func (p *pages) reject(w http.ResponseWriter, r *http.Request, problem string, reason ...string) {
+	if c := clientOf(r); c.Role >= access.Viewer {
+		p.config.Logger.WarnContext(r.Context(), "change on the page rejected",
+			"address", r.RemoteAddr, "by", c.Name, "role", c.Role.String(), "path", r.URL.Path, "error", problem)
+	}
+	p.renderError(w, r, http.StatusForbidden, problem, reason...)
 }
 
 // isPublic reports whether a path needs no role: the sign-in, the files that it loads, and the

@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// listed is the length of a page of a list. examined is how many entries a page examines for a
-	// filter that has no index.
+	// listed is the length of a page of a list. examined is that for a filter that has no index.
 	listed, examined = 50, 500
 	// maxCursors is how many pages back a list has a link to the newer page.
 	maxCursors = 30
@@ -32,8 +31,7 @@ type choice struct {
 	Chosen    bool
 }
 
-// filter is a filter of a list, in its address. Without Values it is a text. Without a Default, ""
-// selects all.
+// filter is a filter of a list. Without Values it is a text. Without a Default, "" selects all.
 type filter struct {
 	Name, Label, Hint, Default string
 	Values                     []string
@@ -96,8 +94,7 @@ type list[T any] struct {
 	More   any
 }
 
-// address returns the address of a list with another value of a parameter. It drops the parameter
-// before, unless that is the one to set.
+// address returns a list's address with another value of a parameter. It drops any other before.
 func address(path string, query url.Values, name, value string) string {
 	changed := url.Values{}
 	for other, values := range query {

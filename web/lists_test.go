@@ -8,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
 )
 
@@ -75,6 +76,13 @@ func TestWaiting_SaysWhoWaitsAndWhyAndIsLinked(t *testing.T) {
 	f.page("/workers/adjourned_group_deletion/dead", "but no deletion date is stored")
 	f.exec(`UPDATE namespace_details SET deletion_scheduled_at = now() WHERE namespace_id = (SELECT min(id) FROM namespaces WHERE type = 'Group')`)
 	f.page("/workers/adjourned_group_deletion/deferred", "in its grace period")
+	var protected int64
+	assert.NoError(t, f.sql.QueryRow(t.Context(), `UPDATE namespace_details SET deletion_scheduled_at = now() - interval '100 days'
+		WHERE namespace_id = (SELECT min(id) FROM namespaces WHERE type = 'Group') RETURNING namespace_id`).Scan(&protected))
+	assert.Must(f.service.Protect(t.Context(), service.Protection{Kind: "group", ID: protected, Reason: "r", By: "me"}, 0, true))(t)
+	f.fresh()
+	f.page("/workers/adjourned_group_deletion/deferred", "protected", "Protected items wait until the protection ends")
+	f.page("/workers/adjourned_group_deletion/held", "but no deletion date is stored", fmt.Sprintf("/act/unprotect?id=%d&amp;kind=group", protected), "Protected items wait until the protection ends")
 	f.page("/workers/"+tokens+"/deferred", "no such list")
 	for _, path := range []string{"/workers/nobody/dead", "/workers/" + keys + "/other"} {
 		answer, _ := f.request(http.MethodGet, path)

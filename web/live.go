@@ -159,9 +159,7 @@ func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 }
 
 // send sends a run as one event, and reports whether more will follow.
-func (p *pages) send(
-	w http.ResponseWriter, r *http.Request, answer *http.ResponseController, current part[run.Run],
-) bool {
+func (p *pages) send(w http.ResponseWriter, r *http.Request, answer *http.ResponseController, current part[run.Run]) bool {
 	var out bytes.Buffer
 	l := live(current, p.statuses(r.Context()).Value, r.URL.Query().Get("tables") == "all")
 	if err := p.templates["run"].ExecuteTemplate(&out, "live", l); err != nil {

@@ -82,8 +82,7 @@ func used(all []status.Worker, are bool) []status.Worker {
 		func(w status.Worker) bool { return (w.NotUsed == "") != are })
 }
 
-// InBanner reports whether the banner explains the worker's failure: its database also keeps other
-// workers from running.
+// InBanner reports whether the banner explains the failure: other workers have it too.
 func (b *board) InBanner(w status.Worker) bool {
 	return slices.ContainsFunc(status.Outages(b.Used()), func(o status.Outage) bool {
 		return slices.Contains(o.Workers, w.Worker)

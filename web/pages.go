@@ -78,6 +78,7 @@ func (p *pages) routes() http.Handler {
 	mux.HandleFunc("GET /workers/{name}", p.worker)
 	mux.HandleFunc("GET /workers/{name}/dead", l.waiting)
 	mux.HandleFunc("GET /workers/{name}/deferred", l.waiting)
+	mux.HandleFunc("GET /workers/{name}/held", l.waiting)
 	mux.HandleFunc("GET /runs", l.runList)
 	mux.HandleFunc("GET /runs/{id}", p.run)
 	mux.HandleFunc("GET /runs/{id}/events", p.events)

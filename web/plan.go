@@ -37,10 +37,7 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, found.Err)
 		return
 	}
-	p.write(w, r, http.StatusOK, "plan", frame{
-		Title: fmt.Sprintf("plan of %s %d · caretaker", kind, id), Fixed: true,
-		Body: found,
-	})
+	p.write(w, r, http.StatusOK, "plan", frame{Title: fmt.Sprintf("plan of %s %d · caretaker", kind, id), Fixed: true, Body: found})
 }
 
 // planned returns the address of a target's plan, "" for a kind without plans.

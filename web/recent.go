@@ -98,8 +98,7 @@ func readWithin[T any](
 	return last
 }
 
-// readLater is read for the charts. It returns a known value immediately, and reads an old value again in
-// the background.
+// readLater is read for the charts. It returns a known value at once, and refreshes it afterwards.
 func readLater[T any](
 	ctx context.Context, r *recent, name string, maxAge time.Duration, load func(context.Context) (T, error),
 ) part[T] {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,16 +24,14 @@ import (
 )
 
 const (
-	// lintEvery is the age from which on loose foreign keys are checked again, lintTimeout limits the
-	// check.
+	// lintEvery is the maximum age of the check of loose foreign keys, lintTimeout its time limit.
 	lintEvery, lintTimeout = 30 * time.Second, 25 * time.Second
 	looseForeignKeys       = "loose foreign keys"
 	// decided is how many entries a section of the page of decisions lists.
 	decided = 100
 )
 
-// apiPages returns the reading of a list of the API. The filters are fields of its request. Clients
-// with the same role share the answer.
+// apiPages returns the reading of an API list by filters, shared by all clients with the same role.
 func apiPages[T any, R interface {
 	proto.Message
 	GetNextPageToken() string
@@ -122,9 +121,7 @@ func (p lists) looseForeignKeys(ctx context.Context) part[service.LooseForeignKe
 
 // definitions serves the page of the loose foreign keys, with the findings of their check.
 func (p lists) definitions(w http.ResponseWriter, r *http.Request) {
-	p.write(w, r, http.StatusOK, "definitions", frame{
-		Title: "Definitions · caretaker", Fixed: true, Body: p.looseForeignKeys(r.Context()),
-	})
+	p.write(w, r, http.StatusOK, "definitions", frame{Title: "Definitions · caretaker", Fixed: true, Body: p.looseForeignKeys(r.Context())})
 }
 
 // decisions is the data of the page of decisions.
@@ -172,11 +169,16 @@ func (p lists) waitingItems(ctx context.Context, worker string, dead bool) waiti
 		})}
 }
 
-// waiting lists the items that a worker's backlog counts as dead or deferred.
+// waiting lists a worker's dead or deferred items, or both: a run may count either as held.
 func (p lists) waiting(w http.ResponseWriter, r *http.Request) {
 	name, what := r.PathValue("name"), path.Base(r.URL.Path)
-	body := p.waitingItems(r.Context(), name, what == "dead")
-	if p.refused(w, r, body.List.Err) {
+	var body []waitingPage
+	for _, dead := range []bool{true, false} {
+		if what == "held" || dead == (what == "dead") {
+			body = append(body, p.waitingItems(r.Context(), name, dead))
+		}
+	}
+	if p.refused(w, r, body[0].List.Err) {
 		return
 	}
 	p.show(w, r, "waiting", name+", "+what+" · caretaker", body)
@@ -186,21 +188,18 @@ func (p lists) waiting(w http.ResponseWriter, r *http.Request) {
 func (p lists) search(w http.ResponseWriter, r *http.Request) {
 	words := strings.Fields(r.FormValue("q"))
 	to, err := "", error(nil)
+	problem := "Nothing found for " + strconv.Quote(strings.Join(words, " ")) +
+		". Enter the ID of a run or job, a unique prefix of a run ID, or a table and a key."
 	if len(words) == 1 {
 		to, err = p.findID(r.Context(), words[0])
 	} else if len(words) > 1 {
-		to, err = p.findRow(r.Context(), r, words[0], strings.Join(words[1:], " "))
+		to, problem, err = p.findRow(r.Context(), r, words[0], strings.Join(words[1:], " "))
 	}
 	switch {
 	case err == nil && to != "":
 		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of this site
-	case err == nil && len(words) > 1:
-		p.renderError(w, r, http.StatusNotFound, fmt.Sprintf("No database has a receipt for key %q of table %q. "+
-			"Either caretaker has not changed this row, or the receipt has expired. "+
-			"For a key with several columns, enter all values: orders 42,7.", strings.Join(words[1:], " "), words[0]))
 	case err == nil, errors.Is(err, fault.ErrUnknownRun), errors.Is(err, fault.ErrUnknownJob):
-		p.renderError(w, r, http.StatusNotFound, "Nothing found for "+strconv.Quote(strings.Join(words, " "))+
-			". Enter the ID of a run or job, a unique prefix of a run ID, or a table and a key.")
+		p.renderError(w, r, http.StatusNotFound, problem)
 	default:
 		p.fail(w, r, err)
 	}
@@ -218,32 +217,42 @@ func (p lists) findID(ctx context.Context, text string) (string, error) {
 }
 
 // findRow returns the address of the receipts of a row in the first database that has any. Without
-// one, it returns that of a database whose older receipts may match. A key of several columns may be
-// written without parentheses.
-func (p lists) findRow(ctx context.Context, r *http.Request, table, key string) (string, error) {
-	keys := []string{key}
+// one, it returns that of a database whose older receipts may match, or else the problem. A key of
+// several columns may be written without parentheses. Receipts name tables of the search path
+// without their schema. Names that are not quoted are in lower case.
+func (p lists) findRow(ctx context.Context, r *http.Request, table, key string) (to, problem string, err error) {
+	keys := []string{key, ""} // "" finds any receipt of the table
 	// A key in parentheses comes first, because it matches no other table.
-	if parts := strings.FieldsFunc(key, func(c rune) bool { return c == ',' || c == ' ' }); len(parts) > 1 && key[0] != '(' {
-		keys = []string{"(" + strings.Join(parts, ",") + ")", key}
+	parts := strings.FieldsFunc(strings.Trim(key, "()"), func(c rune) bool { return c == ',' || c == ' ' })
+	if len(parts) > 1 && key[0] != '(' {
+		keys = []string{"(" + strings.Join(parts, ",") + ")", key, ""}
 	}
+	tables := slices.Compact([]string{table, strings.TrimPrefix(table, "public."), strings.TrimPrefix(strings.ToLower(table), "public.")})
 	var queries []url.Values
 	for _, name := range p.databaseNames() {
-		for _, key := range keys {
-			queries = append(queries, url.Values{"database": {name}, "table": {table}, "key": {key}})
+		for _, table := range tables {
+			for _, key := range keys {
+				queries = append(queries, url.Values{"database": {name}, "table": {table}, "key": {key}})
+			}
 		}
 	}
-	found := p.firstReceipts(ctx, r, queries)
-	for i, of := range found {
-		if len(of.Value) > 0 {
-			return "/receipts?" + queries[i].Encode(), nil
+	problem = fmt.Sprintf("No database has a receipt for table %q. Check its name. "+
+		"Either caretaker has not changed this table, or its receipts have expired.", table)
+	for i, of := range p.firstReceipts(ctx, r, queries) {
+		query, whole := queries[i].Encode(), queries[i].Get("key") == ""
+		switch {
+		case !whole && len(of.Value) > 0:
+			return "/receipts?" + query, "", nil
+		case to == "" && (of.Err != nil || !whole && of.next != ""):
+			to, err = "/receipts?"+query, of.Err
+		case len(of.Value) > 0 && len(parts) == 1 && strings.HasPrefix(of.Value[0].GetLowestKey(), "("):
+			problem = fmt.Sprintf("The key of table %q has several columns. Enter all values: orders 42,7.", table)
+		case len(of.Value) > 0:
+			problem = fmt.Sprintf("No database has a receipt for key %q of table %q. "+
+				"Either caretaker has not changed this row, or the receipt has expired.", key, table)
 		}
 	}
-	for i, of := range found {
-		if of.Err != nil || of.next != "" {
-			return "/receipts?" + queries[i].Encode(), of.Err
-		}
-	}
-	return "", nil
+	return to, problem, err
 }
 
 // firstReceipts returns the newest receipt of each query. It reads them in parallel.

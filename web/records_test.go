@@ -53,10 +53,10 @@ func TestRuns_WithoutWorkAreFoldedAndThoseWithFailuresAreNotGreen(t *testing.T) 
 	f.insertRuns(4, 1, "succeeded", `{"scheduled_jobs": 1}`)
 	f.insertRuns(5, 1, "succeeded", `{"failed_users": 2, "held_groups": 1}`)
 	body := f.page("/runs", "<summary>3 runs without work</summary>", `<span class="tag good">succeeded`, `<span class="tag warn">succeeded`,
-		`<b>2</b> <a href="/workers/`+tokens+`/deferred">failed users</a>`, `<b>1</b> <a href="/workers/`+tokens+`/dead">held group</a>`)
+		`<b>2</b> <a href="/workers/`+tokens+`/deferred">failed users</a>`, `<b>1</b> <a href="/workers/`+tokens+`/held">held group</a>`)
 	assert.Equal(t, strings.Count(body, `<td data-label="Started">`), 2, "runs that are not folded")
 	f.page("/workers/"+tokens, "<summary>3 runs without work</summary>")
-	f.page("/runs/01900000-0000-7000-8000-000000000005", `<span class="tag warn">succeeded`, `<a href="/workers/`+tokens+`/dead">held group</a>`)
+	f.page("/runs/01900000-0000-7000-8000-000000000005", `<span class="tag warn">succeeded`, `<a href="/workers/`+tokens+`/held">held group</a>`)
 	one := run.Run{State: "succeeded"}
 	assert.Equal(t, len(fold([]run.Run{one}, true)), 1, "rows")
 	assert.That(t, fold([]run.Run{one}, true)[0].Idle == nil, "one run is folded")
@@ -116,7 +116,17 @@ func TestReceipts_TellWhichRuleDeletedARow(t *testing.T) {
 	f.exec(`INSERT INTO maintenance.receipts (sequence, at, run_id, worker, "table", action, rule, rows, lowest_key, highest_key, keys, keys_digest, requested_by, hash)
 		VALUES (1002, now(), $1::text::uuid, 'w', 'lines', 'deleted', 'a wide key', 1, '(42,7)', '(42,7)', '{"(42,7)"}', '', '', '')`, id)
 	for _, key := range []string{"42,7", "42, 7", "42 7", "(42,7)"} {
-		f.page("/search?q="+url.QueryEscape("lines "+key), "a wide key", `name="key" value="(42,7)"`)
+		f.page("/search?q="+url.QueryEscape("lines "+key), "a wide key", `name="key" value="(42,7)"`, "a match is only possible")
+	}
+	for _, q := range []string{"public.orders+42", "ORDERS+42", "PUBLIC.Orders+42"} {
+		f.page("/search?q="+q, "orders.customer_id -&gt; customers", `name="key" value="42"`)
+	}
+	for q, text := range map[string]string{
+		"public.orders+9": "No database has a receipt for key &#34;9&#34; of table &#34;public.orders&#34;", "nonsense_table+1": "No database has a receipt for table &#34;nonsense_table&#34;. Check its name.",
+		"archive.orders+42": "for table &#34;archive.orders&#34;", "lines+42": "The key of table &#34;lines&#34; has several columns. Enter all values", "lines+1,1": "for key &#34;1,1&#34; of table &#34;lines&#34;",
+	} {
+		answer, body := f.request(http.MethodGet, "/search?q="+q)
+		assert.That(t, answer.StatusCode == http.StatusNotFound && strings.Contains(body, text), "%s: %s %s", q, answer.Status, body)
 	}
 	f.page("/receipts?worker=nobody", "No receipt matches.")
 	f.page("/receipts?worker=w&since=1h", "another rule")
@@ -145,7 +155,7 @@ func TestDecisions_HaveWhatWaitsWithItsActions(t *testing.T) {
 	f.fresh()
 	body := f.page("/decisions", "public.users 77", `/act/retry-records?database=main&amp;id=1"`, `href="/act/retry-job?id=`, "Protected users and groups", "a &lt;b&gt;reason",
 		fmt.Sprintf(`href="/act/unprotect?id=%d&amp;kind=user"`, user), fmt.Sprintf(`href="/act/protect?id=%d&amp;kind=group"`, group),
-		"the user who marked the group does not exist", "Absent child tables", "Reused keys on hold", "<details id=\"deferred-")
+		"the user who marked the group does not exist", "Absent child tables", "Reused keys on hold", "<details id=\"deferred-", "Protected items wait until the protection ends")
 	assert.Lacks(t, body, "quotes a row")
 }
 

@@ -40,8 +40,7 @@ func (s *Site) admit(w http.ResponseWriter, r *http.Request) (*http.Request, boo
 	case err != nil:
 		s.pages.writeSignIn(w, r, http.StatusUnauthorized, newSignIn(r, r.URL.RequestURI()))
 	default:
-		s.pages.renderError(w, r, http.StatusForbidden,
-			"Your certificate has no role: assign a role in auth.certificates.")
+		s.pages.renderError(w, r, http.StatusForbidden, "Your certificate has no role: assign a role in auth.certificates.")
 	}
 	return r, false
 }
@@ -53,8 +52,7 @@ type signIn struct {
 	Refused       bool
 }
 
-// newSignIn returns the data for a request. Over plain HTTP, a browser keeps the session for its own
-// host only.
+// newSignIn returns the data for a request. Over plain HTTP, browsers keep sessions of their host only.
 func newSignIn(r *http.Request, back string) signIn {
 	https := r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
 	host := hostOf(r.Host)

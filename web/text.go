@@ -34,16 +34,14 @@ func (p *pages) functions() template.FuncMap {
 	}
 }
 
-// runRow is a run in a list, or Idle: several runs that found nothing. Named is set if the list has
-// several workers.
+// runRow is a run in a list, or Idle: runs without work. Named is set if the list has several workers.
 type runRow struct {
 	run.Run
 	Named bool
 	Idle  []run.Run
 }
 
-// Tone returns the color of the run's state. A run that succeeded, but has failed, held or deferred
-// items, is a warning.
+// Tone returns the color of the state: warn for a success with failed, held or deferred items.
 func (r runRow) Tone() string {
 	if r.State == "succeeded" && slices.ContainsFunc(r.Figures(), func(c count) bool { return c.URL != "" }) {
 		return "warn"
@@ -51,15 +49,16 @@ func (r runRow) Tone() string {
 	return fault.Tone(r.State)
 }
 
-// AllFigures returns the counts of the run. Those of failed, held and deferred items link to the
-// list of such items.
+// AllFigures returns the counts of the run. Those of failed, held and deferred items link to lists.
 func (r runRow) AllFigures() (all []count) {
 	for _, name := range slices.Sorted(maps.Keys(r.Counts)) {
 		c := count{Name: format.CountName(r.Counts[name], name), Value: r.Counts[name]}
 		first, _, _ := strings.Cut(name, "_")
 		switch of := "/workers/" + url.PathEscape(r.Worker); {
 		case c.Value == 0:
-		case slices.Contains([]string{"held", "dead", "exhausted"}, first):
+		case first == "held":
+			c.URL = of + "/held"
+		case first == "dead", first == "exhausted":
 			c.URL = of + "/dead"
 		case slices.Contains([]string{"failed", "rescheduled", "deferred"}, first):
 			c.URL = of + "/deferred"
@@ -220,8 +219,7 @@ func args(raw json.RawMessage) []string {
 // short returns the first 13 characters of an ID, as the command shows it.
 func short(id string) string { return id[:min(len(id), len("01a21e76-0223"))] }
 
-// traceURL returns the address of a trace in the tracing system. It is "" without TraceURL, or for an
-// invalid ID.
+// traceURL returns the address of a trace. It is "" without TraceURL, or for an invalid ID.
 func (p *pages) traceURL(id string) string {
 	if !regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(id) {
 		return ""
