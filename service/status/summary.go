@@ -26,7 +26,11 @@ func (c Condition) Text() string {
 // Summarize returns the health of workers with their counts of jobs. down is why main cannot be
 // read, nil if it can.
 func Summarize(workers []Worker, jobs []job.Count, down error) Summary {
-	return worst(workers, down).withDead(workers, jobs)
+	summary := worst(workers, down)
+	if down != nil || len(Outages(workers)) > 0 {
+		return summary
+	}
+	return summary.withDead(workers, jobs)
 }
 
 // worst summarizes the workers by the worst condition. Failing workers come first, then blocked
@@ -95,12 +99,9 @@ func Outages(workers []Worker) (common []Outage) {
 	return slices.DeleteFunc(common, func(o Outage) bool { return len(o.Workers) < 2 })
 }
 
-// withDead adds to a summary that is no failure: items that require a decision, failed jobs, and
+// withDead adds to a summary that is no outage: items that require a decision, failed jobs, and
 // parents that are not tracked. A worker's backlog may include its failed jobs.
 func (v Summary) withDead(workers []Worker, jobs []job.Count) Summary {
-	if v.Tone == "bad" {
-		return v
-	}
 	var items, failed tally
 	untracked := 0
 	for _, c := range jobs {

@@ -20,6 +20,10 @@ func TestSummarize_ADatabaseThatIsDownIsNamedOnce(t *testing.T) {
 	if v := Summarize(workers[1:], nil, nil); v.Short != "2 failing" {
 		t.Errorf("%+v", v)
 	}
+	dead := append(workers[2:], Worker{Worker: "d", Condition: ConditionIdle, Backlog: Backlog{Dead: 3}})
+	if v := Summarize(dead, nil, nil); v.Short != "1 failing, 3 need attention" || v.Tone != "bad" {
+		t.Errorf("%+v", v)
+	}
 	idle := []Worker{{Condition: ConditionIdle, Backlog: Backlog{Untracked: 2}}}
 	v := Summarize(idle, nil, nil)
 	assert.Equal(t, v, Summary{"healthy, 2 not tracked", "All workers are healthy. 2 parents not tracked, so deletions are not recorded.", "warn"})
