@@ -26,11 +26,10 @@ func (c Condition) Text() string {
 // Summarize returns the health of workers with their counts of jobs. down is why main cannot be
 // read, nil if it can.
 func Summarize(workers []Worker, jobs []job.Count, down error) Summary {
-	summary := worst(workers, down)
 	if down != nil || len(Outages(workers)) > 0 {
-		return summary
+		return worst(workers, down)
 	}
-	return summary.withDead(workers, jobs)
+	return worst(workers, nil).withDead(workers, jobs)
 }
 
 // worst summarizes the workers by the worst condition. Failing workers come first, then blocked
