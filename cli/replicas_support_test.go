@@ -217,5 +217,10 @@ const waitsAtGate = `SELECT min(application_name) FROM pg_stat_activity WHERE da
 // passed.
 func (s *shared) attemptsAge() {
 	s.t.Helper()
-	s.exec(`UPDATE maintenance.river_job SET attempted_at = attempted_at - interval '2 minutes' WHERE state = 'running'`)
+	// Row by row: a killed server's connections may still lock some of the rows.
+	s.exec(`DO $$ DECLARE job bigint; BEGIN
+		FOR job IN SELECT id FROM maintenance.river_job WHERE state = 'running' LOOP
+			UPDATE maintenance.river_job SET attempted_at = attempted_at - interval '2 minutes' WHERE id = job AND state = 'running';
+			COMMIT;
+		END LOOP; END $$`)
 }
