@@ -15,7 +15,7 @@ import (
 )
 
 // SignIns limits the failed sign-ins of each host. Valid tokens are always accepted, so no other client
-// can lock out their owner. Guesses remain hopeless, because a token has 256 bits.
+// can lock out their owner. It does not bound guesses: tokens must be random, as for the API.
 type SignIns struct{ failed Rates }
 
 // A host may fail to sign in maxFailures times, and then once every failureInterval.

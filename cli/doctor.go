@@ -306,6 +306,7 @@ func (d *doctor) close() {
 func (d *doctor) print(all []finding) {
 	fine := map[string][]string{}
 	var databases []string
+	commands, file := regexp.MustCompile("`(caretaker [^`]*)`"), d.app.configFile
 	for _, f := range all {
 		if f.Status == statusOK {
 			if fine[f.Database] == nil {
@@ -320,8 +321,8 @@ func (d *doctor) print(all []finding) {
 		}
 		d.wrap(pageWidth, fmt.Sprintf("%-7s  ", f.Status), where+": "+f.Problem)
 		remedy := f.Remedy
-		if file := d.app.configFile; file != "" { // The commands need the same file.
-			remedy = regexp.MustCompile("`(caretaker [^`]*)`").ReplaceAllString(remedy, "`${1} --config "+
+		if file != "" { // The commands need the same file.
+			remedy = commands.ReplaceAllString(remedy, "`${1} --config "+
 				strings.ReplaceAll(format.Argument(file), "$", "$$")+"`")
 		}
 		d.wrap(pageWidth, "         ", "→ "+remedy)

@@ -157,7 +157,7 @@ func (l *lfkCommands) revert() *cobra.Command {
 			defer func() { l.showLeft(left, removed) }()
 			return eachNamed(l, args, plan, func(name string) (*admin.Adoption, func(), error) {
 				a, err := plan(name)
-				if err == nil && f.plan && !a.Reverted() {
+				if err == nil && f.plan && !a.NotAdopted() {
 					return a, func() { l.planned([]*admin.Adoption{a}) }, nil
 				}
 				if err == nil && !f.plan {
@@ -165,8 +165,11 @@ func (l *lfkCommands) revert() *cobra.Command {
 				}
 				removed = removed || err == nil && a.Ready()
 				return a, func() {
-					result := map[bool]string{true: "not adopted: nothing to do", false: "a real foreign key again"}
-					l.println("%s: %s is %s", a.Database, a.Constraint, result[a.Reverted()])
+					result := "a real foreign key again"
+					if a.NotAdopted() {
+						result = "not adopted: nothing to do"
+					}
+					l.println("%s: %s is %s", a.Database, a.Constraint, result)
 				}, err
 			})
 		}),

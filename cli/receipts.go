@@ -42,7 +42,9 @@ func listReceiptsCommand(a *app, use string) *cobra.Command {
 		answer, err := client.ListReceipts(ctx, r, options...)
 		if err == nil && r.GetDatabase() == "" && r.GetPageToken() == "" && !a.asJSON {
 			others = otherDatabases(ctx, client)
-			matching = databasesWith(ctx, client, r, answer, others)
+			if len(answer.GetReceipts()) == 0 && answer.GetNextPageToken() == "" {
+				matching = databasesWith(ctx, client, r, others)
+			}
 		}
 		return answer, err
 	}
@@ -92,14 +94,9 @@ func otherDatabases(ctx context.Context, client api) (names []string) {
 	return slices.Compact(names)
 }
 
-// databasesWith returns which of the databases have receipts for a request whose answer from main is empty.
-func databasesWith(
-	ctx context.Context, client api, request *pb.ListReceiptsRequest, empty *pb.ListReceiptsResponse, names []string,
-) (found []string) {
+// databasesWith returns which of the databases have receipts for a request.
+func databasesWith(ctx context.Context, client api, request *pb.ListReceiptsRequest, names []string) (found []string) {
 	for _, name := range names {
-		if len(empty.GetReceipts()) > 0 || empty.GetNextPageToken() != "" {
-			break
-		}
 		some := proto.CloneOf(request)
 		some.Database, some.PageSize = name, 1
 		if answer, _ := client.ListReceipts(ctx, some); len(answer.GetReceipts()) > 0 {

@@ -139,8 +139,8 @@ func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
 	return others, err
 }
 
-// Reverted reports whether no trace of an adoption existed at the start of the command.
-func (a *Adoption) Reverted() bool { return !a.Dropped() && !a.real.Adopted && !a.defined }
+// NotAdopted reports whether no trace of an adoption existed at the start of the command.
+func (a *Adoption) NotAdopted() bool { return !a.Dropped() && !a.real.Adopted && !a.defined }
 
 // Parent returns the parent's name, as in commands.
 func (a *Adoption) Parent() string { return a.key.Parent }
